@@ -108,7 +108,7 @@ class Verdict:
     seconds: float
 
     @property
-    def good(self) -> bool:
+    def is_good(self) -> bool:
         """Every account has what was paid, and not because nobody was killed."""
         return self.kills > 0 and self.booked == self.payments and not self.wrong_accounts
 
@@ -209,7 +209,7 @@ class Job:
             if due <= booked < len(self.payments):
                 self.kill_one()
                 due += len(self.payments) // (KILLS + 1)
-                say(f"killed a worker after {booked} payments")
+                report(f"killed a worker after {booked} payments")
             time.sleep(POLL_S)
 
     def kill_one(self) -> None:
@@ -227,7 +227,7 @@ class Job:
             each.wait()
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Progress goes to standard error, so that `--json` prints one object and nothing else."""
     print(text, file=sys.stderr, flush=True)
 
@@ -248,7 +248,7 @@ def main() -> int:
     try:
         return run(sys.argv[1:])
     except KeyboardInterrupt:
-        say("interrupted: there is no verdict")
+        report("interrupted: there is no verdict")
         return INTERRUPTED
 
 
@@ -268,8 +268,8 @@ def run(arguments: list[str]) -> int:
     else:
         for name, value in asdict(verdict).items():
             print(f"{name:>16}  {value}")
-        print("every account has what was paid" if verdict.good else "NOT GOOD")
-    return 0 if verdict.good else 1
+        print("every account has what was paid" if verdict.is_good else "NOT GOOD")
+    return 0 if verdict.is_good else 1
 
 
 if __name__ == "__main__":

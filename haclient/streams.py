@@ -200,7 +200,7 @@ class QueueStream(MessageStream):
         self._ack_taken()
         while True:
             for message in self._current:
-                if message.lease is None or message.lease.may_be_handed_out(message):
+                if message.lease is None or message.lease.is_deliverable(message):
                     if self._auto_ack:
                         self._taken = (message,)
                     return message
@@ -213,7 +213,7 @@ class QueueStream(MessageStream):
             rest = [
                 message
                 for message in self._current
-                if message.lease is None or message.lease.may_be_handed_out(message)
+                if message.lease is None or message.lease.is_deliverable(message)
             ]
             if rest:
                 if self._auto_ack:

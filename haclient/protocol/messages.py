@@ -148,7 +148,7 @@ class MessageLease(Protocol):
     """The lease of the messages that one queue subscription received together."""
 
     @abstractmethod
-    def may_be_handed_out(self, message: Message, /) -> bool:
+    def is_deliverable(self, message: Message, /) -> bool:
         """Whether a message has yet to be processed.
 
         Not if its lease is over: it comes again. Nor if a copy of it was processed before the last
@@ -159,7 +159,7 @@ class MessageLease(Protocol):
         """
 
     @abstractmethod
-    def settle(self, message: Message, option: str, /) -> object:
+    def acknowledge(self, message: Message, option: str, /) -> object:
         """Acknowledge a message; a second call does nothing.
 
         Args:
@@ -361,7 +361,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         if cancel and expire:
             raise UsageError("a message is cancelled or expired, not both: give one of the two")
         if self.lease is not None:
-            self.lease.settle(self, "cancel" if cancel else "expire" if expire else "")
+            self.lease.acknowledge(self, "cancel" if cancel else "expire" if expire else "")
 
     def extend_lease(self, seconds: float) -> None:
         """Hold this message of a queue for longer; it is sent at once.

@@ -12,7 +12,7 @@ were queued here are dropped, and come as new messages with leases of their own.
   confirmed are kept in memory (`retained`), and sent again once the subscriptions are back, unless
   `on_lost_lease` says `drop`. So is the acknowledgement of a message whose handler was still at
   work. When such a message is redelivered on the next link all the same (`processed`), it is
-  acknowledged again and not handed out: its work is done.
+  acknowledged again and not delivered: its work is done.
 * *Cancel, expire and lease extensions* are about a lease that is gone, so they end with the link.
 
 Each command asks for a `processed` ack: what it confirms is not sent again. No more can be kept
@@ -242,7 +242,7 @@ class QueueAcks:
         """A batch was sent."""
         self._collecting.pop(consumer, None)
 
-    def settle_later(self, lease: Lease, message: Message, option: str, delay_s: float) -> None:
+    def schedule_ack(self, lease: Lease, message: Message, option: str, delay_s: float) -> None:
         """Acknowledge a message after a delay, within its lease."""
         if not lease.is_held:  # it is back already; and `lost` has emptied what was put off
             message.lease = None
@@ -288,7 +288,7 @@ class QueueAcks:
                 consumer.send_pending()
         while self._delayed and self._delayed[0][0] <= now:
             _, _, lease, message, option = heapq.heappop(self._delayed)
-            lease.settle(message, option)
+            lease.acknowledge(message, option)
 
 
 class QueueConsumer(QueueSide):
@@ -382,7 +382,7 @@ class QueueConsumer(QueueSide):
             if message.bookmark:  # else nothing names it in an acknowledgement
                 message.lease = lease
 
-    def settle(self, lease: Lease, message: Message, option: str) -> None:
+    def acknowledge(self, lease: Lease, message: Message, option: str) -> None:
         """Acknowledge a message, on the client's thread."""
         if message.lease is None:  # acknowledged before
             return
@@ -471,14 +471,14 @@ class Lease:
         """Whether the connection on which they were received and the subscription still exist."""
         return self.link == self.consumer.acks.link and not self.consumer.is_closed
 
-    def may_be_handed_out(self, message: Message, /) -> bool:
-        """Whether a message has yet to be processed; see `MessageLease.may_be_handed_out`."""
+    def is_deliverable(self, message: Message, /) -> bool:
+        """Whether a message has yet to be processed; see `MessageLease.is_deliverable`."""
         consumer = self.consumer
         processed = consumer.acks.processed
         if not self.is_held:
             return False
         if processed and (message.topic, message.bookmark) in processed:
-            self.settle(message, "")  # its work was done on an earlier link
+            self.acknowledge(message, "")  # its work was done on an earlier link
             return False
         lease_s = consumer.lease_s
         if lease_s is None or trio.current_time() < self._received_at + lease_s:
@@ -503,14 +503,14 @@ class Lease:
         ends_at = self.deadline(message)
         return ends_at is not None and ends_at <= trio.current_time()
 
-    def settle(self, message: Message, option: str, /) -> None:
-        """Acknowledge a message; see `MessageLease.settle`."""
+    def acknowledge(self, message: Message, option: str, /) -> None:
+        """Acknowledge a message; see `MessageLease.acknowledge`."""
         consumer = self.consumer
         thread = consumer.acks.thread
         if get_ident() != thread.ident:
-            thread.call("message.ack()", consumer.settle, self, message, option)
+            thread.call("message.ack()", consumer.acknowledge, self, message, option)
         else:
-            consumer.settle(self, message, option)
+            consumer.acknowledge(self, message, option)
 
     def extend(self, message: Message, seconds: float, /) -> None:
         """Extend the lease of a message; see `MessageLease.extend`."""

@@ -258,7 +258,7 @@ class QueueWorkers:
 
     async def _handle(self, message: Message) -> None:
         lease = message.lease
-        if lease is not None and not lease.may_be_handed_out(message):
+        if lease is not None and not lease.is_deliverable(message):
             return
         try:
             if self._watches_lease and lease is not None:
@@ -346,7 +346,7 @@ class QueueWorkers:
         lease = message.lease
         if isinstance(lease, Lease):
             acks = lease.consumer.acks
-            acks.settle_later(lease, message, AckOption.CANCEL, CancelDelay.delay_s(failures))
+            acks.schedule_ack(lease, message, AckOption.CANCEL, CancelDelay.delay_s(failures))
 
     async def _send_dead_letter(
         self, letter: DeadLetter, message: Message, error: Exception, failures: int

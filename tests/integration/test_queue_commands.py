@@ -69,12 +69,12 @@ def test_a_killed_consumer_loses_nothing_and_repeats_no_more_than_its_backlog(
 
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize(
-    ("number", "code", "told"),
+    ("number", "code", "message"),
     [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "haclient: error: interrupted after ")],
     ids=["term", "int"],
 )
 def test_a_signal_leaves_nothing_unacknowledged_that_was_printed(
-    broker: BrokerProcess, number: int, code: int, told: str
+    broker: BrokerProcess, number: int, code: int, message: str
 ) -> None:
     name = "stopped" if number == signal.SIGTERM else "signalled"
     published = publish(broker, name, 300)
@@ -86,8 +86,8 @@ def test_a_signal_leaves_nothing_unacknowledged_that_was_printed(
         child.send(number)
         printed += [line.decode() for line in child.rest()]
         assert child.wait() == code
-        assert child.err.startswith(told)
-        assert bool(child.err) == bool(told)
+        assert child.err.startswith(message)
+        assert bool(child.err) == bool(message)
     assert printed + rest_of(broker, name) == published
 
 
@@ -101,9 +101,9 @@ def test_a_reader_that_goes_away_ends_a_consumer_in_order(broker: BrokerProcess)
         child.close_stdout()
         assert child.wait() == 0
         assert child.err == ""
-    told = statistics(broker, "once")
-    assert told["leased"] == 0
-    assert told["depth"] + told["acknowledged"] == 200
+    found = statistics(broker, "once")
+    assert found["leased"] == 0
+    assert found["depth"] + found["acknowledged"] == 200
 
 
 @pytest.mark.row("CLI9")

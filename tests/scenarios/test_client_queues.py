@@ -80,7 +80,7 @@ async def subscribed(
     return message
 
 
-async def heard(peer: Peer) -> list[tuple[str, str]]:
+async def received_acks(peer: Peer) -> list[tuple[str, str]]:
     """The bookmarks and options of the acknowledgements that have arrived."""
     await wait_all_tasks_blocked()
     found: list[tuple[str, str]] = []
@@ -116,7 +116,7 @@ async def test_a_third_of_the_granted_backlog_is_acknowledged_together(
     message = await subscribed(client, peer, lambda m: seen.append(m.data), max_backlog=30)
     assert message.options == "max_backlog=30"
     await leased(peer, 1, 2, 3, 4, 5)
-    assert await heard(peer) == [("7|1|,7|2|,7|3|", "")]
+    assert await received_acks(peer) == [("7|1|,7|2|,7|3|", "")]
     assert seen == [b"1", b"2", b"3", b"4", b"5"]
 
 
@@ -126,15 +126,15 @@ async def test_an_acknowledgement_waits_no_longer_than_the_timeout(
 ) -> None:
     await subscribed(client, peer, lambda _: None)
     await leased(peer, 1)
-    assert await heard(peer) == []
+    assert await received_acks(peer) == []
     await trio.sleep(0.5)
     await leased(peer, 2)
-    assert await heard(peer) == []
+    assert await received_acks(peer) == []
     await trio.sleep(0.5)
-    assert await heard(peer) == [("7|1|,7|2|", "")]
+    assert await received_acks(peer) == [("7|1|,7|2|", "")]
     await leased(peer, 3)
     await trio.sleep(1)
-    assert await heard(peer) == [("7|3|", "")]
+    assert await received_acks(peer) == [("7|3|", "")]
 
 
 @pytest.mark.row("QC6")
@@ -144,7 +144,7 @@ async def test_a_batch_fits_into_a_small_or_unknown_backlog(
 ) -> None:
     await subscribed(client, peer, lambda _: None, opts=opts)
     await leased(peer, 1, 2)
-    assert await heard(peer) == [("7|1|", ""), ("7|2|", "")]
+    assert await received_acks(peer) == [("7|1|", ""), ("7|2|", "")]
 
 
 @pytest.mark.row("QC5", "QC6")
@@ -153,9 +153,9 @@ async def test_a_wanted_batch_size_is_lowered_to_the_backlog(server: Server) -> 
         peer = await server.log_on(client)
         await subscribed(client, peer, lambda _: None, opts="max_backlog=4")
         await leased(peer, 1, 2, 3)
-        assert await heard(peer) == []
+        assert await received_acks(peer) == []
         await leased(peer, 4)
-        assert await heard(peer) == [("7|1|,7|2|,7|3|,7|4|", "")]
+        assert await received_acks(peer) == [("7|1|,7|2|,7|3|,7|4|", "")]
 
 
 @pytest.mark.row("QC2")
@@ -184,7 +184,7 @@ async def test_a_replace_may_change_the_backlog(client: Client, peer: Peer) -> N
         lambda: peer.answer("subscribe", opts="max_backlog=6"),
     )
     await leased(peer, 1, 2, 3)
-    assert await heard(peer) == [("7|1|,7|2|", "")]
+    assert await received_acks(peer) == [("7|1|,7|2|", "")]
 
 
 async def test_a_refused_queue_has_no_handler(client: Client, peer: Peer) -> None:
@@ -261,7 +261,7 @@ async def test_cancel_and_expire_are_sent_at_once_after_what_was_collected(
 
     await subscribed(client, peer, handler, opts="max_backlog=30", auto_ack=False)
     await leased(peer, 1, 2, 3, 4, 5)
-    assert await heard(peer) == [
+    assert await received_acks(peer) == [
         ("7|1|", ""),
         ("7|2|", "cancel"),
         ("7|3|", ""),
@@ -283,7 +283,7 @@ async def test_a_second_acknowledgement_does_nothing(client: Client, peer: Peer)
             message.extend_lease(5)
         with pytest.raises(UsageError, match="not both"):
             message.ack(cancel=True, expire=True)
-        assert await heard(peer) == [("7|1|", "cancel"), ("7|2|", "cancel")]
+        assert await received_acks(peer) == [("7|1|", "cancel"), ("7|2|", "cancel")]
 
 
 @pytest.mark.row("QC3", "QC10")
@@ -297,7 +297,7 @@ async def test_a_block_acknowledges_a_message_only_when_it_succeeds(
         assert message.lease is not None
         with await anext(stream):
             pass
-        assert await heard(peer) == [("7|2|", "")]
+        assert await received_acks(peer) == [("7|2|", "")]
 
 
 @pytest.mark.row("QC10")
@@ -307,12 +307,12 @@ async def test_a_stream_acknowledges_a_message_when_the_next_one_is_asked_for(
     async with opened_queue(client, peer, "max_backlog=2", auto_ack=True) as stream:
         await leased(peer, 1, 2)
         await anext(stream)
-        assert await heard(peer) == []
+        assert await received_acks(peer) == []
         await anext(stream)
-        assert await heard(peer) == [("7|1|", "")]
+        assert await received_acks(peer) == [("7|1|", "")]
         with trio.move_on_after(1):
             await anext(stream)
-        assert await heard(peer) == [("7|2|", "")]
+        assert await received_acks(peer) == [("7|2|", "")]
         await leased(peer, 3)
         await anext(stream)
     assert (await peer.hear()).command == "unsubscribe", "the last one is not acknowledged"
@@ -332,7 +332,7 @@ async def test_a_list_of_messages_is_acknowledged_when_the_next_is_asked_for(
         assert [m.data for m in taken] == [b"1", b"2", b"3"]
         with trio.move_on_after(5):
             await anext(batches)
-        assert [b for each, _ in await heard(peer) for b in each.split(",")] == [
+        assert [b for each, _ in await received_acks(peer) for b in each.split(",")] == [
             "7|1|",
             "7|2|",
             "7|3|",
@@ -370,7 +370,7 @@ async def test_an_ordinary_subscription_to_a_queue_acknowledges_too(
         lambda: accept(peer, "max_backlog=2"),
     )
     await leased(peer, 1)
-    assert await heard(peer) == [("7|1|", "")]
+    assert await received_acks(peer) == [("7|1|", "")]
 
 
 @pytest.mark.row("QC9")
@@ -380,7 +380,7 @@ async def test_an_at_most_once_message_is_acknowledged_without_a_lease(
     deadlines: list[float | None] = []
     await subscribed(client, peer, lambda m: deadlines.append(m.lease_deadline), "max_backlog=1")
     await leased(peer, 1, lp="")
-    assert await heard(peer) == [("7|1|", "")]
+    assert await received_acks(peer) == [("7|1|", "")]
     assert deadlines == [None]
 
 
@@ -436,9 +436,9 @@ async def test_a_failed_message_delays_no_other(client: Client, peer: Peer) -> N
 
     await subscribed(client, peer, handler, "max_backlog=2")
     await leased(peer, 1, 2)
-    assert await heard(peer) == [("7|2|", "")]
+    assert await received_acks(peer) == [("7|2|", "")]
     await trio.sleep(0.1)
-    assert await heard(peer) == [("7|1|", "cancel")]
+    assert await received_acks(peer) == [("7|1|", "cancel")]
 
 
 @pytest.mark.row("QC11")
@@ -458,7 +458,7 @@ async def test_a_failed_message_may_be_expired_at_once(
 ) -> None:
     await subscribed(client, peer, failing, on_handler_error=word)
     await leased(peer, 1)
-    assert await heard(peer) == [("7|1|", "expire")]
+    assert await received_acks(peer) == [("7|1|", "expire")]
 
 
 @pytest.mark.row("QC11")
@@ -493,9 +493,9 @@ async def test_a_callable_decides_and_what_it_leaves_is_given_back(
 
     await subscribed(client, peer, failing, "max_backlog=1", on_handler_error=policy)
     await leased(peer, 1, 2, 3)
-    assert await heard(peer) == [("7|1|", ""), ("7|2|", "expire")]
+    assert await received_acks(peer) == [("7|1|", ""), ("7|2|", "expire")]
     await trio.sleep(0.1)
-    assert await heard(peer) == [("7|3|", "cancel")]
+    assert await received_acks(peer) == [("7|3|", "cancel")]
 
 
 @pytest.mark.row("QC11")
@@ -574,7 +574,7 @@ async def test_a_time_that_cannot_be_right_is_warned_about_once_and_not_enforced
     )
     caplog.clear()
     await leased(peer, 1, 2)  # by the clock of this machine it ended years ago
-    assert await heard(peer) == [("7|1|", ""), ("7|2|", "")]
+    assert await received_acks(peer) == [("7|1|", ""), ("7|2|", "")]
     assert deadlines == [None, None]
     assert [record.getMessage() for record in caplog.records] == [
         (
@@ -597,7 +597,7 @@ async def test_a_handler_may_be_cancelled_when_its_lease_ends(
     await trio.lowlevel.checkpoint()
     await peer.expect("sow_delete", bookmark="7|5|")
     await trio.sleep(60)
-    assert await heard(peer) == [], "the others were given to another consumer meanwhile"
+    assert await received_acks(peer) == [], "the others were given to another consumer meanwhile"
     assert caplog.text.count("ended before it was processed") == 2
     assert trio.current_time() - began == pytest.approx(65)
 
@@ -611,7 +611,7 @@ async def test_a_lease_may_be_extended(client: Client, peer: Peer) -> None:
         with pytest.raises(UsageError, match="more than 0"):
             first.extend_lease(0)
         first.extend_lease(60)
-        assert await heard(peer) == [("7|2|", ""), ("7|1|", "lease_extension=60s")]
+        assert await received_acks(peer) == [("7|2|", ""), ("7|1|", "lease_extension=60s")]
         now = trio.current_time()
         assert first.lease_deadline == pytest.approx(now + 60)
         first.extend_lease(1)
@@ -658,7 +658,7 @@ async def test_the_lease_is_extended_while_a_handler_works(client: Client, peer:
     assert message.bookmark == "7|1|"
     assert trio.current_time() - began == pytest.approx(35)
     await trio.sleep(60)
-    assert await heard(peer) == []
+    assert await received_acks(peer) == []
 
 
 # -- workers -----------------------------------------------------------------------------------
@@ -725,7 +725,7 @@ async def test_a_key_that_fails_counts_as_a_failure(client: Client, peer: Peer) 
         client, peer, lambda _: None, "max_backlog=1", workers=2, key=key, on_handler_error="expire"
     )
     await leased(peer, 1, 2)
-    assert sorted(await heard(peer)) == [("7|1|", "expire"), ("7|2|", "")]
+    assert sorted(await received_acks(peer)) == [("7|1|", "expire"), ("7|2|", "")]
 
 
 @pytest.mark.row("QC19")
@@ -763,7 +763,9 @@ async def test_what_an_unsubscribe_has_given_back_is_not_handled(
     await together(lambda: client.unsubscribe("s"), lambda: peer.answer("unsubscribe"))
     await trio.sleep(60)
     assert sorted(done) == [b"2", b"3"][:workers], "the others come to another consumer"
-    assert await heard(peer) == [("7|3|", "")][: workers - 1], "nor is anything given back twice"
+    assert await received_acks(peer) == [("7|3|", "")][: workers - 1], (
+        "nor is anything given back twice"
+    )
 
 
 # -- explicit acknowledgements -----------------------------------------------------------------
@@ -817,7 +819,7 @@ async def test_no_acknowledgement_is_in_the_publish_store(server: Server) -> Non
         peer = await server.log_on(client)
         await subscribed(client, peer, lambda _: None, "max_backlog=1")
         await leased(peer, 1)
-        assert await heard(peer) == [("7|1|", "")]
+        assert await received_acks(peer) == [("7|1|", "")]
         async with answering(peer):
             await client.ack("work", "7|2|")
             command = Command("sow_delete", topic="work", bookmark="7|3|", options="cancel")
@@ -897,7 +899,9 @@ async def test_a_bookmark_store_logs_nothing_of_a_queue(server: Server) -> None:
         message = await subscribed(client, peer, lambda _: None, "max_backlog=1")
         assert "persisted" not in message.ack_type
         await leased(peer, 1, 1)
-        assert await heard(peer) == [("7|1|", ""), ("7|1|", "")], "a redelivery is no duplicate"
+        assert await received_acks(peer) == [("7|1|", ""), ("7|1|", "")], (
+            "a redelivery is no duplicate"
+        )
         assert not store.is_discarded("s", "7|1|")
 
 
@@ -967,6 +971,6 @@ async def test_a_stream_ends_with_its_link_and_drops_what_comes_again(
     async with opened_queue(client, peer) as stream:  # now its acknowledgement is sent again
         await leased(peer, 1, 2)
         assert (await anext(stream)).data == b"2", "the first one was processed"
-        assert await heard(peer) == [("7|1|", "")]
+        assert await received_acks(peer) == [("7|1|", "")]
         await trio.sleep(1)
-        assert await heard(peer) == [("7|1|", "")], "the copy has a lease of its own"
+        assert await received_acks(peer) == [("7|1|", "")], "the copy has a lease of its own"

@@ -21,12 +21,12 @@ from haclient_stores.bookmark import Timestamp
 from simulation.actors import Surroundings, message_of
 from simulation.history import (
     Confirmed,
+    Finished,
     History,
+    Leased,
     LinkClosed,
     LinkOpened,
     MessageId,
-    Settled,
-    Taken,
     Unsubscribed,
 )
 from simulation.jobs import is_barrier, is_poison
@@ -206,7 +206,7 @@ class Consumer(Program):
                     await self._work(job)
             except trio.Cancelled:
                 if life.alive:
-                    job.settle("cut")
+                    job.finish("cut")
                 raise
 
         return handle
@@ -248,9 +248,9 @@ class Consumer(Program):
         )
         by_chance = not self.healthy and self._chance.random() < plan.fails
         if may_fail and (is_lost_cause or by_chance):
-            job.settle("expired" if plan.gives_up else "failed")
+            job.finish("expired" if plan.gives_up else "failed")
             raise _PlannedError
-        job.settle("done")
+        job.finish("done")
         self._done[job.queue.name].add(job.message)
 
     @staticmethod
@@ -259,8 +259,8 @@ class Consumer(Program):
             await trio.sleep(seconds)
         await job.life.stop_if_dead()
 
-    def tell(self, fact: Taken | Settled) -> None:
-        """Write it down."""
+    def record(self, fact: Leased | Finished) -> None:
+        """Add a fact to the history of the run."""
         self._around.history.add(fact)
 
     @override
@@ -288,8 +288,8 @@ class _Job:
         name = consumer.plan.name
         lease_end = links.virtual_time(name, received.lease_period)
         self._number = links.next_call()
-        consumer.tell(
-            Taken(
+        consumer.record(
+            Leased(
                 name,
                 self._link,
                 queue.name,
@@ -301,9 +301,9 @@ class _Job:
             )
         )
 
-    def settle(self, how: Literal["done", "failed", "expired", "cut"]) -> None:
-        """It has come to this."""
+    def finish(self, how: Literal["done", "failed", "expired", "cut"]) -> None:
+        """Record how the application has finished the message."""
         name, now = self._consumer.plan.name, trio.current_time()
-        self._consumer.tell(
-            Settled(name, self._link, self.queue.name, self.message, how, now, self._number)
+        self._consumer.record(
+            Finished(name, self._link, self.queue.name, self.message, how, now, self._number)
         )

@@ -19,14 +19,14 @@ __all__ = [
     "Disturbed",
     "Drained",
     "Fact",
+    "Finished",
     "History",
+    "Leased",
     "LinkClosed",
     "LinkOpened",
     "MessageId",
     "Point",
     "Resumed",
-    "Settled",
-    "Taken",
     "Unsubscribed",
 ]
 
@@ -156,11 +156,11 @@ class LinkClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Leased:
     """A handler was called with a message of a queue.
 
     Attributes:
-        number: It is the how manieth such call of the run.
+        number: The ordinal of this call in the run, from 1.
         link: The connection that it came on.
         lease_end: When the broker ends the lease, in virtual seconds; None without a lease period.
         is_firm: Whether nobody extends it.
@@ -177,7 +177,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Finished:
     """An application is done with a message of a queue, one way or the other.
 
     Attributes:
@@ -247,8 +247,8 @@ Fact: TypeAlias = (
     | Point
     | LinkOpened
     | LinkClosed
-    | Taken
-    | Settled
+    | Leased
+    | Finished
     | Unsubscribed
     | Confirmed
     | Disturbed

@@ -29,11 +29,11 @@ from simulation.history import (
     Disturbed,
     Drained,
     Fact,
+    Finished,
+    Leased,
     LinkClosed,
     LinkOpened,
     MessageId,
-    Settled,
-    Taken,
     Unsubscribed,
 )
 from simulation.jobs import is_barrier, priority_of
@@ -60,7 +60,7 @@ ACK_S: Final = 2.0
 QUICK_ACK_S: Final = 0.5
 """The same where messages are acknowledged one by one, and the whole time is quiet."""
 
-SETTLED_FOR_S: Final = 10.0
+QUIET_S: Final = 10.0
 """So long after a disturbance its consequences may go on: a heartbeat is missed, a link is slow."""
 
 _SLACK_S: Final = 0.05  # the broker ends leases when they are due; times are rounded
@@ -84,7 +84,7 @@ class Quiet:
     def __init__(self, facts: Sequence[Fact]) -> None:
         calm = min((each.at for each in facts if isinstance(each, Calmed)), default=float("inf"))
         self._spans = [
-            (each.at, min(each.until + SETTLED_FOR_S, calm) if each.at < calm else each.until)
+            (each.at, min(each.until + QUIET_S, calm) if each.at < calm else each.until)
             for each in facts
             if isinstance(each, Disturbed)
         ]
@@ -125,12 +125,12 @@ class Links:
                     pass
         return links
 
-    def ends(self, taken: Taken) -> float:
+    def ends(self, leased: Leased) -> float:
         """When the broker ends the lease at the latest, whatever its period."""
-        left = self.left[taken.consumer, taken.queue]
-        later = bisect_left(left, taken.at)
+        left = self.left[leased.consumer, leased.queue]
+        later = bisect_left(left, leased.at)
         until = left[later] if later < len(left) else float("inf")
-        return min(until, self.closed_by_broker.get((taken.consumer, taken.link), float("inf")))
+        return min(until, self.closed_by_broker.get((leased.consumer, leased.link), float("inf")))
 
     def lost_within(self, begin: float, end: float, but: LinkId) -> bool:
         """Whether anybody but this one has lost what it was sent, in this time."""
@@ -150,15 +150,15 @@ class Links:
 class _Lease:
     """A delivery, and what became of it."""
 
-    taken: Taken
-    settled: Settled | None = None
+    leased: Leased
+    finished: Finished | None = None
 
     @property
     def is_done(self) -> bool:
-        return self.settled is not None and self.settled.how == "done"
+        return self.finished is not None and self.finished.how == "done"
 
 
-def _job(fact: Taken | Settled) -> Job:
+def _job(fact: Leased | Finished) -> Job:
     return fact.queue, fact.message
 
 
@@ -170,17 +170,17 @@ def _leases(facts: Iterable[Fact]) -> dict[Job, list[_Lease]]:
     found: dict[Job, list[_Lease]] = defaultdict(list)
     for fact in facts:
         match fact:
-            case Taken():
+            case Leased():
                 found[_job(fact)].append(_Lease(fact))
-            case Settled():
+            case Finished():
                 for each in found[_job(fact)]:
-                    if each.taken.number == fact.number:
-                        each.settled = fact
+                    if each.leased.number == fact.number:
+                        each.finished = fact
             case _:
                 pass
     for leases in found.values():
-        if all(each.taken.lease_end is not None for each in leases):
-            leases.sort(key=lambda each: each.taken.lease_end or 0.0)
+        if all(each.leased.lease_end is not None for each in leases):
+            leases.sort(key=lambda each: each.leased.lease_end or 0.0)
     return found
 
 
@@ -189,37 +189,37 @@ def _has_lease(queues: Queues, job: Job) -> bool:
     return not queue.is_at_most_once and not (queue.barrier and is_barrier(job[1]))
 
 
-def _sent(queue: QueuePlan, taken: Taken) -> float | None:
+def _sent(queue: QueuePlan, leased: Leased) -> float | None:
     """When the broker has sent it; None if the message does not tell."""
-    if taken.lease_end is None or queue.lease_s is None:
+    if leased.lease_end is None or queue.lease_s is None:
         return None
-    return taken.lease_end - queue.lease_s
+    return leased.lease_end - queue.lease_s
 
 
-def _was_over(
-    lease: _Lease, then: Taken, every: Sequence[_Lease], queue: QueuePlan, links: Links
+def _had_ended(
+    lease: _Lease, then: Leased, every: Sequence[_Lease], queue: QueuePlan, links: Links
 ) -> bool:
     """Whether a lease had ended when the message was delivered again, so that it may have been."""
-    if links.ends(lease.taken) <= then.at:
+    if links.ends(lease.leased) <= then.at:
         return True
-    sent, end = _sent(queue, then), lease.taken.lease_end
+    sent, end = _sent(queue, then), lease.leased.lease_end
     if sent is not None and end is not None and sent >= end - _SLACK_S:
         return True
     return any(_is_given_back(lease, each, then, queue) for each in every)
 
 
-def _is_given_back(lease: _Lease, by: _Lease, then: Taken, queue: QueuePlan) -> bool:
+def _is_given_back(lease: _Lease, by: _Lease, then: Leased, queue: QueuePlan) -> bool:
     """Whether what became of one delivery of a message has ended the lease of another one.
 
     An acknowledgement names the message, and not the delivery: who cancels a former one cancels the
     lease that there is, if it is theirs or if the queue does not care.
     """
-    settled, taken = by.settled, lease.taken
-    if settled is None or settled.how == "done" or settled.at > then.at:
+    finished, leased = by.finished, lease.leased
+    if finished is None or finished.how == "done" or finished.at > then.at:
         return False
-    sent = _sent(queue, taken)
-    is_theirs = (settled.consumer, settled.link) == (taken.consumer, taken.link)
-    is_in_time = settled.at >= (taken.at if sent is None else sent - _SLACK_S)
+    sent = _sent(queue, leased)
+    is_theirs = (finished.consumer, finished.link) == (leased.consumer, leased.link)
+    is_in_time = finished.at >= (leased.at if sent is None else sent - _SLACK_S)
     return is_in_time and (is_theirs or queue.leasing == "sublet")
 
 
@@ -231,16 +231,16 @@ def one_lease(facts: Sequence[Fact], queues: Queues) -> Iterator[str]:
             continue
         live: list[_Lease] = []
         for lease in leases:
-            then = lease.taken
+            then = lease.leased
             if links.ends(then) <= then.at:
                 continue  # it was sent before, and was still on its way when its link was lost
             queue = queues[job[0]]
-            live = [one for one in live if not _was_over(one, then, leases, queue, links)]
+            live = [one for one in live if not _had_ended(one, then, leases, queue, links)]
             for one in live:
                 has = "has acknowledged" if one.is_done else "has"
                 yield (
                     f"lease: {then.consumer} got {job[1]} of {job[0]} at {then.at:.3f}, "
-                    f"which {one.taken.consumer} {has} since {one.taken.at:.3f}"
+                    f"which {one.leased.consumer} {has} since {one.leased.at:.3f}"
                 )
             live.append(lease)
 
@@ -252,18 +252,18 @@ def lost_acks(facts: Sequence[Fact], queues: Queues) -> Iterator[str]:
         if not _has_lease(queues, job):
             continue
         for lease, then in pairwise(leases):
-            settled, end = lease.settled, lease.taken.lease_end
-            if settled is None or settled.how != "done" or settled.at > then.taken.at:
+            finished, end = lease.finished, lease.leased.lease_end
+            if finished is None or finished.how != "done" or finished.at > then.leased.at:
                 continue
-            if links.ends(then.taken) <= then.taken.at:
+            if links.ends(then.leased) <= then.leased.at:
                 continue
-            arrived = settled.at + ACK_S
-            if arrived < min(end or float("inf"), then.taken.at, links.ends(lease.taken)) and (
-                quiet.between(settled.at, arrived)
+            arrived = finished.at + ACK_S
+            if arrived < min(end or float("inf"), then.leased.at, links.ends(lease.leased)) and (
+                quiet.between(finished.at, arrived)
             ):
                 yield (
-                    f"acknowledged: {job[1]} of {job[0]} came again at {then.taken.at:.3f}; "
-                    f"{settled.consumer} was done with it at {settled.at:.3f}"
+                    f"acknowledged: {job[1]} of {job[0]} came again at {then.leased.at:.3f}; "
+                    f"{finished.consumer} was done with it at {finished.at:.3f}"
                 )
 
 
@@ -274,15 +274,15 @@ def unsent_acks(facts: Sequence[Fact], queues: Queues) -> Iterator[str]:
         if not _has_lease(queues, job) or queues[job[0]].leasing == "strict":
             continue
         for lease, then in pairwise(leases):
-            settled, after = lease.settled, (then.taken.consumer, then.taken.link)
-            before = (lease.taken.consumer, lease.taken.link)
-            if settled is None or settled.how != "done" or after != (before[0], before[1] + 1):
+            finished, after = lease.finished, (then.leased.consumer, then.leased.link)
+            before = (lease.leased.consumer, lease.leased.link)
+            if finished is None or finished.how != "done" or after != (before[0], before[1] + 1):
                 continue
             is_alive = links.lives.get(before) == links.lives.get(after) is not None
-            if is_alive and settled.at < links.opened[after]:
+            if is_alive and finished.at < links.opened[after]:
                 yield (
                     f"unsent: {job[1]} of {job[0]} came again to {after[0]} at "
-                    f"{then.taken.at:.3f}, which had acknowledged it on its last connection"
+                    f"{then.leased.at:.3f}, which had acknowledged it on its last connection"
                 )
 
 
@@ -292,17 +292,17 @@ def late_acks(facts: Sequence[Fact], queues: Queues, dead: Iterable[DeadLetter])
     A message whose last holder has not processed it is still in the queue, unless a former holder
     acknowledged it when nobody had it.
     """
-    quiet, buried = Quiet(facts), {(each.queue, each.message) for each in dead}
+    quiet, dead_lettered = Quiet(facts), {(each.queue, each.message) for each in dead}
     if not any(isinstance(each, Drained) for each in facts):
         return
     for job, leases in _leases(facts).items():
         if not leases or not _has_lease(queues, job) or queues[job[0]].leasing != "strict":
             continue
-        last = leases[-1].settled
-        if last is None or last.how != "failed" or job in buried:
+        last = leases[-1].finished
+        if last is None or last.how != "failed" or job in dead_lettered:
             continue
-        held_until = min(last.at, leases[-1].taken.lease_end or last.at)
-        acks = [each.settled for each in leases if each.is_done and each.settled is not None]
+        held_until = min(last.at, leases[-1].leased.lease_end or last.at)
+        acks = [each.finished for each in leases if each.is_done and each.finished is not None]
         in_vain = [
             (each.consumer, each.link) != (last.consumer, last.link)
             and each.at + QUICK_ACK_S < held_until
@@ -326,9 +326,9 @@ def unprocessed(facts: Sequence[Fact], queues: Queues, dead: Iterable[DeadLetter
         queues: The queues, by name.
         dead: What the topic for dead letters has.
     """
-    buried = {(each.queue, each.message) for each in dead}
-    done = {_job(each) for each in facts if isinstance(each, Settled) and each.how == "done"}
-    taken = {_job(each) for each in facts if isinstance(each, Taken)}
+    dead_lettered = {(each.queue, each.message) for each in dead}
+    done = {_job(each) for each in facts if isinstance(each, Finished) and each.how == "done"}
+    leased = {_job(each) for each in facts if isinstance(each, Leased)}
     abandoned = {each.message for each in facts if isinstance(each, Abandoned)}
     calm = False
     for fact in facts:
@@ -338,9 +338,9 @@ def unprocessed(facts: Sequence[Fact], queues: Queues, dead: Iterable[DeadLetter
         for name in queues:
             job = (name, fact.message)
             if not _has_lease(queues, job):
-                if calm and job not in taken and job not in buried:
+                if calm and job not in leased and job not in dead_lettered:
                     yield f"undelivered: nobody got {fact.message} of {name}"
-            elif job not in done and job not in buried:
+            elif job not in done and job not in dead_lettered:
                 yield f"unprocessed: {fact.message} is no more in {name}, and nobody has done it"
 
 
@@ -349,7 +349,7 @@ def at_most_once(facts: Sequence[Fact], queues: Queues) -> Iterator[str]:
     seen: set[Job] = set()
     barriers_seen: set[tuple[Job, LinkId]] = set()
     for fact in facts:
-        if not isinstance(fact, Taken):
+        if not isinstance(fact, Leased):
             continue
         job, queue = _job(fact), queues[fact.queue]
         if queue.barrier and is_barrier(fact.message):
@@ -372,7 +372,7 @@ def confirmed(facts: Sequence[Fact], queues: Queues) -> Iterator[str]:
             case Confirmed():
                 for message in fact.messages:
                     known.setdefault((fact.queue, message), fact.at)
-            case Taken() if _job(fact) in known:
+            case Leased() if _job(fact) in known:
                 sent = _sent(queues[fact.queue], fact)
                 if sent is None:  # not before this
                     sent = opened.get((fact.consumer, fact.link), 0.0)
@@ -392,7 +392,7 @@ def after_the_end(facts: Sequence[Fact]) -> Iterator[str]:
         match fact:
             case Drained():
                 drained = True
-            case Taken() if drained:
+            case Leased() if drained:
                 yield f"ended: {fact.consumer} got {fact.message} of {fact.queue} after its end"
             case _:
                 pass
@@ -405,7 +405,7 @@ def dead_letters(
     failures: Counter[Job] = Counter()
     given_up: set[Job] = set()
     for fact in facts:
-        if isinstance(fact, Settled) and fact.how in {"failed", "expired"}:
+        if isinstance(fact, Finished) and fact.how in {"failed", "expired"}:
             failures[_job(fact)] += 1
             if fact.how == "expired":
                 given_up.add(_job(fact))
@@ -450,22 +450,22 @@ def order(
         pools: Consumers whose handlers run several at a time, and begin in any order.
     """
     links = Links.of(facts)
-    by_queue: dict[str, list[Taken]] = defaultdict(list)
+    by_queue: dict[str, list[Leased]] = defaultdict(list)
     for fact in facts:
-        if not isinstance(fact, Taken) or fact.consumer in pools:
+        if not isinstance(fact, Leased) or fact.consumer in pools:
             continue
         if _has_lease(queues, _job(fact)):
             by_queue[fact.queue].append(fact)
     every = _leases(facts)
     accepted = {each.message: each.at for each in facts if isinstance(each, Accepted)}
-    for name, taken in by_queue.items():
-        for at, worse in enumerate(taken):
-            for better in taken[at + 1 :]:
+    for name, leased in by_queue.items():
+        for at, worse in enumerate(leased):
+            for better in leased[at + 1 :]:
                 if not _is_before(better.message, worse.message, queues[name], positions):
                     continue
                 since = accepted.get(better.message, 0.0)
                 leases = every[_job(better)]
-                if _was_passed(better, worse, leases, queues[name], links=links, since=since):
+                if _was_overtaken(better, worse, leases, queues[name], links=links, since=since):
                     yield (
                         f"order: {worse.consumer} got {worse.message} of {name} at {worse.at:.3f}, "
                         f"and {better.message} was before it, and came at {better.at:.3f}"
@@ -481,9 +481,9 @@ def _is_before(
     return not queue.priority or priority_of(one) >= priority_of(other)
 
 
-def _was_passed(  # two deliveries, and all that may explain them
-    better: Taken,
-    worse: Taken,
+def _was_overtaken(  # two deliveries, and all that may explain them
+    better: Leased,
+    worse: Leased,
     leases: Sequence[_Lease],
     queue: QueuePlan,
     *,
@@ -507,12 +507,12 @@ def _was_passed(  # two deliveries, and all that may explain them
     ):
         return False  # it may have been sent before, and was looked at later
     begin = sent_worse if sent_worse is not None else links.opened.get(on, worse.at)
-    for each in leases[: next(at for at, each in enumerate(leases) if each.taken is better)]:
-        settled = each.settled
-        if settled is not None and settled.how != "cut" and settled.at <= better.at:
+    for each in leases[: next(at for at, each in enumerate(leases) if each.leased is better)]:
+        finished = each.finished
+        if finished is not None and finished.how != "cut" and finished.at <= better.at:
             return False  # a client may hold back what it returns, and what it acknowledges
-        lease_end = each.taken.lease_end if each.taken.is_firm else None
-        end = min(lease_end or float("inf"), links.ends(each.taken))
+        lease_end = each.leased.lease_end if each.leased.is_firm else None
+        end = min(lease_end or float("inf"), links.ends(each.leased))
         if end + _SLACK_S >= begin:
             return False
         since = max(since, end)
@@ -521,7 +521,7 @@ def _was_passed(  # two deliveries, and all that may explain them
             False  # a client may have had it in between, and no time for it until its lease ended
         )
     # Who lost a link may have had it in there; one that is silent is lost when heartbeats miss.
-    return not links.lost_within(begin - _SLACK_S, better.at + SETTLED_FOR_S, on)
+    return not links.lost_within(begin - _SLACK_S, better.at + QUIET_S, on)
 
 
 def barriers(
@@ -539,10 +539,10 @@ def barriers(
         pools: Consumers whose handlers run several at a time, and begin in any order.
     """
     opened = Links.of(facts).opened
-    passed: dict[str, list[Taken]] = defaultdict(list)
-    taken: dict[str, list[Taken]] = defaultdict(list)
+    passed: dict[str, list[Leased]] = defaultdict(list)
+    leased: dict[str, list[Leased]] = defaultdict(list)
     for fact in facts:
-        if not isinstance(fact, Taken) or not queues[fact.queue].barrier:
+        if not isinstance(fact, Leased) or not queues[fact.queue].barrier:
             continue
         at = positions.get(fact.message)
         if at is None:
@@ -559,7 +559,7 @@ def barriers(
                 )
         if is_barrier(fact.message):
             on = (fact.consumer, fact.link) if fact.consumer not in pools else ("", 0)
-            for each in taken[fact.queue]:
+            for each in leased[fact.queue]:
                 same = (each.consumer, each.link) == on
                 if at < positions[each.message] and (same or each.at < opened.get(on, 0.0)):
                     yield (
@@ -567,4 +567,4 @@ def barriers(
                         f"{each.at:.3f} before the older barrier {fact.message}"
                     )
             passed[fact.queue].append(fact)
-        taken[fact.queue].append(fact)
+        leased[fact.queue].append(fact)

@@ -203,7 +203,15 @@ def _step(
 def queue_story(seed: int, chance: Random) -> Plan:
     """What chance alone would rarely bring about with queues; nothing else goes wrong there."""
     story = chance.choice(
-        (returned_in_order, barrier_and_return, extended, overdue, away, poisoned, interrupted)
+        (
+            returned_in_order,
+            barrier_and_return,
+            extended,
+            overdue,
+            lost_links,
+            poisoned,
+            interrupted,
+        )
     )
     return story(seed, chance)
 
@@ -288,7 +296,7 @@ def overdue(seed: int, chance: Random) -> Plan:
     return _story(seed, queue, (late, failing), script)
 
 
-def away(seed: int, chance: Random) -> Plan:
+def lost_links(seed: int, chance: Random) -> Plan:
     """Consumers lose their links with acknowledgements in hand, and come back soon."""
     queue = QueuePlan(name="work", backlog=20, lease_s=chance.choice((None, 30.0)))
     consumers = _consumers(chance.choice((1, 1, 2)), backlog=20, workers=3, slow_s=0.2)

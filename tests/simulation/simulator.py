@@ -65,6 +65,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -227,7 +228,7 @@ class Run:
         links = LinkBook(self.history, self._life_of, lambda: self.home.clock_ahead_us)
         self.wires.watched = lambda connection: self._watch(connection, links)
         self.consumers = {
-            each.name: Consumer(each, around, links, lambda name=each.name: self._die(name))  # type: ignore[misc]  # the name is bound now
+            each.name: Consumer(each, around, links, partial(self._kill_process, each.name))
             for each in plan.consumers
         }
         clients = {**self.publishers, **self.subscribers, **self.consumers, **self.readers}
@@ -249,7 +250,7 @@ class Run:
         if connection.source in self.consumers:
             links.watch(connection)
 
-    def _die(self, name: str) -> None:
+    def _kill_process(self, name: str) -> None:
         """A handler has killed its process."""
         now = trio.current_time()
         self.history.add(Disturbed(now, now + _DOWN_S))
@@ -265,10 +266,10 @@ class Run:
         for step in self.plan.script:
             await trio.sleep(step.after)
             self._say(f"step {step}")
-            self._disturb(step)
+            self._record_disturbance(step)
             getattr(self, f"do_{step.kind}")(step)
 
-    def _disturb(self, step: Step) -> None:
+    def _record_disturbance(self, step: Step) -> None:
         if self.plan.queues and step.kind not in _WORK:
             now = trio.current_time()
             until = float("inf") if step.kind in _LASTING else now + step.seconds
@@ -571,14 +572,14 @@ class Run:
             checkers.skipped(facts),
             checkers.storms(self._dialled(), within_s=_STORM_S, limit=_STORM),
             self._publish_gaps(),
-            *(self._judge_queues() if self.plan.queues else ()),
+            *(self._check_queues() if self.plan.queues else ()),
         )
         for check in checks:
             outcome.failures.extend(text for text, _ in zip(check, range(3), strict=False))
         outcome.beyond = checkers.count_beyond(facts, everywhere)
         self._say(f"end: {outcome.failures}")
 
-    def _judge_queues(self) -> Iterator[Iterator[str]]:
+    def _check_queues(self) -> Iterator[Iterator[str]]:
         facts, dead = self.history.facts, self._dead
         queues = {each.name: each for each in self.plan.queues}
         log = self.outcome.logs.get(self.plan.brokers[0], ())

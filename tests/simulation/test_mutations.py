@@ -56,7 +56,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
         ("extended_leases_never_end", queue_planning.extended),
         ("former_leases_end_later_ones", queue_planning.extended),
         ("strict_queues_are_sublet", queue_planning.overdue),
-        ("unsent_acks_are_lost", queue_planning.away),
+        ("unsent_acks_are_lost", queue_planning.lost_links),
         ("cancels_are_not_counted", queue_planning.poisoned),
         ("expired_without_a_copy", queue_planning.poisoned),
         ("deliveries_are_recorded_later", queue_planning.interrupted),

@@ -26,8 +26,8 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.queue.bounded_consumer import BoundedConsumer, run_connected
 from haclient.cli.queue.statistics import find_queue
-from haclient.cli.queue.taker import Taker, run_connected
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import HAClientError, TimedOut
 from haclient.ha import HAClient
@@ -39,15 +39,15 @@ _CHECKPOINT_EVERY: Final = 64
 Afterwards: TypeAlias = Literal["ack", "cancel", "expire", "no-ack"]
 
 
-def _leave(_: Message) -> None:
+def _leave_to_server(_: Message) -> None:
     """The server gives it back when we disconnect."""
 
 
-_SETTLE: Final[dict[Afterwards, Callable[[Message], object]]] = {
+_ACKNOWLEDGE: Final[dict[Afterwards, Callable[[Message], object]]] = {
     "ack": Message.ack,
     "cancel": lambda message: message.ack(cancel=True),
     "expire": lambda message: message.ack(expire=True),
-    "no-ack": _leave,
+    "no-ack": _leave_to_server,
 }
 _KEEPS: Final = frozenset({"cancel", "no-ack"})
 
@@ -81,41 +81,43 @@ class _Request:
             )
 
 
-def taker_of(request: _Request) -> Taker:
-    """What takes the messages for a request."""
-    return Taker(
+def consumer_for(request: _Request) -> BoundedConsumer:
+    """The consumer for a request."""
+    return BoundedConsumer(
         name=request.name,
         filter=request.filter,
         count=request.count,
         max_backlog=request.max_backlog,
         idle_s=request.timeout or float("inf"),
-        settle=_SETTLE[request.afterwards],
+        acknowledge=_ACKNOWLEDGE[request.afterwards],
         keeps=request.keeps,
     )
 
 
 async def _print(
-    request: _Request, taker: Taker, output: OutputWriter, batch: list[Message]
+    request: _Request, consumer: BoundedConsumer, output: OutputWriter, batch: list[Message]
 ) -> None:
     form = as_json_line if request.as_json else as_line
     for number, message in enumerate(batch, 1):
         await output.write(form(message))
-        taker.finish(message)  # no await in between: a signal finds it printed and finished
+        consumer.finish(message)  # no await in between: a signal finds it printed and finished
         if not number % _CHECKPOINT_EVERY:
             await trio.lowlevel.checkpoint()
 
 
-async def _consume(request: _Request, taker: Taker, output: OutputWriter, client: HAClient) -> None:
+async def _consume(
+    request: _Request, consumer: BoundedConsumer, output: OutputWriter, client: HAClient
+) -> None:
     known = await find_queue(client, request.name)
     if known is not None and known.semantics == "at-most-once" and request.afterwards != "ack":
         raise HAClientError(
             f"--{request.afterwards}: {request.name!r} delivers at most once, so a message is gone "
             "when it is delivered; `haclient queue browse` leaves messages where they are"
         )
-    await taker.take(client, partial(_print, request, taker, output))
+    await consumer.consume(client, partial(_print, request, consumer, output))
 
 
-async def _work(request: _Request, taker: Taker, output: OutputWriter) -> int:
+async def _work(request: _Request, consumer: BoundedConsumer, output: OutputWriter) -> int:
     connection = Connection(
         servers=request.servers,
         name=request.client_name,
@@ -123,13 +125,13 @@ async def _work(request: _Request, taker: Taker, output: OutputWriter) -> int:
         give_up_after_s=request.timeout,
     )
     try:
-        await run_connected(connection, taker, partial(_consume, request, taker, output))
+        await run_connected(connection, consumer, partial(_consume, request, consumer, output))
     except OutputClosed:  # the pipe was closed (`| head`); what was not printed is given back
         return ExitCode.OK
-    if request.count is None or taker.is_complete:
+    if request.count is None or consumer.is_complete:
         return ExitCode.OK
     raise TimedOut(
-        f"{taker.taken} of {request.count} messages came, then none for {request.timeout:g} s"
+        f"{consumer.consumed} of {request.count} messages came, then none for {request.timeout:g} s"
     )
 
 
@@ -180,10 +182,10 @@ def consume(request: _Request) -> int:
     A message is acknowledged after it was printed: a process that is killed loses none.
     """
     request.check()
-    taker, output = taker_of(request), OutputWriter(STDOUT)
+    consumer, output = consumer_for(request), OutputWriter(STDOUT)
     return run_until_signal(
-        partial(_work, request, taker, output),
-        lambda: f"interrupted after {taker.taken} messages",
+        partial(_work, request, consumer, output),
+        lambda: f"interrupted after {consumer.consumed} messages",
         # Only promised work that was not done is a failure.
         is_service=request.count is None,
     )

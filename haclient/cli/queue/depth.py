@@ -17,7 +17,7 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import print_result
-from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, ask_queues
+from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, query_queues
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import HAClientError, TimedOut
 from haclient_stores.bookmark import Timestamp
@@ -49,14 +49,14 @@ def as_text(queue: QueueStatistics) -> str:
     )
 
 
-async def _ask(request: _Request) -> ServerQueues:
+async def _query(request: _Request) -> ServerQueues:
     connection = Connection(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
     limit_s = request.timeout or _TIMEOUT_S
     with trio.move_on_after(limit_s):
         async with open_client(connection) as client:
-            found = await ask_queues(client)
+            found = await query_queues(client)
             if found is None:
                 raise HAClientError(
                     "this server does not tell the depth of its queues, as the reference broker of "
@@ -67,7 +67,7 @@ async def _ask(request: _Request) -> ServerQueues:
 
 
 async def _work(request: _Request) -> int:
-    for queue, record in (await _ask(request)).all:
+    for queue, record in (await _query(request)).all:
         print_result(record.decode() if request.as_json else as_text(queue))
     return ExitCode.OK
 

@@ -6,7 +6,7 @@ original, which is copied again by the next run. Copies keep the correlation id.
 copies that were begun be finished and acknowledged.
 
 Of a queue with `at-most-once` a message is gone when it is delivered, so that a kill would lose it:
-such a queue is refused where the server tells the semantics.
+such a queue is refused if the server publishes its semantics.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import print_report
-from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, ask_queues
-from haclient.cli.queue.taker import Taker, run_connected
+from haclient.cli.queue.bounded_consumer import BoundedConsumer, run_connected
+from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, query_queues
 from haclient.cli.termination import ExitCode, hidden_warnings, run_until_signal
 from haclient.errors import HAClientError, PublishFailed, TimedOut
 from haclient.ha import HAClient
@@ -96,7 +96,7 @@ def check_route(source: QueueStatistics, target: str, queues: ServerQueues) -> N
         )
     from haclient_fake_server.engine.patterns import TopicMatcher  # noqa: PLC0415 - needed here only
 
-    other = queues.named(target)
+    other = queues.find(target)
     feeding = [target] if other is None else other.topics
     own = [TopicMatcher(topic) for topic in source.topics]
     for topic in feeding:
@@ -110,13 +110,13 @@ def check_route(source: QueueStatistics, target: str, queues: ServerQueues) -> N
 
 async def _check(request: _Request, client: HAClient) -> None:
     """Check source and target where the server tells about them."""
-    queues = await ask_queues(client)
+    queues = await query_queues(client)
     if queues is None:
         return
-    source = queues.select(request.source).named(request.source)
+    source = queues.select(request.source).find(request.source)
     if source is not None:
         check_route(source, request.target, queues)
-    if queues.named(request.target) is None:
+    if queues.find(request.target) is None:
         await _check_logged(client, request.target)
 
 
@@ -142,14 +142,16 @@ class Mover:
 
     Args:
         client: It has a publish store.
-        taker: What takes the messages.
+        consumer: What consumes the messages.
         target: The topic of the copies.
         timeout_s: How long the server may take to persist a batch of them, in seconds.
     """
 
-    def __init__(self, client: HAClient, taker: Taker, target: str, timeout_s: float) -> None:
+    def __init__(
+        self, client: HAClient, consumer: BoundedConsumer, target: str, timeout_s: float
+    ) -> None:
         self._client = client
-        self._taker = taker
+        self._consumer = consumer
         self._target = target
         self._timeout_s = timeout_s
 
@@ -181,19 +183,20 @@ class Mover:
         except PublishFailed as error:
             raise PublishFailed(
                 f"the server refused the copy of {message.bookmark} to {self._target!r}: "
-                f"{error.reason or 'no reason given'}; {self._taker.taken} messages were moved",
+                f"{error.reason or 'no reason given'}; "
+                f"{self._consumer.consumed} messages were moved",
                 reason=error.reason,
             ) from error
-        self._taker.finish(message)
+        self._consumer.finish(message)
 
 
-async def _move(request: _Request, taker: Taker, client: HAClient) -> None:
+async def _move(request: _Request, consumer: BoundedConsumer, client: HAClient) -> None:
     await _check(request, client)
-    mover = Mover(client, taker, request.target, request.timeout or _PERSIST_S)
-    await taker.take(client, mover.move)
+    mover = Mover(client, consumer, request.target, request.timeout or _PERSIST_S)
+    await consumer.consume(client, mover.move)
 
 
-async def _work(request: _Request, taker: Taker) -> int:
+async def _work(request: _Request, consumer: BoundedConsumer) -> int:
     connection = Connection(
         servers=request.servers,
         name=request.client_name,
@@ -203,17 +206,17 @@ async def _work(request: _Request, taker: Taker) -> int:
     )
     began = trio.current_time()
     with hidden_warnings("haclient.transport.core", "publish %s was refused"):
-        await run_connected(connection, taker, partial(_move, request, taker))
+        await run_connected(connection, consumer, partial(_move, request, consumer))
     summary = Summary(
         source=request.source,
         target=request.target,
-        moved=taker.taken,
+        moved=consumer.consumed,
         seconds=round(trio.current_time() - began, 3),
     )
     print_report(summary, summary.as_text(), as_json=request.as_json, aside=True)
-    if request.count is None or taker.is_complete:
+    if request.count is None or consumer.is_complete:
         return ExitCode.OK
-    raise TimedOut(f"{taker.taken} of {request.count} messages were there to move")
+    raise TimedOut(f"{consumer.consumed} of {request.count} messages were there to move")
 
 
 @click.command()
@@ -243,15 +246,15 @@ def move(request: _Request) -> int:
     leave a copy beside its original.
     """
     request.check()
-    taker = Taker(
+    consumer = BoundedConsumer(
         name=request.source,
         filter=request.filter,
         count=request.count,
         max_backlog=request.max_backlog,
         idle_s=_IDLE_S,
-        settle=Message.ack,
+        acknowledge=Message.ack,
     )
     return run_until_signal(
-        partial(_work, request, taker),
-        lambda: f"interrupted after {taker.taken} messages; the others are where they were",
+        partial(_work, request, consumer),
+        lambda: f"interrupted after {consumer.consumed} messages; the others are where they were",
     )

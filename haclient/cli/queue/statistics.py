@@ -84,7 +84,7 @@ class ServerQueues:
         """Each queue with the object that it was read from."""
         return list(zip(self._queues, self.records, strict=True))
 
-    def named(self, name: str) -> QueueStatistics | None:
+    def find(self, name: str) -> QueueStatistics | None:
         """The queue of a name."""
         return next((each for each in self._queues if each.name == name), None)
 
@@ -105,7 +105,7 @@ class ServerQueues:
         raise HAClientError(f"{name!r} is no queue: the server has {known}{more}")
 
 
-async def ask_queues(client: Client) -> ServerQueues | None:
+async def query_queues(client: Client) -> ServerQueues | None:
     """The queues of the server; `None` if the server does not tell them.
 
     Args:
@@ -132,5 +132,5 @@ async def find_queue(client: Client, name: str) -> QueueStatistics | None:
     Raises:
         HAClientError: The server tells its queues, and this is none of them.
     """
-    queues = await ask_queues(client)
-    return None if queues is None else queues.select(name).named(name)
+    queues = await query_queues(client)
+    return None if queues is None else queues.select(name).find(name)

@@ -46,4 +46,4 @@ def test_a_verdict_compares_each_account(
         database.execute("update counts set number = ? where what = 'booked'", (booked,))
         verdict = example["judge"](database, PAYMENTS, kills=kills, seconds=1.0)
     assert verdict.wrong_accounts == wrong
-    assert verdict.good == (kills > 0 and not wrong and booked == 3)
+    assert verdict.is_good == (kills > 0 and not wrong and booked == 3)

@@ -187,11 +187,11 @@ class Lease(MessageLease):
         self.calls: list[object] = []
 
     @override
-    def may_be_handed_out(self, message: Message, /) -> bool:
+    def is_deliverable(self, message: Message, /) -> bool:
         return True
 
     @override
-    def settle(self, message: Message, option: str, /) -> None:
+    def acknowledge(self, message: Message, option: str, /) -> None:
         self.calls.append(option)
 
     @override

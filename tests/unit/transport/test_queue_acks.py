@@ -34,8 +34,8 @@ from support.clock import in_virtual_time
 pytestmark = in_virtual_time
 
 
-def may_be_handed_out(message: Message) -> bool:
-    return message.lease is None or message.lease.may_be_handed_out(message)
+def is_deliverable(message: Message) -> bool:
+    return message.lease is None or message.lease.is_deliverable(message)
 
 
 class NoSink(Sink):
@@ -92,7 +92,7 @@ class World:
         return messages
 
     def hand_out(self, *numbers: int) -> list[str]:
-        return [m.bookmark for m in self.receive(*numbers) if may_be_handed_out(m)]
+        return [m.bookmark for m in self.receive(*numbers) if is_deliverable(m)]
 
     def take(self) -> list[tuple[str, str]]:
         sent, self.sent[:] = list(self.sent), []
@@ -156,7 +156,7 @@ async def test_batches_are_sent_by_their_own_times(world: World) -> None:
 async def test_an_earlier_time_wakes_the_task(world: World) -> None:
     first, second = world.receive(1, 2, lp="")
     assert first.lease is not None
-    world.acks.settle_later(first.lease, first, "cancel", 50.0)  # type: ignore[arg-type]  # ours
+    world.acks.schedule_ack(first.lease, first, "cancel", 50.0)  # type: ignore[arg-type]  # ours
     await wait_all_tasks_blocked()
     second.ack()
     await trio.sleep(1)
@@ -169,7 +169,7 @@ async def test_an_earlier_time_wakes_the_task(world: World) -> None:
 async def test_a_delayed_cancel_comes_before_its_lease_ends(world: World) -> None:
     (message,) = world.receive(1, lp="10s")
     assert message.lease is not None
-    world.acks.settle_later(message.lease, message, "cancel", 30.0)  # type: ignore[arg-type]  # ours
+    world.acks.schedule_ack(message.lease, message, "cancel", 30.0)  # type: ignore[arg-type]  # ours
     await trio.sleep(9.1)
     assert world.take() == [("7|1|", "cancel")]
 
@@ -180,7 +180,7 @@ async def test_a_client_that_was_left_keeps_no_message_that_failed(world: World)
     (message,) = world.receive(1)
     assert message.lease is not None
     world.lose()
-    world.acks.settle_later(message.lease, message, "cancel", 1.0)  # type: ignore[arg-type]  # ours
+    world.acks.schedule_ack(message.lease, message, "cancel", 1.0)  # type: ignore[arg-type]  # ours
     assert message.lease is None
     assert world.acks._delayed == []
 
@@ -189,7 +189,7 @@ async def test_a_client_that_was_left_keeps_no_message_that_failed(world: World)
 async def test_what_was_acknowledged_meanwhile_is_not_cancelled(world: World) -> None:
     (message,) = world.receive(1)
     assert message.lease is not None
-    world.acks.settle_later(message.lease, message, "cancel", 1.0)  # type: ignore[arg-type]  # ours
+    world.acks.schedule_ack(message.lease, message, "cancel", 1.0)  # type: ignore[arg-type]  # ours
     message.ack()
     await trio.sleep(2)
     assert world.take() == [("7|1|", "")]
@@ -225,8 +225,8 @@ async def test_what_was_processed_is_acknowledged_again_and_not_handed_out(world
     world.acks.resume()
     copies = world.receive(1, 2, 3)
     second.ack()  # its handler was at work
-    assert [m.bookmark for m in copies if may_be_handed_out(m)] == ["7|3|"]
-    assert not may_be_handed_out(third), "of the lost link"
+    assert [m.bookmark for m in copies if is_deliverable(m)] == ["7|3|"]
+    assert not is_deliverable(third), "of the lost link"
     world.confirm()
     assert world.hand_out(2) == [], "it may have been on its way"
     world.acks.send_pending()
@@ -244,7 +244,7 @@ async def test_another_queue_over_the_same_topic_has_messages_of_its_own(world: 
     world.connect()
     other = Message(topic="other", bookmark="7|1|")
     world.consumer.received([other], 0.0)
-    assert may_be_handed_out(other)
+    assert is_deliverable(other)
     assert world.hand_out(1) == []
 
 
@@ -311,19 +311,19 @@ async def test_a_message_that_waits_longer_than_its_lease_is_not_handed_out(
     (fourth,) = world.receive(4, lp="")
     await trio.sleep(9)
     second.extend_lease(5)
-    assert may_be_handed_out(first)
+    assert is_deliverable(first)
     await trio.sleep(1)
-    found = [m.bookmark for m in (first, second, third, fourth) if may_be_handed_out(m)]
+    found = [m.bookmark for m in (first, second, third, fourth) if is_deliverable(m)]
     assert found == ["7|2|", "7|4|"]
     assert caplog.text.count("wait here until their leases are over") == 1
     world.consumer.granted("max_backlog=9")
-    assert may_be_handed_out(first), "times of day may differ: nobody can tell"
+    assert is_deliverable(first), "times of day may differ: nobody can tell"
 
 
 async def test_a_message_without_a_bookmark_has_no_lease(world: World) -> None:
     message = Message(topic="work", data=b"x")
     world.consumer.received([message], 0.0)
-    assert may_be_handed_out(message)
+    assert is_deliverable(message)
     message.ack()
     assert message.lease is None
     assert world.acks.is_idle

@@ -31,19 +31,19 @@ class NotedLease(MessageLease):
     """A lease that notes what happens to its messages."""
 
     def __init__(self, *, is_held: bool = True, ends_at: float | None = None) -> None:
-        self.settled: list[tuple[str, str]] = []
+        self.acknowledged: list[tuple[str, str]] = []
         self.extended: list[tuple[str, float, float]] = []
         self._is_held = is_held
         self._ends_at = ends_at
 
     @override
-    def may_be_handed_out(self, message: Message, /) -> bool:
+    def is_deliverable(self, message: Message, /) -> bool:
         return self._is_held
 
     @override
-    def settle(self, message: Message, option: str, /) -> None:
+    def acknowledge(self, message: Message, option: str, /) -> None:
         message.lease = None
-        self.settled.append((message.text, option))
+        self.acknowledged.append((message.text, option))
 
     @override
     def extend(self, message: Message, seconds: float, /) -> None:
@@ -104,7 +104,7 @@ async def test_a_message_is_acknowledged_when_its_handler_has_returned(workers: 
         assert message.lease is lease
 
     await handle(handler, QueueHandling(workers=workers), messages(lease, "a", "b"))
-    assert sorted(lease.settled) == [("a", ""), ("b", "")]
+    assert sorted(lease.acknowledged) == [("a", ""), ("b", "")]
 
 
 @pytest.mark.row("QC10")
@@ -113,7 +113,7 @@ async def test_without_auto_ack_nothing_is_acknowledged(workers: int) -> None:
     lease = NotedLease()
     handling = QueueHandling(auto_ack=False, workers=workers)
     await handle(lambda _: None, handling, messages(lease, "a"))
-    assert lease.settled == []
+    assert lease.acknowledged == []
 
 
 @pytest.mark.row("QC11")
@@ -123,7 +123,7 @@ async def test_an_error_that_is_raised_is_the_handlers_own(workers: int) -> None
     handling = QueueHandling(on_handler_error="raise", workers=workers)
     with pytest.raises(ValueError, match="a"):
         await handle(failing, handling, messages(lease, "a"))
-    assert lease.settled == []
+    assert lease.acknowledged == []
 
 
 async def test_the_place_of_a_failure_is_in_the_log_for_debugging(
@@ -149,7 +149,7 @@ async def test_an_error_of_a_policy_acknowledges_nothing(workers: int) -> None:
     handling = QueueHandling(on_handler_error=policy, workers=workers)
     with pytest.raises(ZeroDivisionError):
         await handle(failing, handling, messages(lease, "a"))
-    assert lease.settled == []
+    assert lease.acknowledged == []
 
 
 @pytest.mark.row("QC14")
@@ -172,13 +172,13 @@ async def test_a_dead_letter_delays_no_other_message_and_is_finished() -> None:
 
     def publish(topic: str, data: bytes, _: str) -> None:
         letters.append((topic, data))
-        assert ("bad", "") not in lease.settled
+        assert ("bad", "") not in lease.acknowledged
 
     handling = QueueHandling(on_handler_error=DeadLetter("dead"))
     await handle(handler, handling, messages(lease, "bad", "good"), publish)
     assert order == ["bad", "good"]
     assert letters[1:] == [("dead", b"bad")]
-    assert lease.settled == [("good", ""), ("bad", "")]
+    assert lease.acknowledged == [("good", ""), ("bad", "")]
 
 
 @pytest.mark.row("QC11")
@@ -192,7 +192,7 @@ async def test_a_dead_letter_that_fails_acknowledges_nothing(
 
     handling = QueueHandling(on_handler_error=DeadLetter("dead"))
     await handle(failing, handling, messages(lease, "a"), publish)
-    assert lease.settled == []
+    assert lease.acknowledged == []
     assert "could not be sent to dead and is given back: not entitled" in caplog.text
 
 
@@ -202,7 +202,7 @@ async def test_a_message_whose_lease_is_over_is_not_handled() -> None:
     handling = QueueHandling(cancel_at_lease_end=True, on_handler_error="raise")
     (message,) = messages(lease, "a")
     await handle(failing, handling, [message])
-    assert (lease.settled, message.lease) == ([], None)
+    assert (lease.acknowledged, message.lease) == ([], None)
 
 
 @pytest.mark.row("QC19")

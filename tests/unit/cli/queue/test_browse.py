@@ -20,8 +20,8 @@ def test_messages_are_printed_and_stay_where_they_are(queue: QueueCommands) -> N
     [found] = map(json.loads, lines)
     assert (found["topic"], found["data"]) == ("browsed", rows[0])
     assert found["bookmark"]
-    told = queue.statistics("browsed")
-    assert (told["depth"], told["available"], told["delivered"]) == (5, 5, 0)
+    found = queue.statistics("browsed")
+    assert (found["depth"], found["available"], found["delivered"]) == (5, 5, 0)
 
 
 @pytest.mark.row("CLI9")

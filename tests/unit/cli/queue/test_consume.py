@@ -19,8 +19,8 @@ def rows(count: int) -> list[str]:
 def test_what_is_printed_is_acknowledged(queue: QueueCommands) -> None:
     queue.publish("endless", *rows(8))
     assert queue("consume", "endless", "--timeout", "0.5") == (0, rows(8), "")
-    told = queue.statistics("endless")
-    assert (told["depth"], told["acknowledged"], told["redelivered"]) == (0, 8, 0)
+    found = queue.statistics("endless")
+    assert (found["depth"], found["acknowledged"], found["redelivered"]) == (0, 8, 0)
     queue.publish("endless", "last")
     _, [line], _ = queue("consume", "endless", "--timeout", "0.5", "--json")
     assert json.loads(line)["data"] == "last"
@@ -40,8 +40,8 @@ def test_what_is_cancelled_or_left_is_there_again(queue: QueueCommands) -> None:
     for name, option, cancelled in (("kept", "--cancel", 3), ("left", "--no-ack", 0)):
         queue.publish(name, *rows(4))
         assert queue("consume", name, option, "-n", "3") == (0, rows(3), "")
-        told = queue.statistics(name)
-        assert (told["available"], told["cancelled"], told["delivered"]) == (4, cancelled, 3)
+        found = queue.statistics(name)
+        assert (found["available"], found["cancelled"], found["delivered"]) == (4, cancelled, 3)
 
 
 @pytest.mark.row("CLI9")
@@ -63,8 +63,8 @@ def test_what_is_expired_leaves_the_queue_as_expired(queue: QueueCommands) -> No
     queue.publish("spoiled", '{"id": 1}', '{"id": 2}', '{"id": 3}')
     found = queue("consume", "spoiled", "--expire", "--filter", "/id > 1", "--timeout", "0.5")
     assert found == (0, ['{"id": 2}', '{"id": 3}'], "")
-    told = queue.statistics("spoiled")
-    assert (told["depth"], told["expired"]["forced_expire"]) == (1, 2)
+    after = queue.statistics("spoiled")
+    assert (after["depth"], after["expired"]["forced_expire"]) == (1, 2)
 
 
 @pytest.mark.row("CLI9")

@@ -41,7 +41,7 @@ def test_an_empty_queue_is_told_without_an_oldest_message() -> None:
 
 
 def test_numbers_and_reasons_are_told_in_words() -> None:
-    told = as_text(
+    found = as_text(
         statistics(
             depth=1,
             leased=1,
@@ -50,7 +50,7 @@ def test_numbers_and_reasons_are_told_in_words() -> None:
             expired={"time_limit": 2, "max_deliveries": 1, "max_cancels": 0},
         )
     )
-    assert told == (
+    assert found == (
         "work: 1 message, 0 available, 1 leased, 1 consumer, the oldest of "
         "20240321T221052.535075Z\n"
         "  0 delivered, 0 redelivered, 0 acknowledged, 0 cancelled, "

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from haclient import Client
-from haclient.cli.queue.statistics import ServerQueues, ask_queues, find_queue
+from haclient.cli.queue.statistics import ServerQueues, find_queue, query_queues
 from haclient.errors import HAClientError
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.server import BrokerServer
@@ -28,20 +28,20 @@ async def test_a_queue_is_found_by_its_name() -> None:
     async with connected(
         QueueTopic(name="a"), QueueTopic(name="b", topics=("t",), lease_s=5.0)
     ) as client:
-        queues = await ask_queues(client)
+        queues = await query_queues(client)
         assert queues is not None
         assert len(queues) == 2
         found = await find_queue(client, "b")
         assert found is not None
         assert (found.topics, found.lease_s, found.depth) == (("t",), 5.0, 0)
-        assert queues.named("c") is None
+        assert queues.find("c") is None
         with pytest.raises(HAClientError, match=r"'c' is no queue: the server has 'a', 'b'$"):
             await find_queue(client, "c")
 
 
 async def test_a_server_without_queues_is_told_from_one_that_does_not_tell() -> None:
     async with connected() as client:
-        queues = await ask_queues(client)
+        queues = await query_queues(client)
         assert queues is not None
         assert len(queues) == 0
         with pytest.raises(HAClientError, match="the server has none of this message type"):
@@ -69,7 +69,7 @@ async def test_a_server_that_has_no_record_there_does_not_tell() -> None:
             await peer.records(query)
             await peer.ack(query, "completed", query_id=query.query_id)
 
-        found, _ = await together(lambda: ask_queues(client), answer)
+        found, _ = await together(lambda: query_queues(client), answer)
     assert found is None
 
 
@@ -90,6 +90,6 @@ def test_an_error_names_a_few_queues() -> None:
     )
     with pytest.raises(HAClientError, match=r"'0', '1', .*'9' and 2 more$"):
         queues.select("x")
-    selected = queues.select("7").named("7")
+    selected = queues.select("7").find("7")
     assert selected is not None
     assert selected.name == "7"

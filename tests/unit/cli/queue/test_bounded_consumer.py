@@ -1,25 +1,25 @@
-"""No more messages are taken from a queue than are wanted."""
+"""No more messages of a queue are consumed than are wanted."""
 
 from __future__ import annotations
 
 import pytest
 
 from haclient import Client
-from haclient.cli.queue.taker import Taker, granted_backlog
+from haclient.cli.queue.bounded_consumer import BoundedConsumer, granted_backlog
 from haclient.errors import HAClientError
 from haclient.protocol.messages import Message
 from support.peer import listening, together
 from support.queue_commands import QueueCommands
 
 
-def taker(*, count: int | None, keeps: bool = False) -> Taker:
-    return Taker(
+def consumer(*, count: int | None, keeps: bool = False) -> BoundedConsumer:
+    return BoundedConsumer(
         name="work",
         filter="",
         count=count,
         max_backlog=10,
         idle_s=1.0,
-        settle=Message.ack,
+        acknowledge=Message.ack,
         keeps=keeps,
     )
 
@@ -31,7 +31,7 @@ def taker(*, count: int | None, keeps: bool = False) -> Taker:
 def test_the_backlog_is_no_larger_than_what_is_wanted(
     count: int | None, *, keeps: bool, asked: int
 ) -> None:
-    assert taker(count=count, keeps=keeps).asked_backlog == asked
+    assert consumer(count=count, keeps=keeps).asked_backlog == asked
 
 
 def test_a_message_without_a_queue_has_no_backlog() -> None:
@@ -53,7 +53,7 @@ async def test_a_plain_topic_is_no_queue_even_if_the_server_tells_no_queues() ->
 
         async def run() -> None:
             with pytest.raises(HAClientError, match=r"'work' is no queue: .* granted no backlog"):
-                await taker(count=None).take(client, take)
+                await consumer(count=None).consume(client, take)
 
         await together(run, deliver)
     assert taken == []
@@ -66,8 +66,8 @@ def test_a_counted_run_takes_exactly_so_many(queue: QueueCommands, name: str) ->
     queue.publish(name, *rows)
     code, lines, err = queue("consume", name, "-n", "7", "--timeout", "10")
     assert (code, lines, err) == (0, rows[:7], "")
-    told = queue.statistics(name)
-    assert (told["delivered"], told["depth"], told["redelivered"]) == (7, 5, 0)
+    found = queue.statistics(name)
+    assert (found["delivered"], found["depth"], found["redelivered"]) == (7, 5, 0)
     code, lines, _ = queue("consume", name, "-n", "5", "--timeout", "10")
     assert (code, lines) == (0, rows[7:])
     assert queue.statistics(name)["delivered"] == 12
@@ -80,5 +80,5 @@ def test_acknowledgements_are_not_held_until_their_leases_end(queue: QueueComman
     queue.publish("short", *rows)
     code, lines, _ = queue("consume", "short", "-n", "10", "--timeout", "2.5")
     assert (code, lines) == (3, rows)
-    told = queue.statistics("short")
-    assert (told["depth"], told["redelivered"]) == (0, 0)
+    found = queue.statistics("short")
+    assert (found["depth"], found["redelivered"]) == (0, 0)

@@ -1,10 +1,10 @@
-"""Takes messages from a queue, never more than are wanted, until none came for some time.
+"""Consumes messages of a queue, never more than are wanted, until none came for some time.
 
 **No more than wanted.** A server sends as many messages as the backlog before it waits for
 acknowledgements, so a consumer that acknowledges each message at once has received more than it
 will process when it stops. With a lease they go back to the queue, and have used up one of their
 deliveries; at most once they are lost. So the last acknowledgements of a known number of messages
-are *held*: as many as the backlog, until the last message was taken. With `count` messages and a
+are *held*: as many as the backlog, until the last message was consumed. With `count` messages and a
 backlog of `b`, the first `count - b` are acknowledged at once: the server has then sent `count`,
 and no more. Messages with a lease are held for a second only, since they would come again. Before
 held ones are acknowledged at the end, the subscription gets a filter that matches nothing: else
@@ -54,7 +54,7 @@ _HOLD_S: Final = 1.0
 
 
 Process: TypeAlias = Callable[[list[Message]], Awaitable[None]]
-"""Processes messages that have arrived, and calls `Taker.finish` with each."""
+"""Processes messages that have arrived, and calls `BoundedConsumer.finish` with each."""
 
 
 def granted_backlog(message: Message) -> int | None:
@@ -64,8 +64,8 @@ def granted_backlog(message: Message) -> int | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Taker:
-    """One run of a command that takes messages from a queue.
+class BoundedConsumer:
+    """One run of a command that consumes messages of a queue.
 
     Attributes:
         name: The queue.
@@ -74,9 +74,9 @@ class Taker:
         max_backlog: How many unacknowledged messages the server may send; fewer if `count` is less,
             and `count` if they are kept.
         idle_s: The run ends when no message came for so long; infinite for never.
-        settle: Called with each message when it is finished: acknowledges it, for example.
+        acknowledge: Called with each message when it is finished: acknowledges it, for example.
         keeps: Whether that is done at the end of the run.
-        taken: How many messages are finished.
+        consumed: How many messages are finished.
     """
 
     name: str
@@ -84,10 +84,10 @@ class Taker:
     count: int | None
     max_backlog: int
     idle_s: float
-    settle: Callable[[Message], object]
+    acknowledge: Callable[[Message], object]
     keeps: bool = False
-    taken: int = 0
-    _settled: int = 0
+    consumed: int = 0
+    _acknowledged: int = 0
     _backlog: int = 0
     _held: list[Message] = field(default_factory=list[Message])
     _hold_until: float = inf
@@ -96,8 +96,8 @@ class Taker:
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many messages as wanted were taken."""
-        return self.count is not None and self.taken >= self.count
+        """Whether as many messages as wanted were consumed."""
+        return self.count is not None and self.consumed >= self.count
 
     @property
     def asked_backlog(self) -> int:
@@ -106,8 +106,8 @@ class Taker:
             return self.max_backlog
         return self.count if self.keeps else min(self.max_backlog, self.count)
 
-    async def take(self, client: Client, process: Process) -> None:
-        """Subscribe, take messages, and leave nothing unacknowledged that was finished.
+    async def consume(self, client: Client, process: Process) -> None:
+        """Subscribe, consume messages, and leave nothing unacknowledged that was finished.
 
         Args:
             client: It has logged on.
@@ -143,7 +143,7 @@ class Taker:
             self._connected_at = None
 
     async def run(self, messages: MessageStream, process: Process) -> None:
-        """Take messages until there are enough, or none came for too long.
+        """Consume messages until there are enough, or none came for too long.
 
         Args:
             messages: An open stream of the queue.
@@ -162,7 +162,9 @@ class Taker:
                 async for batch in batches:
                     waiting.deadline = inf  # a slow output delays us: the queue is not idle
                     self._check(batch[0])
-                    await process(batch if self.count is None else batch[: self.count - self.taken])
+                    await process(
+                        batch if self.count is None else batch[: self.count - self.consumed]
+                    )
                     if self.is_complete:
                         return
                     self._last_message_at = trio.current_time()
@@ -171,7 +173,7 @@ class Taker:
                 break  # the stream has ended
             now = trio.current_time()
             if now >= self._hold_until:
-                self._settle_held()
+                self._acknowledge_held()
             deadline = self._idle_until(now)
             if deadline <= now:
                 break
@@ -185,7 +187,7 @@ class Taker:
         return max(self._connected_at, self._last_message_at) + self.idle_s
 
     def _check(self, message: Message) -> None:
-        """Look at what the server has granted, which the first message shows."""
+        """Check the backlog that the server has granted, which the first message shows."""
         if self._backlog:
             return
         backlog = granted_backlog(message)
@@ -200,31 +202,31 @@ class Taker:
 
     def finish(self, message: Message) -> None:
         """A message was processed. A plain function: a signal comes before it or after it."""
-        self.taken += 1
-        is_last = self.count is not None and self._settled >= self.count - self._backlog
+        self.consumed += 1
+        is_last = self.count is not None and self._acknowledged >= self.count - self._backlog
         if not (self.keeps or is_last):
-            self._settled += 1
-            self.settle(message)
+            self._acknowledged += 1
+            self.acknowledge(message)
             return
         self._held.append(message)
         if message.lease_period and not self.keeps:
-            self._hold_until = min(self._hold_until, self._end_of_hold(message))
+            self._hold_until = min(self._hold_until, self._hold_deadline(message))
 
     @staticmethod
-    def _end_of_hold(message: Message) -> float:
+    def _hold_deadline(message: Message) -> float:
         now = trio.current_time()
         ends_at = message.lease_deadline
         left_s = inf if ends_at is None else (ends_at - now) / 2
         return now + min(_HOLD_S, left_s)
 
-    def _settle_held(self) -> None:
+    def _acknowledge_held(self) -> None:
         held, self._held, self._hold_until = self._held, [], inf
-        self._settled += len(held)
+        self._acknowledged += len(held)
         for message in held:
-            self.settle(message)
+            self.acknowledge(message)
 
     async def _finish_all(self, client: Client, sub_id: str) -> None:
-        """Settle what is held, and wait until the server has processed everything.
+        """Acknowledge what is held, and wait until the server has processed everything.
 
         Args:
             client: Of the subscription.
@@ -238,7 +240,7 @@ class Taker:
             # Refused or late: what takes the places of held messages is given back unprocessed.
             with suppress(CommandError, TimedOut):
                 await client.replace(sub_id, filter=_NOTHING, timeout=FLUSH_S)
-        self._settle_held()
+        self._acknowledge_held()
         try:
             await client.flush_acks(timeout=FLUSH_S)
         except TimedOut:
@@ -254,13 +256,13 @@ class Taker:
 
 
 async def run_connected(
-    connection: Connection, taker: Taker, work: Callable[[HAClient], Awaitable[None]]
+    connection: Connection, consumer: BoundedConsumer, work: Callable[[HAClient], Awaitable[None]]
 ) -> None:
     """Do the work of a command with a client.
 
     Args:
         connection: Where to.
-        taker: Tells how far the work has come.
+        consumer: Counts the messages that are finished.
         work: The work.
 
     Raises:
@@ -275,6 +277,6 @@ async def run_connected(
         if not was_connected:
             raise
         raise DisconnectedError(
-            f"the connection was lost after {taker.taken} messages and not found again within "
-            f"{connection.give_up_after_s or GIVE_UP_AFTER_S:g} s"
+            f"the connection was lost after {consumer.consumed} messages and not found again "
+            f"within {connection.give_up_after_s or GIVE_UP_AFTER_S:g} s"
         ) from error
