@@ -30,9 +30,11 @@ def _leases_outlive_their_link(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a lease that was extended never ends")
 def _extended_leases_never_end(stack: contextlib.ExitStack) -> None:
-    def extend(_self: Ours, lease: Ours, until_us: int) -> None:
-        if lease.due_us is not None:
-            lease.due_us = max(lease.due_us, until_us)  # and no deadline for it
+    def extend(self: Ours, positions: Ours, _: Ours, until_us: int) -> None:
+        for position in positions:
+            lease = self._by_position.get(position)
+            if lease is not None and lease.due_us is not None:
+                lease.due_us = max(lease.due_us, until_us)  # and no deadline for it
 
     replace_attribute(stack, queue.Queue, "extend", extend)
 
@@ -51,7 +53,7 @@ def _former_leases_end_later_ones(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a strict queue lets everybody acknowledge what another consumer has")
 def _strict_queues_are_sublet(stack: contextlib.ExitStack) -> None:
-    replace_attribute(stack, queue.Queue, "may_end", lambda *_: True)
+    replace_attribute(stack, queue.Queue, "_may_end", lambda *_: True)
 
 
 @_mutation("what was acknowledged leaves the queue, and the journal does not know")
@@ -65,38 +67,40 @@ def _removals_are_not_recorded(stack: contextlib.ExitStack) -> None:
 def _deliveries_are_recorded_later(stack: contextlib.ExitStack) -> None:
     sent: WeakKeyDictionary[queue.Queue, dict[int, Ours]] = WeakKeyDictionary()
 
-    def hand_out(self: Ours, delivery: Ours, *values: Ours) -> Ours:
-        lease = handed_out(self, delivery, *values)
+    def hand_out(self: Ours, delivery: Ours, **values: Ours) -> Ours:
+        handed = handed_out(self, delivery, **values)
         if self.is_at_most_once:
-            sent.setdefault(self, {})[delivery.position] = self.removals.pop()
-        return lease
+            for lease, _ in reversed(handed):
+                sent.setdefault(self, {})[lease.row.position] = self.removals.pop()
+        return handed
 
-    def forget(self: Ours, lease: Ours) -> None:
-        forgot(self, lease)
-        if (removal := sent.get(self, {}).pop(lease.position, None)) is not None:
+    def take_from(self: Ours, lease: Ours) -> None:
+        took(self, lease)
+        if (removal := sent.get(self, {}).pop(lease.row.position, None)) is not None:
             self.removals.append(removal)
 
     handed_out = replace_attribute(stack, queue.Queue, "hand_out", hand_out)
-    forgot = replace_attribute(stack, queue.Queue, "_forget", forget)
+    took = replace_attribute(stack, queue.Queue, "_take_from", take_from)
 
 
 @_mutation("a cancel does not count")
 def _cancels_are_not_counted(stack: contextlib.ExitStack) -> None:
-    def cancel(self: Ours, position: int, *values: Ours) -> None:
-        if (lease := self._by_position.get(position)) is not None:
-            lease.cancels -= 1
-        cancelled(self, position, *values)
+    def cancel(self: Ours, positions: Ours, *values: Ours) -> None:
+        for position in positions:
+            if (lease := self._by_position.get(position)) is not None:
+                lease.cancels -= 1
+        cancelled(self, positions, *values)
 
     cancelled = replace_attribute(stack, queue.Queue, "cancel", cancel)
 
 
 @_mutation("a barrier does not wait for an older message that was returned")
 def _barriers_pass_what_was_returned(stack: contextlib.ExitStack) -> None:
-    def next_delivery(self: Ours, budget: Ours) -> Ours:
+    def next_delivery(self: Ours, *values: Ours) -> Ours:
         barrier = self._next_barrier()
         if barrier is not None and self._attempts and not self._by_position:
-            return self._delivery_of_barrier(barrier) or chosen(self, budget)
-        return chosen(self, budget)
+            return self._delivery_of_barrier(barrier) or chosen(self, *values)
+        return chosen(self, *values)
 
     chosen = replace_attribute(stack, queue.Queue, "next_delivery", next_delivery)
 
@@ -114,11 +118,11 @@ def _priority_is_inverted_on_return(stack: contextlib.ExitStack) -> None:
 
 @_mutation("what was acknowledged still counts against the backlog")
 def _backlog_is_not_freed(stack: contextlib.ExitStack) -> None:
-    def forget(self: Ours, lease: Ours) -> None:
+    def take_from(self: Ours, lease: Ours) -> None:
         lease.consumer.leased += 1
-        forgot(self, lease)
+        took(self, lease)
 
-    forgot = replace_attribute(stack, queue.Queue, "_forget", forget)
+    took = replace_attribute(stack, queue.Queue, "_take_from", take_from)
 
 
 @_mutation("a message expires without the copy of it")

@@ -23,6 +23,8 @@ from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.queues.message_reader import Content
+from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.routes import FanoutGroup, Route
 from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
 from haclient_fake_server.engine.state import State
@@ -100,6 +102,7 @@ class Applier:
         """
         state = self._state
         publisher.seen = record.sequence
+        offset = 0
         if route.logged:
             expiration = record.expiration_s
             extras = Extras(
@@ -110,7 +113,7 @@ class Applier:
                 record.command,
             )
             record = record._replace(position=state.batch.position)
-            state.batch.append(
+            offset = state.batch.append(
                 route, publisher, record.sequence, body=record.payload, extras=extras
             )
             state.last = (publisher.id, record.sequence)
@@ -118,7 +121,13 @@ class Applier:
             state.unnoted[publisher.id] = publisher
         changes = apply(route, record, document)
         if route.queues and changes.document is not None:
-            state.queues.enter(route.queues, record, changes.document)
+            state.queues.enter(
+                route.queues,
+                Row(record.position, publisher.id, record.sequence, offset),
+                Content(record.payload, record.correlation_id, record.timestamp_us),
+                expiration_s=record.expiration_s,
+                document=changes.document,
+            )
         self.deliver(route, record, changes)
         return changes
 

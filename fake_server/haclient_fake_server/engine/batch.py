@@ -54,6 +54,7 @@ class BatchBuilder:
         self._next_topic_id = next_topic_id
         self._first_position = next_position
         self._parts: list[bytes] = []
+        self._bytes = 0  # of all parts
         self._records = 0
         self._touched: list[Publisher] = []
         self._routes: list[Route] = []
@@ -63,8 +64,12 @@ class BatchBuilder:
 
     def append(
         self, route: Route, publisher: Publisher, sequence: int, *, body: bytes, extras: Extras
-    ) -> None:
-        """Add a data record; its position is the value that `position` had before the call."""
+    ) -> int:
+        """Add a data record; its position is the value that `position` had before the call.
+
+        Returns:
+            The offset of the record in the block.
+        """
         if not route.topic_id:
             self._define(route)
         if not route.in_batch:
@@ -72,9 +77,12 @@ class BatchBuilder:
             self._routes.append(route)
         key, correlation_id, expiration, flags, command = extras
         parts = self._parts
+        size = RECORD_HEADER_BYTES + len(body)
+        if extras is not NO_EXTRAS:
+            size += len(key) + len(correlation_id) + len(expiration)
         parts.append(
             RECORD_HEADER.pack(
-                RECORD_HEADER_BYTES + len(key) + len(correlation_id) + len(expiration) + len(body),
+                size,
                 flags,
                 command,
                 len(expiration),
@@ -99,6 +107,9 @@ class BatchBuilder:
             if flags & RecordFlag.ASSIGNED:
                 self._assigned.add(publisher.id)
         publisher.noted = publisher.logged = sequence
+        offset = self._bytes
+        self._bytes = offset + size
+        return offset
 
     def mark(self, publisher: Publisher, flags: int = 0) -> None:
         """Add a mark: the highest sequence seen, where no message of this batch carries it."""
@@ -106,10 +117,9 @@ class BatchBuilder:
         record = Record(
             self.position, publisher.id, sequence, self.now_us, 0, RecordCommand.MARK, flags
         )
-        self._parts.append(encode_record(record))
+        self._append(encode_record(record))
         self._messages_end = self.messages_end
         self.position = self._marks_end = self.position + 1
-        self._records += 1
         if not publisher.batch_low:
             self._touch(publisher, sequence)
         publisher.noted = sequence
@@ -126,10 +136,9 @@ class BatchBuilder:
         """
         for start in range(0, len(entries), MAX_QUEUE_ENTRIES):
             some = entries[start : start + MAX_QUEUE_ENTRIES]
-            self._parts.append(
+            self._append(
                 encode_removals(to_bytes(name), to_bytes(message_type), some, now_us=self.now_us)
             )
-            self._records += 1
 
     @property
     def messages_end(self) -> int:
@@ -190,6 +199,7 @@ class BatchBuilder:
         for publisher in self._touched:
             publisher.batch_low = 0
         self._parts = []
+        self._bytes = 0
         self._touched = []
         self._assigned = set()
         self._definitions = []
@@ -206,8 +216,12 @@ class BatchBuilder:
         route.topic_id = self._next_topic_id
         self._next_topic_id += 1
         self._definitions.append((route.topic_id, route.message_type, route.topic))
+        self._append(topic_definition(route, route.topic_id, timestamp_us=self.now_us))
+
+    def _append(self, record: bytes) -> None:
+        self._parts.append(record)
+        self._bytes += len(record)
         self._records += 1
-        self._parts.append(topic_definition(route, route.topic_id, timestamp_us=self.now_us))
 
 
 def topic_definition(route: Route, topic_id: int, *, timestamp_us: int = 0) -> bytes:

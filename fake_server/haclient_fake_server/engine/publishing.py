@@ -24,6 +24,8 @@ from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.queues.message_reader import Content
+from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.requests import SYSTEM_TOPIC_REFUSAL, is_system_topic
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.sow.table import SowError, merge_delta
@@ -82,10 +84,12 @@ class Publishing:
         body = message.data
         if route.logged:
             position = state.batch.position
-            state.batch.append(route, publisher, sequence, body=body, extras=extras)
+            offset = state.batch.append(route, publisher, sequence, body=body, extras=extras)
             state.last = (publisher.id, sequence)
             if route.queues:
-                self._enter_queues(route, position, publisher, sequence, body, extras)
+                row = Row(position, publisher.id, sequence, offset)
+                content = Content(body, extras.correlation_id, state.now_us)
+                state.queues.enter(route.queues, row, content)
         elif message.sequence:
             state.unnoted[publisher.id] = publisher
         plan = route.plan or state.tables[connection.message_type].plan(route)
@@ -100,27 +104,6 @@ class Publishing:
             self._applier.fan_out(groups, body, bookmark, more=more)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
-
-    def _enter_queues(  # the parts of one record
-        self,
-        route: Route,
-        position: int,
-        publisher: Publisher,
-        sequence: int,
-        body: bytes,
-        extras: Extras,
-    ) -> None:
-        state = self._state
-        record = Record(
-            position,
-            publisher.id,
-            sequence,
-            state.now_us,
-            route.topic_id,
-            correlation_id=extras.correlation_id,
-            payload=body,
-        )
-        state.queues.enter(route.queues, record, Document(body, route.message_type))
 
     def _publish_with_care(self, connection: Connection, message: Message) -> None:
         """Execute a publish: the first of its topic, with rare headers, or to a SOW topic."""

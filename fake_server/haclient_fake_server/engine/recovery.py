@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from haclient_fake_server.engine.apply import apply
-from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor, Scan, blocks_of, records_of, scan
 from haclient_fake_server.engine.patterns import to_text
-from haclient_fake_server.engine.queues.message_table import Place, to_place
+from haclient_fake_server.engine.queues.message_reader import Content
+from haclient_fake_server.engine.queues.message_table import Place, Row, to_place
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
@@ -202,10 +202,11 @@ def _restore_removals(state: State, removals: Removals) -> None:
 
 def _restore_message(state: State, record: Record, place: Place, starts: dict[Queue, int]) -> None:
     route = state.topics[record.topic_id]
-    document = Document(record.payload, route.message_type)
+    row = Row(record.position, record.publisher_id, record.sequence, place)
+    content = Content(record.payload, record.correlation_id, record.timestamp_us)
     for queue in route.queues:
         if record.position >= starts[queue]:
-            state.queues.restore(queue, record, document, place)
+            queue.enter(row, content, expiration_s=record.expiration_s)
 
 
 def _define(state: State, record: Record) -> None:

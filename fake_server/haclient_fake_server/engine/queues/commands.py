@@ -8,7 +8,6 @@ sees the queue as it is then.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Final, TypeAlias
 
 from haclient.errors import UsageError
@@ -20,6 +19,8 @@ from haclient_fake_server.engine.connections import Connection, LongCommand, Sty
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishing import Publishing
+from haclient_fake_server.engine.queues.message_reader import Content
+from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.queues.queue import MICROSECONDS, Queue
 from haclient_fake_server.engine.requests import (
     MAX_PENDING_COMMANDS,
@@ -29,7 +30,6 @@ from haclient_fake_server.engine.requests import (
 )
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
-from haclient_fake_server.journal.format import Record
 from haclient_stores.bookmark import Bookmark
 
 STEP_MESSAGES: Final = 500
@@ -41,7 +41,7 @@ MAX_BATCH_SIZE: Final = 10_000
 
 _NO_OPTIONS: Final = Options()
 
-Action: TypeAlias = Callable[[int], None]
+Action: TypeAlias = Callable[[Collection[int]], None]
 
 
 class QueueCommands:
@@ -64,7 +64,7 @@ class QueueCommands:
             Refused: Nothing has changed.
         """
         options = read_options(message) if message.options else _NO_OPTIONS
-        action = self._action(connection, queue, options)
+        act = self._action(connection, queue, options)
         if bool(message.bookmark) == bool(message.filter):
             raise Refused(Reason.INVALID_BOOKMARK, "wanted either bookmarks or a filter")
         request = read_request(message, options) if message.filter else None
@@ -82,47 +82,40 @@ class QueueCommands:
             connection.publisher.seen = sequence
             self._state.unnoted[connection.publisher.id] = connection.publisher
         if request is not None:
-            self._begin(connection, self._end_matching(connection, request, queue, action))
+            self._begin(connection, self._end_matching(connection, request, queue, act))
             return
         before = len(queue.removals)
-        for position in positions:
-            action(position)
+        act(positions)
         removed = len(queue.removals) - before
         if message.ack_type:
             self._confirm(connection, message, queue, matches=len(positions), removed=removed)
 
     def _action(self, connection: Connection, queue: Queue, options: Options) -> Action:
-        """What an acknowledgement does with the message of a position."""
+        """What an acknowledgement does with the messages of some positions."""
         if options.lease_extension_s is not None:
-            return partial(self._extend, connection, queue, options.lease_extension_s)
-        end = queue.acknowledge
+            extension_us = round(options.lease_extension_s * MICROSECONDS)
+            return lambda positions: queue.extend(
+                positions, connection, self._state.clock_us + extension_us
+            )
         if options.cancel:
-            end = queue.cancel
-        elif options.expire:
-            end = queue.expire
-        return lambda position: end(position) if queue.may_end(position, connection) else None
-
-    def _extend(
-        self, connection: Connection, queue: Queue, extension_s: float, position: int
-    ) -> None:
-        """Who has a message may have it for longer."""
-        lease = queue.lease_at(position)
-        if lease is not None and lease.consumer.connection is connection:
-            queue.extend(lease, self._state.clock_us + round(extension_s * MICROSECONDS))
+            return lambda positions: queue.cancel(positions, connection)
+        if options.expire:
+            return lambda positions: queue.expire(positions, connection)
+        return lambda positions: queue.acknowledge(positions, connection)
 
     def _end_matching(
-        self, connection: Connection, request: Request, queue: Queue, action: Action
+        self, connection: Connection, request: Request, queue: Queue, act: Action
     ) -> LongCommand:
         """Acknowledge by filter, whoever has the messages."""
         matches = removed = 0
         for number, position in enumerate(queue.unfinished(), 1):
             if number % STEP_MESSAGES == 0:
                 yield
-            record = queue.record(position)
-            if record is None or not _matches(request, queue, record):
+            content = queue.content(position)
+            if content is None or not _matches(request, queue, content):
                 continue
             before = len(queue.removals)
-            action(position)
+            act((position,))
             matches += 1
             removed += len(queue.removals) - before
         message = request.message
@@ -198,13 +191,13 @@ class QueueCommands:
             if returned == request.top_n:
                 break
             examined += 1
-            record = queue.record(position)
-            if record is not None and _matches(request, queue, record):
+            row, content = queue.row(position), queue.content(position)
+            if row is not None and content is not None and _matches(request, queue, content):
                 matches += 1
                 if matches > skipped:
                     returned += 1
-                    batch.append((_fields(request, record), record.payload))
-                    size += len(record.payload)
+                    batch.append((_fields(request, row, content), content.body))
+                    size += len(content.body)
             is_large = size >= STEP_BYTES
             if batch and (is_large or len(batch) >= (message.batch_size or 1)):
                 state.send(connection, sow_batch(outer, batch))
@@ -247,7 +240,7 @@ def _positions(queue: Queue, bookmarks: str) -> Collection[int]:
     positions: dict[int, None] = {}
     for text in bookmarks.split(","):
         lease = queue.lease_of(text)  # as it was sent, mostly
-        position = _position(queue, text.strip()) if lease is None else lease.position
+        position = _position(queue, text.strip()) if lease is None else lease.row.position
         if position is not None:
             positions[position] = None
     return positions
@@ -260,20 +253,20 @@ def _position(queue: Queue, text: str) -> int | None:
         raise Refused(Reason.INVALID_BOOKMARK, str(error)) from error
     lease = queue.lease_of(str(bookmark))
     if lease is not None:
-        return lease.position
+        return lease.row.position
     return queue.table.find(bookmark.publisher_id, bookmark.sequence)
 
 
-def _matches(request: Request, queue: Queue, record: Record) -> bool:
+def _matches(request: Request, queue: Queue, content: Content) -> bool:
     return request.filter is None or request.filter(
-        Document(record.payload, queue.settings.message_type)
+        Document(content.body, queue.settings.message_type)
     )
 
 
-def _fields(request: Request, record: Record) -> dict[str, str | int]:
-    fields: dict[str, str | int] = {"bm": record.bookmark}
+def _fields(request: Request, row: Row, content: Content) -> dict[str, str | int]:
+    fields: dict[str, str | int] = {"bm": row.bookmark}
     if request.style & Style.TIMESTAMP:
-        fields["ts"] = timestamp_text(record.timestamp_us).decode("ascii")
-    if record.correlation_id:
-        fields["x"] = to_text(record.correlation_id)
+        fields["ts"] = timestamp_text(content.timestamp_us).decode("ascii")
+    if content.correlation_id:
+        fields["x"] = to_text(content.correlation_id)
     return fields

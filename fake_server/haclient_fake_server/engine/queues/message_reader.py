@@ -1,79 +1,88 @@
 """Reads queued messages: those of the current batch from memory, all others from the journal.
 
-A queue knows the place of each record in the journal. For a message of the current batch there is
-none yet, since the block is written after the batch. So the batch's messages are kept until the
-next one begins; by then the block was written, and their places are known.
+A queue knows the place of each record in the journal. For a message of the current batch that is
+the offset in a block that is not written yet. So the contents of these messages are kept until the
+next batch begins; by then the block was written, and the place where it begins is known.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
-from haclient_fake_server.engine.queues.message_table import Place, split_place, to_place
+from haclient_fake_server.engine.queues.message_table import Place, Row, split_place, to_place
 from haclient_fake_server.journal.format import (
+    RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_LENGTH,
-    Record,
-    read_record,
+    JournalFormatError,
 )
 
 READ_AHEAD_BYTES: Final = 64 * 1024
 """What one read of the journal takes: the next messages of the queue are often in it."""
 
-_LENGTH_AND_POSITION: Final = struct.Struct("<I4xQ")
-"""The beginning of a record's header."""
+_NO_POSITION: Final = 1 << 64
+
+
+class Content(NamedTuple):
+    """What a consumer gets of a record, besides its bookmark.
+
+    Attributes:
+        body: The message.
+        correlation_id: As bytes of the log; empty for none.
+        timestamp_us: When it was received, in microseconds since 1970.
+    """
+
+    body: bytes
+    correlation_id: bytes
+    timestamp_us: int
 
 
 class MessageReader:
-    """Reads the records of queued messages.
+    """Reads the contents of queued messages.
 
     Attributes:
-        fresh: The messages of the current batch, by position.
+        fresh_from: The position of the first message of the current batch; above all others when
+            there is none.
     """
 
     def __init__(self, journal: JournalReader) -> None:
         self._journal = journal
-        self.fresh: dict[int, Record] = {}
-        self._offsets: list[tuple[int, int]] = []  # positions, and offsets in the last block
+        self.fresh_from = _NO_POSITION
+        self._fresh: dict[int, Content] = {}  # the messages of the current batch, by position
         self._block_bytes = 0
         self._segment = self._start = 0  # where the bytes are that were read last
         self._data = b""
 
+    def add(self, position: int, content: Content) -> None:
+        """Keep a message of the current batch."""
+        if not self._fresh:
+            self.fresh_from = position
+        self._fresh[position] = content
+
     def close_batch(self, block: Block | None) -> None:
-        """Note where the messages of the batch are in its block."""
-        self._offsets = []
-        if block is None or not self.fresh:
-            return
-        self._block_bytes = len(block.records)
-        offset = 0
-        while offset < self._block_bytes:
-            length, position = _LENGTH_AND_POSITION.unpack_from(block.records, offset)
-            if position in self.fresh:
-                self._offsets.append((position, offset))
-            offset += length
+        """The batch ends with this block."""
+        self._block_bytes = 0 if block is None else len(block.records)
 
-    def take_places(self) -> Iterator[tuple[int, Place]]:
-        """The places of the messages of the last batch, which is written now, by position."""
+    def begin_batch(self) -> Place:
+        """The last block was written: where its records begin."""
+        self.fresh_from = _NO_POSITION
+        self._fresh.clear()
         live = self._journal.live
-        start = live.end - self._block_bytes  # nothing was appended after that block
-        offsets, self._offsets = self._offsets, []
-        self.fresh.clear()
-        for position, offset in offsets:
-            yield position, to_place(Cursor(live.number, start + offset))
+        # Nothing was appended after that block.
+        return to_place(Cursor(live.number, live.end - self._block_bytes))
 
-    def record(self, position: int, place: Place) -> Record | None:
-        """The record of a message, `None` if its segment was removed.
+    def content(self, position: int, place: Place) -> Content | None:
+        """A message, `None` if its segment was removed.
 
         Args:
             position: Its position.
-            place: Where it is; 0 for a message of this batch.
+            place: Where it is.
         """
-        return self._read(*split_place(place)) if place else self.fresh.get(position)
-
-    def _read(self, number: int, offset: int) -> Record | None:
+        if position >= self.fresh_from:
+            return self._fresh.get(position)
+        number, offset = split_place(place)
         at = offset - self._start
         if self._segment != number or not 0 <= at <= len(self._data) - RECORD_HEADER_BYTES:
             if not self._fill(number, offset):
@@ -84,7 +93,28 @@ class MessageReader:
             if not self._fill(number, offset, at_least=length):
                 return None
             at = 0
-        return read_record(self._data, at, at + length)[0]
+        return _content(self._data, at)
+
+    def contents(self, rows: Sequence[Row], max_bytes: int) -> list[Content]:
+        """The first ones of some messages, until they are large enough.
+
+        Args:
+            rows: The messages.
+            max_bytes: What the bodies may come to before the last one that is returned.
+
+        Returns:
+            At least one, unless the segment of the first one was removed.
+        """
+        found: list[Content] = []
+        for position, _, _, place in rows:
+            content = self.content(position, place)
+            if content is None:
+                break
+            found.append(content)
+            max_bytes -= len(content.body)
+            if max_bytes < 0:
+                break
+        return found
 
     def _fill(self, number: int, offset: int, *, at_least: int = 0) -> bool:
         """Read what begins at an offset of a segment; whether it is still there."""
@@ -95,3 +125,19 @@ class MessageReader:
         self._data = self._journal.read_bytes(number, wanted, offset)
         self._segment, self._start = number, offset
         return True
+
+
+def _content(data: bytes, at: int) -> Content:
+    """What the record at an offset contains.
+
+    Raises:
+        JournalFormatError: A length does not fit, which checksummed blocks never show.
+    """
+    fields = RECORD_HEADER.unpack_from(data, at)
+    length, _, _, expiration_bytes, _, _, _, timestamp_us, _, key_bytes, correlation_bytes = fields
+    correlation_at = at + RECORD_HEADER_BYTES + key_bytes
+    expiration_at = correlation_at + correlation_bytes
+    body_at, end = expiration_at + expiration_bytes, at + length
+    if body_at > end:
+        raise JournalFormatError(at, "the lengths in a record header do not add up")
+    return Content(data[body_at:end], data[correlation_at:expiration_at], timestamp_us)

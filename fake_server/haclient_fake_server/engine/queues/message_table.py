@@ -1,4 +1,4 @@
-"""The messages of a queue: about 35 bytes for each, whatever its size.
+"""The messages of a queue: about 33 bytes for each, whatever its size.
 
 A queue has a row for each message that it holds, in the order of the log: its position, the place
 of its record in the journal, publisher and sequence, and a byte for its state. The body stays in
@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 from array import array
 from collections.abc import Iterator
-from itertools import compress
+from itertools import compress, starmap
 from typing import Final, NamedTuple, TypeAlias
 
 from haclient_fake_server.engine.journal import Cursor
@@ -26,8 +26,8 @@ _PACK_ABOVE: Final = 1024
 """Rows that a chunk has before it is packed: fewer are not worth it."""
 
 Place: TypeAlias = int
-"""Where a record is in the journal: 24 bits for the segment's number, 40 for the offset in it. 0
-for a record of the current batch, whose place is not known yet."""
+"""Where a record is in the journal: 24 bits for the segment's number, 40 for the offset in it. For
+a record of the current batch, whose block is not written yet, the offset in that block."""
 
 _OFFSET_BITS: Final = 40
 _OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
@@ -42,14 +42,30 @@ LEASED: Final = 1
 REMOVED: Final = 2
 """Its row is still in a chunk, which will be packed or dropped."""
 
+_AVAILABLE_BYTE: Final = bytes([AVAILABLE])
+_LEASED_BYTE: Final = bytes([LEASED])
+_REMOVED_BYTE: Final = bytes([REMOVED])
+
 
 class Row(NamedTuple):
-    """One message of the table."""
+    """One message of the table.
+
+    Attributes:
+        position: Its position in the log.
+        publisher_id: The id of its publisher.
+        sequence: Its sequence.
+        place: Where its record is.
+    """
 
     position: int
     publisher_id: int
     sequence: int
     place: Place
+
+    @property
+    def bookmark(self) -> str:
+        """Its bookmark."""
+        return f"{self.publisher_id}|{self.sequence}|"
 
 
 class TableColumns(NamedTuple):
@@ -77,6 +93,7 @@ class _Chunk:
         "available",
         "by_publisher",
         "first_available",
+        "indexed",
         "live",
         "places",
         "positions",
@@ -94,15 +111,13 @@ class _Chunk:
         self.priorities = array("d")
         self.states = bytearray()
         self.by_publisher: dict[int, array[int]] = {}
+        self.indexed = 0  # rows that `by_publisher` knows
         self.live = 0
         self.available = 0
         self.first_available = 0  # no row before this one is available
 
-    def add(self, position: int, publisher_id: int, sequence: int, place: Place) -> None:
-        rows = self.by_publisher.get(publisher_id)
-        if rows is None:
-            rows = self.by_publisher[publisher_id] = array("H")
-        rows.append(len(self.states))
+    def add(self, row: Row) -> None:
+        position, publisher_id, sequence, place = row
         self.positions.append(position)
         self.places.append(place)
         self.publishers.append(publisher_id)
@@ -120,6 +135,10 @@ class _Chunk:
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The row of a bookmark, `None` where there is none or it was removed."""
+        # Most messages are never looked for: leases have their bookmarks.
+        for row in range(self.indexed, len(self.states)):
+            self.by_publisher.setdefault(self.publishers[row], array("H")).append(row)
+        self.indexed = len(self.states)
         rows = self.by_publisher.get(publisher_id)
         if rows is None:
             return None
@@ -129,13 +148,10 @@ class _Chunk:
             return None
         return rows[at] if self.states[rows[at]] != REMOVED else None
 
-    @property
-    def is_worth_packing(self) -> bool:
-        return len(self.states) > _PACK_ABOVE and self.live < len(self.states) // 2
-
     def pack(self) -> None:
         """Drop the rows that were removed."""
-        self.first_available = 0
+        self.first_available = self.indexed = 0
+        self.by_publisher = {}
         kept = [state != REMOVED for state in self.states]
         self.positions = array("Q", compress(self.positions, kept))
         self.places = array("Q", compress(self.places, kept))
@@ -143,13 +159,6 @@ class _Chunk:
         self.sequences = array("Q", compress(self.sequences, kept))
         self.priorities = array("d", compress(self.priorities, kept))
         self.states = bytearray(compress(self.states, kept))
-        self.index_publishers()
-
-    def index_publishers(self) -> None:
-        """Build `by_publisher` anew."""
-        self.by_publisher = {}
-        for row, publisher_id in enumerate(self.publishers):
-            self.by_publisher.setdefault(publisher_id, array("H")).append(row)
 
 
 class MessageTable:
@@ -165,6 +174,7 @@ class MessageTable:
         self._has_priorities = has_priorities
         self._first_chunk = 0  # no chunk before this one has an available message
         self._found: tuple[int, _Chunk, int] | None = None  # what `first_available` has returned
+        self._removed: tuple[_Chunk, int] | None = None  # the row that was removed last
         self.available = 0
         self.leased = 0
 
@@ -183,43 +193,39 @@ class MessageTable:
         states = chunk.states
         if states[0] == REMOVED:
             # All rows before the first one that is left are of one state: skip them at once.
-            at = len(states) - len(states.lstrip(bytes([REMOVED])))
+            at = len(states) - len(states.lstrip(_REMOVED_BYTE))
             return chunk.positions[at]
         return chunk.positions[0]
 
-    def add(
-        self,
-        position: int,
-        publisher_id: int,
-        sequence: int,
-        *,
-        priority: float = _NO_PRIORITY,
-        place: Place = 0,
-    ) -> None:
+    def add(self, row: Row, priority: float = _NO_PRIORITY) -> None:
         """Add a message behind all others, available.
 
         Args:
-            position: Its position, above all that were added before.
-            publisher_id: The id of its publisher.
-            sequence: Its sequence, above those that the publisher's messages have here.
+            row: The message. Its position is above all that were added before, its sequence above
+                those that the publisher's messages have here; its place is one in the journal or,
+                until `add_to_places`, in its block.
             priority: The higher, the sooner; only where the table has priorities.
-            place: Where its record is in the journal.
         """
         if not self._chunks or len(self._chunks[-1].states) == CHUNK_ROWS:
             self._chunks.append(_Chunk())
-            self._firsts.append(position)
+            self._firsts.append(row.position)
         chunk = self._chunks[-1]
-        chunk.add(position, publisher_id, sequence, place)
+        chunk.add(row)
         if self._has_priorities:
             chunk.priorities.append(priority)
         self.available += 1
 
-    def set_place(self, position: int, place: Place) -> None:
-        """Note where the record of a message is in the journal; nothing if it was removed."""
-        chunk = self._chunk(position)
-        row = None if chunk is None else chunk.row(position)
-        if chunk is not None and row is not None:
-            chunk.places[row] = place
+    def add_to_places(self, position: int, start: Place) -> None:
+        """Note where the records of all messages from a position on are in the journal.
+
+        Args:
+            position: That of the first one whose place is an offset in its block.
+            start: Where the records of that block begin.
+        """
+        number = max(bisect.bisect_right(self._firsts, position) - 1, 0)
+        for chunk in self._chunks[number:]:
+            row = bisect.bisect_left(chunk.positions, position)
+            chunk.places[row:] = array("Q", [start + offset for offset in chunk.places[row:]])
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message by its bookmark, `None` if the queue does not hold it."""
@@ -260,6 +266,29 @@ class MessageTable:
         self.leased += 1
         return _row(chunk, row, position)
 
+    def lease_first(self, limit: int) -> list[Row]:
+        """Mark the first available message as leased, with the available ones that follow it.
+
+        Args:
+            limit: How many they are at most.
+        """
+        position = self.first_available()
+        if position is None or self._found is None:
+            return []
+        _, chunk, row = self._found
+        self._found = None
+        states = chunk.states
+        some = states[row : row + limit]
+        count = len(some) - len(some.lstrip(_AVAILABLE_BYTE))
+        end = row + count
+        states[row:end] = _LEASED_BYTE * count
+        chunk.available -= count
+        chunk.first_available = end
+        self.available -= count
+        self.leased += count
+        columns = chunk.positions, chunk.publishers, chunk.sequences, chunk.places
+        return list(starmap(Row, zip(*(column[row:end] for column in columns), strict=True)))
+
     def release(self, position: int) -> None:
         """Mark a leased message as available."""
         chunk, row = self._held(position)
@@ -273,20 +302,23 @@ class MessageTable:
 
     def remove(self, position: int) -> None:
         """Remove a message that the table holds."""
-        chunk, row = self._held(position)
-        if chunk.states[row] == AVAILABLE:
+        chunk, row = self._next_held(position) or self._held(position)
+        self._removed = chunk, row
+        states = chunk.states
+        if states[row] == AVAILABLE:
             chunk.available -= 1
             self.available -= 1
         else:
             self.leased -= 1
-        chunk.states[row] = REMOVED
+        states[row] = REMOVED
         chunk.live -= 1
         self._found = None
+        rows = len(states)
         if not chunk.live:
             # The last chunk is still filled, unless it is full.
-            if chunk is not self._chunks[-1] or len(chunk.states) == CHUNK_ROWS:
+            if chunk is not self._chunks[-1] or rows == CHUNK_ROWS:
                 self._drop(self._chunks.index(chunk))
-        elif chunk.is_worth_packing:
+        elif rows > _PACK_ABOVE and chunk.live < rows // 2:
             chunk.pack()
 
     def first_available(self) -> int | None:
@@ -357,7 +389,6 @@ class MessageTable:
             count = len(chunk.positions)
             chunk.states = bytearray([AVAILABLE]) * count
             chunk.live = chunk.available = count
-            chunk.index_publishers()
             self._chunks.append(chunk)
             self._firsts.append(chunk.positions[0])
             self.available += count
@@ -367,11 +398,22 @@ class MessageTable:
         del self._chunks[number], self._firsts[number]
         if number < self._first_chunk:
             self._first_chunk -= 1
-        self._found = None
+        self._found = self._removed = None
 
     def _chunk(self, position: int) -> _Chunk | None:
         at = bisect.bisect_right(self._firsts, position) - 1
         return self._chunks[at] if at >= 0 else None
+
+    def _next_held(self, position: int) -> tuple[_Chunk, int] | None:
+        """The row of a message if it follows the one that was removed last, as it often does."""
+        if self._removed is None:
+            return None
+        chunk, row = self._removed
+        row += 1
+        states = chunk.states
+        if row < len(states) and chunk.positions[row] == position and states[row] != REMOVED:
+            return chunk, row
+        return None
 
     def _held(self, position: int) -> tuple[_Chunk, int]:
         chunk = self._chunk(position)

@@ -20,13 +20,13 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document, compile_expression, compile_filter
 from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines
-from haclient_fake_server.engine.queues.message_reader import MessageReader
+from haclient_fake_server.engine.queues.message_reader import Content, MessageReader
 from haclient_fake_server.engine.queues.message_table import (
     AVAILABLE,
     LEASED,
@@ -39,11 +39,14 @@ from haclient_fake_server.engine.queues.roster import ROSTERS
 from haclient_fake_server.engine.queues.selector import Key, ScanBudget, Selector
 from haclient_fake_server.engine.queues.snapshot import QueueColumns
 from haclient_fake_server.engine.settings import QueueTopic
-from haclient_fake_server.journal.format import Record, Removal, RemovalReason
+from haclient_fake_server.journal.format import RemovalReason
 
 MICROSECONDS: Final = 1_000_000
 
 _NAMES: Final[dict[int, str]] = {reason: reason.name.lower() for reason in RemovalReason}
+
+MAX_RUN: Final = 100
+"""Messages of one delivery."""
 
 _LOWEST_PRIORITY: Final = float("-inf")
 """That of a message without a number where the priority should be."""
@@ -53,32 +56,19 @@ class Lease:
     """A message that a consumer has.
 
     Attributes:
-        position: Its position in the log.
+        row: The message; its place counts only when the table has it no more.
         bookmark: Its bookmark.
         consumer: Who has it.
-        publisher_id: The id of its publisher.
-        sequence: Its sequence.
-        place: Where its record is in the journal.
         due_us: When the lease ends; `None` for never.
         deliveries: How often the message was delivered, with this time.
         cancels: How often it was returned with `cancel`.
     """
 
-    __slots__ = (
-        "bookmark",
-        "cancels",
-        "consumer",
-        "deliveries",
-        "due_us",
-        "place",
-        "position",
-        "publisher_id",
-        "sequence",
-    )
+    __slots__ = ("bookmark", "cancels", "consumer", "deliveries", "due_us", "row")
 
     def __init__(self, row: Row, consumer: QueueSubscription, due_us: int | None) -> None:
-        self.position, self.publisher_id, self.sequence, self.place = row
-        self.bookmark = f"{self.publisher_id}|{self.sequence}|"
+        self.row = row
+        self.bookmark = row.bookmark
         self.consumer = consumer
         self.due_us = due_us
         self.deliveries = 1
@@ -86,9 +76,15 @@ class Lease:
 
 
 class Delivery(NamedTuple):
-    """A message and who gets it: one consumer, or all that want it if it is a barrier."""
+    """Some messages for a consumer, or a barrier for all that want it.
 
-    position: int
+    Attributes:
+        rows: The messages, which are marked as leased.
+        consumers: Who gets them.
+        is_barrier: Whether it is a barrier.
+    """
+
+    rows: Sequence[Row]
     consumers: tuple[QueueSubscription, ...]
     is_barrier: bool = False
 
@@ -117,7 +113,7 @@ class Queue:
         is_at_most_once: Whether a delivery removes the message.
         table: The messages that it holds.
         consumers: Its consumers by number.
-        removals: What was removed and is not in the journal yet.
+        removals: Publisher, sequence and reason of what was removed and is not in the journal yet.
         counts: How many messages were delivered, redelivered, cancelled, and removed for which
             reason, since the broker was started.
 
@@ -142,6 +138,8 @@ class Queue:
         self._lease_us = None if lease_s is None else round(lease_s * MICROSECONDS)
         self._priority = compile_expression(settings.priority) if settings.priority else None
         self._barrier = compile_filter(settings.barrier) if settings.barrier else None
+        self._examines = bool(settings.priority or settings.barrier)
+        self._default_lifetime_s = self._lifetime_s(None)
         self.table = MessageTable(has_priorities=self._priority is not None)
         self.consumers: dict[int, QueueSubscription] = {}
         self._selectors: dict[str, Selector] = {}  # by the text of the filter
@@ -156,12 +154,14 @@ class Queue:
         self._by_bookmark: dict[str, Lease] = {}
         self._by_position: dict[int, Lease] = {}
         self._held: dict[int, dict[int, Lease]] = {}  # by consumer, then by position
+        # Those of messages of this batch that the table has no more.
+        self._fresh_leases: list[Lease] = []
         self._attempts: dict[int, tuple[int, int]] = {}  # of returned messages
         self._lease_ends = Deadlines()
         self._expirations = Deadlines()
         self._expired_meanwhile: set[int] = set()  # leased messages
         self._barriers: deque[int] = deque()
-        self.removals: list[Removal] = []
+        self.removals: list[tuple[int, int, int]] = []
         self.counts: Counter[str] = Counter()
 
     @property
@@ -181,28 +181,43 @@ class Queue:
 
     # --- messages --------------------------------------------------------------------------------
 
-    def enter(self, record: Record, document: Document, place: Place = 0) -> None:
+    def enter(
+        self,
+        row: Row,
+        content: Content,
+        *,
+        expiration_s: int | None = None,
+        document: Document | None = None,
+    ) -> None:
         """Add a message of an underlying topic, behind all others.
 
         Args:
-            record: Its record, whose time is when this instance received it.
-            document: Its body.
-            place: Where the record is in the journal.
+            row: The message.
+            content: What it contains, with the time at which this instance received it.
+            expiration_s: Its own lifetime in seconds, `None` if it has none.
+            document: Its body, if it was parsed already.
         """
-        position, publisher_id, sequence = record[:3]
-        if self._priority is None:
-            self.table.add(position, publisher_id, sequence, place=place)
+        if self._examines:
+            self._examine(row, document or Document(content.body, self.settings.message_type))
         else:
-            priority = _number(self._priority(document))
-            self.table.add(position, publisher_id, sequence, priority=priority, place=place)
-        lifetime_s = self._lifetime_s(record.expiration_s)
+            self.table.add(row)
+        lifetime_s = self._default_lifetime_s
+        if expiration_s is not None:
+            lifetime_s = self._lifetime_s(expiration_s)
         if lifetime_s is not None:
-            due_us = record.timestamp_us + round(lifetime_s * MICROSECONDS)
-            self._expirations.add(due_us, position)
-        if self._barrier is not None and self._barrier(document):
-            self._barriers.append(position)
-            self._sole = None
+            due_us = content.timestamp_us + round(lifetime_s * MICROSECONDS)
+            self._expirations.add(due_us, row.position)
         self._dirty[self] = None
+
+    def _examine(self, row: Row, document: Document) -> None:
+        """Add a message with its priority, and note whether it is a barrier."""
+        if self._priority is None:
+            self.table.add(row)
+        else:
+            self.table.add(row, _number(self._priority(document)))
+        if self._barrier is not None and self._barrier(document):
+            self._barriers.append(row.position)
+            self._sole = None
 
     def _lifetime_s(self, own_s: int | None) -> float | None:
         """How long a message may wait, `None` for ever; what is not set does not count."""
@@ -230,14 +245,6 @@ class Queue:
         position = self.table.find(publisher_id, sequence)
         if position is not None:
             self._remove(position, reason)
-
-    def lost(self, position: int) -> None:
-        """Remove a message that was handed out, whose record is no longer in the journal."""
-        lease = self._by_position.get(position)
-        if self.is_at_most_once and lease is not None:
-            self._forget(lease)  # it was removed when it was handed out
-        else:
-            self._remove(position, RemovalReason.LOST)
 
     # --- consumers -------------------------------------------------------------------------------
 
@@ -310,10 +317,11 @@ class Queue:
 
     # --- delivery --------------------------------------------------------------------------------
 
-    def next_delivery(self, budget: ScanBudget) -> Delivery | None:
-        """Who gets which message next; `hand_out` has to follow.
+    def next_delivery(self, limit: int, budget: ScanBudget) -> Delivery | None:
+        """Who gets which messages next; `hand_out` has to follow.
 
         Args:
+            limit: How many messages at most.
             budget: How many messages may be read for filters; when it is spent, there may be more
                 to deliver although the answer is `None`.
         """
@@ -321,18 +329,18 @@ class Queue:
             return None
         sole = self._sole
         if sole is not None and sole.has_room:
-            position = self.table.first_available()
-            return None if position is None else Delivery(position, (sole,))
+            rows = self.table.lease_first(min(sole.backlog - sole.leased, limit, MAX_RUN))
+            return Delivery(rows, (sole,))
         before = self._next_barrier()
         if before is not None and before == self.table.first and not self._by_position:
             return self._delivery_of_barrier(before)
-        limit = self.settings.max_backlog
-        if limit is not None and self.unacknowledged >= limit:
+        most = self.settings.max_backlog
+        if most is not None and self.unacknowledged >= most:
             return None
         if self._changed:
             self._update_rosters()
         delivery = self._match(before, budget)
-        if delivery is not None and before is None and limit is None:
+        if delivery is not None and before is None and most is None:
             self._note_sole(delivery.consumers[0])
         return delivery
 
@@ -350,7 +358,12 @@ class Queue:
         if found is None:
             return None
         ranked = [best for each in candidates if (best := each.roster.best(self._served))]
-        return Delivery(found[1], (self.consumers[min(ranked).number],))
+        return self._delivery(found[1], (self.consumers[min(ranked).number],))
+
+    def _delivery(
+        self, position: int, consumers: tuple[QueueSubscription, ...], *, is_barrier: bool = False
+    ) -> Delivery:
+        return Delivery((self.table.lease(position),), consumers, is_barrier)
 
     def _note_sole(self, consumer: QueueSubscription) -> None:
         """Whether a consumer is the only one with room, and wants all messages."""
@@ -378,41 +391,63 @@ class Queue:
             if not consumer.connection.closing
         ]
         consumers.sort(key=lambda consumer: consumer.number)
-        return Delivery(position, tuple(consumers), is_barrier=True) if consumers else None
+        return self._delivery(position, tuple(consumers), is_barrier=True) if consumers else None
 
-    def hand_out(self, delivery: Delivery, now_us: int) -> Lease:
-        """Carry out a delivery: it counts as sent from now on.
+    def hand_out(
+        self, delivery: Delivery, *, now_us: int, max_bytes: int
+    ) -> list[tuple[Lease, Content]]:
+        """Carry out a delivery: its messages count as sent from now on.
 
         Args:
             delivery: What `next_delivery` has returned.
             now_us: The running wall clock in microseconds.
+            max_bytes: What the bodies may come to before the last message of the delivery; those
+                that follow return to the queue.
 
         Returns:
-            The lease; that of a barrier, which needs no acknowledgement, has ended already.
+            The leases and their messages; that of a barrier, which needs no acknowledgement, has
+            ended already. Nothing if the journal has the first message no more: it is removed.
         """
-        self.counts["delivered"] += 1
-        position, consumer = delivery.position, delivery.consumers[0]
-        row = self.table.lease(position)
+        rows, consumer = delivery.rows, delivery.consumers[0]
+        contents = self._reader.contents(rows, max_bytes)
+        if not contents:
+            contents, rows = [], rows[1:]
+            self._remove(delivery.rows[0].position, RemovalReason.LOST)
+        for row in rows[len(contents) :]:
+            self.table.release(row.position)
+        rows = rows[: len(contents)]
+        self.counts["delivered"] += len(rows)
         if delivery.is_barrier:
-            self._remove(position, RemovalReason.DELIVERED)
-            return Lease(row, consumer, None)
-        due_us = None if self._lease_us is None else now_us + self._lease_us
-        lease = Lease(row, consumer, due_us)
-        attempts = self._attempts.pop(position, None) if self._attempts else None
-        if attempts is not None:
-            lease.deliveries, lease.cancels = attempts[0] + 1, attempts[1]
-            self.counts["redelivered"] += 1
-        if self.is_at_most_once:
-            self._remove(position, RemovalReason.DELIVERED)
-        if due_us is not None:
-            self._lease_ends.add(due_us, position)
-        self._by_bookmark[lease.bookmark] = self._by_position[position] = lease
-        self._held[consumer.number][position] = lease
+            leases = [Lease(row, consumer, None) for row in rows]
+        else:
+            due_us = None if self._lease_us is None else now_us + self._lease_us
+            leases = self._lease(rows, consumer, due_us)
+        if delivery.is_barrier or self.is_at_most_once:
+            for row in rows:
+                self._leave(row, RemovalReason.DELIVERED)
+            fresh_from = self._reader.fresh_from
+            self._fresh_leases += [each for each in leases if each.row.position >= fresh_from]
+        return list(zip(leases, contents, strict=True))
+
+    def _lease(
+        self, rows: Iterable[Row], consumer: QueueSubscription, due_us: int | None
+    ) -> list[Lease]:
+        held, attempts = self._held[consumer.number], self._attempts
+        leases = [Lease(row, consumer, due_us) for row in rows]
+        for lease in leases:
+            position = lease.row.position
+            if attempts and (before := attempts.pop(position, None)) is not None:
+                lease.deliveries, lease.cancels = before[0] + 1, before[1]
+                self.counts["redelivered"] += 1
+            self._by_bookmark[lease.bookmark] = self._by_position[position] = lease
+            held[position] = lease
+            if due_us is not None:
+                self._lease_ends.add(due_us, position)
         self._served = consumer.number
-        consumer.leased += 1
+        consumer.leased += len(leases)
         for queue in consumer.queues.values():
             queue.room_taken(consumer)
-        return lease
+        return leases
 
     # --- acknowledgement -------------------------------------------------------------------------
 
@@ -420,52 +455,72 @@ class Queue:
         """The lease of a message, `None` if nobody has it."""
         return self._by_bookmark.get(bookmark)
 
-    def lease_at(self, position: int) -> Lease | None:
-        """The lease of the message at a position, `None` if nobody has it."""
-        return self._by_position.get(position)
+    def _may_end(self, lease: Lease, connection: Connection) -> bool:
+        return lease.consumer.connection is connection or self.settings.leasing == "sublet"
 
-    def may_end(self, position: int, connection: Connection) -> bool:
-        """Whether a connection may acknowledge, cancel or expire a message."""
-        lease = self._by_position.get(position)
-        return (
-            lease is None
-            or self.settings.leasing == "sublet"
-            or lease.consumer.connection is connection
-        )
+    def acknowledge(self, positions: Iterable[int], connection: Connection) -> None:
+        """Messages were processed: they leave the queue, or the backlogs of their consumers.
 
-    def acknowledge(self, position: int) -> None:
-        """A message was processed: it leaves the queue, or the backlog of its consumer."""
-        lease = self._by_position.get(position)
-        if self.is_at_most_once and lease is not None:
-            self.counts["acknowledged"] += 1
-            self._forget(lease)
-            self._dirty[self] = None  # a barrier may wait for it
-        else:
-            self._remove(position, RemovalReason.ACKNOWLEDGED)
+        Args:
+            positions: The messages; those that only another connection may acknowledge stay.
+            connection: Who has processed them.
+        """
+        consumers: dict[QueueSubscription, None] = {}
+        by_position = self._by_position
+        for position in positions:
+            lease = by_position.get(position)
+            if lease is None:
+                self._remove(position, RemovalReason.ACKNOWLEDGED)
+                continue
+            if not self._may_end(lease, connection):
+                continue
+            self._take_from(lease)
+            consumers[lease.consumer] = None
+            if self.is_at_most_once:
+                self.counts["acknowledged"] += 1
+                self._dirty[self] = None  # a barrier may wait for it
+            else:
+                self._leave(lease.row, RemovalReason.ACKNOWLEDGED)
+        for consumer in consumers:
+            consumer.room_changed()
 
-    def cancel(self, position: int) -> None:
-        """A consumer returns a message, to be delivered again."""
+    def cancel(self, positions: Iterable[int], connection: Connection) -> None:
+        """A consumer returns messages, to be delivered again."""
         if self.is_at_most_once:
-            self.acknowledge(position)
+            self.acknowledge(positions, connection)
             return
-        lease = self._by_position.get(position)
-        if lease is not None:
-            lease.cancels += 1
-            self.counts["cancelled"] += 1
-            self._end_lease(lease)
+        for position in positions:
+            lease = self._by_position.get(position)
+            if lease is not None and self._may_end(lease, connection):
+                lease.cancels += 1
+                self.counts["cancelled"] += 1
+                self._end_lease(lease)
 
-    def expire(self, position: int) -> None:
-        """A consumer has found that a message cannot be processed: it is removed as expired."""
+    def expire(self, positions: Iterable[int], connection: Connection) -> None:
+        """A consumer finds that messages cannot be processed: they are removed as expired."""
         if self.is_at_most_once:
-            self.acknowledge(position)
-        else:
-            self._expire(position, RemovalReason.FORCED_EXPIRE)
+            self.acknowledge(positions, connection)
+            return
+        for position in positions:
+            lease = self._by_position.get(position)
+            if lease is None or self._may_end(lease, connection):
+                self._expire(position, RemovalReason.FORCED_EXPIRE)
 
-    def extend(self, lease: Lease, until_us: int) -> None:
-        """A lease ends later, never earlier."""
-        if lease.due_us is not None and until_us > lease.due_us:
-            lease.due_us = until_us
-            self._lease_ends.add(until_us, lease.position)
+    def extend(self, positions: Iterable[int], connection: Connection, until_us: int) -> None:
+        """The leases that a connection has of messages end later, never earlier.
+
+        Args:
+            positions: The messages; those that it does not have stay as they are.
+            connection: Who has them.
+            until_us: The new end, in microseconds since 1970.
+        """
+        for position in positions:
+            lease = self._by_position.get(position)
+            if lease is None or lease.consumer.connection is not connection:
+                continue
+            if lease.due_us is not None and until_us > lease.due_us:
+                lease.due_us = until_us
+                self._lease_ends.add(until_us, position)
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -489,7 +544,7 @@ class Queue:
         if self.is_at_most_once:
             self._forget(lease)
             return
-        position, settings = lease.position, self.settings
+        position, settings = lease.row.position, self.settings
         self._attempts[position] = (lease.deliveries, lease.cancels)
         reason = None
         limit = settings.max_cancels + (settings.max_cancels_rule == "above")
@@ -516,8 +571,7 @@ class Queue:
         deliveries, cancels = self._attempts.get(position, (0, 0))
         if lease is not None:
             deliveries, cancels = lease.deliveries, lease.cancels
-        bookmark = f"{row.publisher_id}|{row.sequence}|"
-        self._expiring(self, Expired(position, bookmark, reason, deliveries, cancels))
+        self._expiring(self, Expired(position, row.bookmark, reason, deliveries, cancels))
         self._remove(position, reason)
 
     def _remove(self, position: int, reason: int) -> None:
@@ -525,27 +579,34 @@ class Queue:
         lease = self._by_position.get(position)
         if lease is not None:
             self._forget(lease)
-            publisher_id, sequence = lease.publisher_id, lease.sequence
-        else:
-            row = self.table.row(position)
-            if row is None:
-                return
-            _, publisher_id, sequence, _ = row
+        row = self.table.row(position) if lease is None else lease.row
+        if row is not None:
+            self._leave(row, reason)
+
+    def _leave(self, row: Row, reason: int) -> None:
+        """Remove a message that nobody has, for the journal too."""
+        position, publisher_id, sequence, _ = row
         self.table.remove(position)
-        self._attempts.pop(position, None)
-        self._expired_meanwhile.discard(position)
+        if self._attempts:
+            self._attempts.pop(position, None)
+        if self._expired_meanwhile:
+            self._expired_meanwhile.discard(position)
         if reason is not RemovalReason.DELIVERED:  # counted as a delivery, as every other one is
             self.counts[_NAMES.get(reason, "other")] += 1
-        self.removals.append(Removal(publisher_id, sequence, reason))
+        self.removals.append((publisher_id, sequence, reason))
         self._dirty[self] = None
 
     def _forget(self, lease: Lease) -> None:
         """A consumer has a message no more; its backlog has room again."""
-        consumer = lease.consumer
-        del self._by_position[lease.position], self._by_bookmark[lease.bookmark]
-        del self._held[consumer.number][lease.position]
+        self._take_from(lease)
+        lease.consumer.room_changed()
+
+    def _take_from(self, lease: Lease) -> None:
+        """A consumer has a message no more; it has to learn that its backlog has room again."""
+        position, consumer = lease.row.position, lease.consumer
+        del self._by_position[position], self._by_bookmark[lease.bookmark]
+        del self._held[consumer.number][position]
         consumer.leased -= 1
-        consumer.room_changed()
 
     def drop_stale_deadlines(self) -> None:
         """Free the memory of deadlines that no longer count."""
@@ -585,38 +646,44 @@ class Queue:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def record(self, position: int) -> Record | None:
-        """The record of a message that the queue holds or that a consumer has.
+    def row(self, position: int) -> Row | None:
+        """A message that the queue holds or that a consumer has, `None` if it is neither."""
+        row = self.table.row(position)
+        if row is None and (lease := self._by_position.get(position)) is not None:
+            row = lease.row
+        return row
+
+    def content(self, position: int) -> Content | None:
+        """What a message contains that the queue holds or that a consumer has.
 
         Returns:
             `None` if the journal has it no more.
         """
-        row = self.table.row(position)
-        if row is not None:
-            return self._reader.record(position, row.place)
-        lease = self._by_position.get(position)
-        return None if lease is None else self.leased_record(lease)
-
-    def leased_record(self, lease: Lease) -> Record | None:
-        """The record of a message that was handed out, `None` if the journal has it no more."""
-        return self._reader.record(lease.position, lease.place)
+        row = self.row(position)
+        return None if row is None else self._reader.content(position, row.place)
 
     def document(self, position: int) -> Document | None:
         """The body of a message that the queue holds, `None` if the journal has it no more."""
         if self._last_document is not None and self._last_document[0] == position:
             return self._last_document[1]  # one filter after the other asks for it
-        record = self.record(position)
-        if record is None:
+        content = self.content(position)
+        if content is None:
             return None
-        document = Document(record.payload, self.settings.message_type)
+        document = Document(content.body, self.settings.message_type)
         self._last_document = (position, document)
         return document
 
-    def set_place(self, position: int, place: Place) -> None:
-        """Note where the record of a message is, once its block is written."""
-        self.table.set_place(position, place)
-        if self.is_at_most_once and (lease := self._by_position.get(position)) is not None:
-            lease.place = place  # the table has it no more
+    def add_to_places(self, position: int, start: Place) -> None:
+        """Note where the messages of a block are, once it is written.
+
+        Args:
+            position: The first position of the block.
+            start: Where its records begin.
+        """
+        self.table.add_to_places(position, start)
+        for lease in self._fresh_leases:  # the table has it no more
+            lease.row = lease.row._replace(place=start + lease.row.place)
+        self._fresh_leases.clear()
 
     def unfinished(self) -> Iterator[int]:
         """The positions of all messages that can be acknowledged, lazily."""
@@ -640,4 +707,4 @@ def _number(value: object) -> float:
         number = float(value)
     except OverflowError:
         return float("inf") if value > 0 else _LOWEST_PRIORITY
-    return number if number == number else _LOWEST_PRIORITY  # noqa: PLR0124  # NaN has no order
+    return _LOWEST_PRIORITY if math.isnan(number) else number

@@ -22,8 +22,9 @@ from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes, to_text
+from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.points import QueuePoint
-from haclient_fake_server.engine.queues.queue import Delivery, Expired, Lease, Queue
+from haclient_fake_server.engine.queues.queue import Expired, Lease, Queue
 from haclient_fake_server.engine.queues.selector import ScanBudget
 from haclient_fake_server.engine.requests import Request
 from haclient_fake_server.engine.routes import frame_head
@@ -32,9 +33,10 @@ from haclient_fake_server.engine.timers import NEVER, timestamp_text
 from haclient_fake_server.journal.format import Record, RecordFlag
 
 MAX_DELIVERED: Final = 5_000
-"""Messages of one queue that one batch delivers; the next batch goes on."""
+"""Messages of one queue that are delivered at a time; a batch does that twice at most, and the next
+one goes on."""
 MAX_SCANNED: Final = 2_000
-"""Messages of one queue that one batch reads for filters."""
+"""Messages of one queue that are read for filters at a time."""
 MAX_ENDED: Final = 1_000
 """Leases and expirations of one queue that one batch ends."""
 MAX_GIVEN_BYTES: Final = 2**20
@@ -137,51 +139,58 @@ class Queues:
             del dirty[queue]
             self._deliver(queue)
             self._record_removals(queue)
+            dirty.pop(queue, None)  # what it has delivered leaves nothing more to do
             queue.drop_stale_deadlines()
             self._set_timer(queue)
         self._given.clear()
 
     def _deliver(self, queue: Queue) -> None:
-        budget = ScanBudget(MAX_SCANNED)
-        for _ in range(MAX_DELIVERED):
-            delivery = queue.next_delivery(budget)
+        budget, clock_us = ScanBudget(MAX_SCANNED), self._state.clock_us
+        left = MAX_DELIVERED
+        while left > 0:
+            delivery = queue.next_delivery(left, budget)
             if delivery is None:
                 break
-            lease = queue.hand_out(delivery, self._state.clock_us)
-            record = queue.leased_record(lease)
-            if record is not None:
-                self._send(queue, delivery, lease, record)
-                continue
-            self._state.report(
-                Severity.ERROR,
-                f"queue {queue.settings.name!r}: the message at position {delivery.position} "
-                "was removed from the journal before it was delivered",
+            left -= len(delivery.rows)
+            given = self._given.get(delivery.consumers[0].connection.id, 0)
+            handed_out = queue.hand_out(
+                delivery, now_us=clock_us, max_bytes=MAX_GIVEN_BYTES - given
             )
-            queue.lost(delivery.position)
-        else:
-            budget.left = 0
-        if budget.is_spent:
+            for consumer in delivery.consumers:
+                self._send(queue, consumer, handed_out)
+            if not handed_out:
+                self._state.report(
+                    Severity.ERROR,
+                    f"queue {queue.settings.name!r}: the message "
+                    f"{delivery.rows[0].bookmark} was removed from the journal before it was "
+                    "delivered",
+                )
+        if left <= 0 or budget.is_spent:
             self._state.timers.set(("queue more", queue), self._state.now, queue.touch)
 
-    def _send(self, queue: Queue, delivery: Delivery, lease: Lease, record: Record) -> None:
-        more = b""
-        if lease.due_us is not None:
-            more = b',"lp":"%b"' % timestamp_text(lease.due_us)
-        if record.correlation_id:
-            more += b',"x":' + encode_string(to_text(record.correlation_id))
-        name, bookmark, body = queue.settings.name, lease.bookmark.encode("ascii"), record.payload
-        for consumer in delivery.consumers:
-            connection = consumer.connection
-            rest = more
+    def _send(
+        self, queue: Queue, consumer: QueueSubscription, handed_out: list[tuple[Lease, Content]]
+    ) -> None:
+        """Send messages to a consumer; all of them have the same lease end."""
+        if not handed_out:
+            return
+        connection, head = consumer.connection, consumer.heads[queue.settings.name]
+        due_us = handed_out[0][0].due_us
+        lease_end = b'"' if due_us is None else b'","lp":"%b"' % timestamp_text(due_us)
+        given, frames = self._given.get(connection.id, 0), self._state.touch(connection)
+        for lease, (body, correlation_id, timestamp_us) in handed_out:
+            more = lease_end
             if consumer.wants_timestamp:
-                rest = b',"ts":"%b"' % timestamp_text(record.timestamp_us) + more
-            head = b'%b%b"%b}' % (consumer.heads[name], bookmark, rest)
-            size = len(head) + len(body)
-            self._state.send(connection, b"%b%b%b" % (LENGTH.pack(size), head, body))
-            given = self._given.get(connection.id, 0) + size
-            self._given[connection.id] = given
-            if given > MAX_GIVEN_BYTES:
-                self._choke(consumer)
+                more += b',"ts":"%b"' % timestamp_text(timestamp_us)
+            if correlation_id:
+                more += b',"x":' + encode_string(to_text(correlation_id))
+            header = b"%b%b%b}" % (head, lease.bookmark.encode("ascii"), more)
+            size = len(header) + len(body)
+            frames.append(b"%b%b%b" % (LENGTH.pack(size), header, body))
+            given += size
+        self._given[connection.id] = given
+        if given > MAX_GIVEN_BYTES:
+            self._choke(consumer)
 
     def _record_removals(self, queue: Queue) -> None:
         if queue.removals:
@@ -252,7 +261,7 @@ class Queues:
         settings, state = queue.settings, self._state
         if not settings.dead_letter:
             return
-        original = queue.record(expired.position)
+        original = queue.content(expired.position)
         if original is None:
             text = f"queue {settings.name!r}: an expired message was removed from the journal"
             state.report(Severity.ERROR, f"{text}: {expired.bookmark} has no dead letter")
@@ -260,7 +269,7 @@ class Queues:
         table = state.tables[settings.message_type]
         # The name of a queue stands for the topic that publishes to it go to.
         route = table.targets.get(settings.dead_letter) or table.route(settings.dead_letter)
-        document = Document(original.payload, settings.message_type)
+        document = Document(original.body, settings.message_type)
         record = Record(
             position=0,
             publisher_id=self._origin.id,
@@ -269,7 +278,7 @@ class Queues:
             topic_id=0,
             flags=RecordFlag.ASSIGNED,
             correlation_id=_context(queue, expired, to_text(original.correlation_id)),
-            payload=original.payload,
+            payload=original.body,
         )
         self._applier.apply(route, self._origin, record, document)
 
@@ -279,7 +288,8 @@ class Queues:
         """What is known of a queue, for people and programs that watch it."""
         settings, counts = queue.settings, queue.counts
         first = queue.table.first
-        oldest = None if first is None else queue.record(first)
+        row = None if first is None else queue.row(first)
+        oldest = None if first is None else queue.content(first)
         return {
             "name": settings.name,
             "topics": list(settings.underlying),
@@ -293,7 +303,7 @@ class Queues:
             "available": queue.table.available,
             "leased": queue.unacknowledged,
             "consumers": len(queue.consumers),
-            "oldest_bookmark": "" if oldest is None else oldest.bookmark,
+            "oldest_bookmark": "" if row is None else row.bookmark,
             "oldest_us": 0 if oldest is None else oldest.timestamp_us,
             "delivered": counts["delivered"],
             "redelivered": counts["redelivered"],

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher, to_text
-from haclient_fake_server.engine.queues.message_reader import MessageReader
-from haclient_fake_server.engine.queues.message_table import Place
+from haclient_fake_server.engine.queues.message_reader import Content, MessageReader
+from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.queues.queue import Expired, Queue
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
 from haclient_fake_server.engine.settings import QueueTopic
-from haclient_fake_server.journal.format import Record, Removals
+from haclient_fake_server.journal.format import Removals
 
 
 class QueueRegistry:
@@ -38,7 +38,7 @@ class QueueRegistry:
         self.expiring: Callable[[Queue, Expired], None] | None = None
         self._queues: dict[tuple[str, str], Queue] = {}
         self._matchers: list[tuple[Queue, tuple[TopicMatcher, ...]]] = []
-        self._fed: dict[int, tuple[Queue, ...]] = {}  # by position of a fresh message
+        self._fed: dict[Queue, None] = {}  # those that got messages in this batch
         for each in settings:
             queue = Queue(each, self.reader, dirty=self.dirty, expiring=self._expiring)
             self._queues[each.message_type, each.name] = queue
@@ -77,16 +77,28 @@ class QueueRegistry:
             and any(matcher.matches(topic) for matcher in matchers)
         )
 
-    def enter(self, queues: tuple[Queue, ...], record: Record, document: Document) -> None:
-        """Add a message of this batch to the queues that its topic feeds."""
-        self.reader.fresh[record.position] = record
-        self._fed[record.position] = queues
-        for queue in queues:
-            queue.enter(record, document)
+    def enter(
+        self,
+        queues: tuple[Queue, ...],
+        row: Row,
+        content: Content,
+        *,
+        expiration_s: int | None = None,
+        document: Document | None = None,
+    ) -> None:
+        """Add a message of this batch to the queues that its topic feeds.
 
-    def restore(self, queue: Queue, record: Record, document: Document, place: Place) -> None:
-        """Add a message of the journal to a queue, when the broker starts."""
-        queue.enter(record, document, place)
+        Args:
+            queues: The queues.
+            row: The message; its place is the offset of its record in the block.
+            content: What it contains.
+            expiration_s: Its own lifetime in seconds, `None` if it has none.
+            document: Its body, if it was parsed already.
+        """
+        self.reader.add(row.position, content)
+        for queue in queues:
+            queue.enter(row, content, expiration_s=expiration_s, document=document)
+            self._fed[queue] = None
 
     def remove_elsewhere(self, removals: Removals) -> None:
         """Remove messages that have left the queue of the same name on another instance."""
@@ -119,9 +131,10 @@ class QueueRegistry:
     def begin_batch(self) -> None:
         """The last block was written: note the places of its messages."""
         if self._fed:
-            for position, place in self.reader.take_places():
-                for queue in self._fed[position]:
-                    queue.set_place(position, place)
+            position = self.reader.fresh_from
+            start = self.reader.begin_batch()
+            for queue in self._fed:
+                queue.add_to_places(position, start)
             self._fed.clear()
 
     def close_batch(self, block: Block | None) -> None:

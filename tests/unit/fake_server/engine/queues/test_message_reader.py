@@ -25,8 +25,8 @@ BODIES = [b'{"n": %d, "fill": "%s"}' % (n, b"x" * (n * 37 % 300)) for n in range
 
 def read_all(queue: Queue) -> list[bytes]:
     """The bodies of all messages that a queue holds."""
-    records = [queue.record(position) for position in queue.table.positions()]
-    return [b"gone" if record is None else record.payload for record in records]
+    contents = [queue.content(position) for position in queue.table.positions()]
+    return [b"gone" if content is None else content.body for content in contents]
 
 
 @pytest.fixture(params=[64, 100, 64 * 1024])
@@ -46,9 +46,9 @@ def test_every_message_is_read_from_memory_and_then_from_the_journal(batch: int)
     assert read_all(world.queue()) == BODIES  # the last batch's places are not known yet
     world.publish(b"{}", topic="elsewhere")
     assert read_all(world.queue()) == BODIES
-    assert not world.engine._state.queues.reader.fresh
-    backwards = [world.queue().record(position) for position in range(200, 0, -1)]
-    assert [record.payload for record in backwards if record] == BODIES[::-1]
+    assert not world.engine._state.queues.reader._fresh
+    backwards = [world.queue().content(position) for position in range(200, 0, -1)]
+    assert [content.body for content in backwards if content] == BODIES[::-1]
     assert [message.data for message in delivered(world.consumer(opts="max_backlog=200"))] == BODIES
 
 
@@ -139,7 +139,7 @@ def test_a_message_whose_segment_was_removed_leaves_the_queue(tmp_path: Path) ->
         assert 0 < lost < 50
         # An operator may do that beside a running broker.
         (tmp_path / segment_name(segments[0])).unlink()
-        assert broker.queue.record(1) is None
+        assert broker.queue.content(1) is None
         broker.send(2, c="subscribe", sub_id="1", t="work", opts="max_backlog=1000")
         assert broker.bodies() == BODIES[lost:]
         assert broker.queue.counts["lost"] == lost

@@ -72,9 +72,9 @@ def test_a_message_is_kept_in_memory_for_its_batch_alone() -> None:
     world = QueueWorld(*QUEUES)
     registry = world.engine._state.queues
     world.publish_numbers(3)
-    assert sorted(registry.reader.fresh) == [1, 2, 3]
+    assert sorted(registry.reader._fresh) == [1, 2, 3]
     world.publish(b"{}", topic="elsewhere")
-    assert registry.reader.fresh == {}
+    assert registry.reader._fresh == {}
     for name in ("work", "all"):
         table = world.queue(name).table
         assert all(row and row.place for row in map(table.row, table.positions()))

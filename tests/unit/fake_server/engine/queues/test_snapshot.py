@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import Cursor, MemoryJournal
-from haclient_fake_server.engine.queues.message_table import CHUNK_ROWS, MessageTable
+from haclient_fake_server.engine.queues.message_table import CHUNK_ROWS, MessageTable, Row
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
 from haclient_fake_server.engine.settings import QueueTopic
 from support.engine import START_US, Peer, World
@@ -190,7 +190,7 @@ def test_a_table_of_several_chunks_is_filled_from_its_columns() -> None:
     table = MessageTable(has_priorities=True)
     count = 2 * CHUNK_ROWS + 100
     for position in range(1, count + 1):
-        table.add(position, 7 + position % 2, position, priority=position % 3, place=64 * position)
+        table.add(Row(position, 7 + position % 2, position, 64 * position), priority=position % 3)
     gone = {*range(5, 3000), CHUNK_ROWS + 3, count}
     for position in gone:
         table.remove(position)
@@ -203,5 +203,5 @@ def test_a_table_of_several_chunks_is_filled_from_its_columns() -> None:
         assert again.priority(position) == table.priority(position)
         found = None if position in gone else position
         assert again.find(7 + position % 2, position) == found
-    again.add(count + 1, 7, count + 1, priority=1.0)
+    again.add(Row(count + 1, 7, count + 1, 0), priority=1.0)
     assert again.find(7, count + 1) == count + 1
