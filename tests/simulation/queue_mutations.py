@@ -74,13 +74,14 @@ def _deliveries_are_recorded_later(stack: contextlib.ExitStack) -> None:
                 sent.setdefault(self, {})[lease.row.position] = self.removals.pop()
         return handed
 
-    def take_from(self: Ours, lease: Ours) -> None:
-        took(self, lease)
-        if (removal := sent.get(self, {}).pop(lease.row.position, None)) is not None:
-            self.removals.append(removal)
+    def forget(self: Ours, leases: Ours) -> None:
+        forgot(self, leases)
+        for lease in leases:
+            if (removal := sent.get(self, {}).pop(lease.row.position, None)) is not None:
+                self.removals.append(removal)
 
     handed_out = replace_attribute(stack, queue.Queue, "hand_out", hand_out)
-    took = replace_attribute(stack, queue.Queue, "_take_from", take_from)
+    forgot = replace_attribute(stack, queue.Queue, "_forget", forget)
 
 
 @_mutation("a cancel does not count")
@@ -118,11 +119,12 @@ def _priority_is_inverted_on_return(stack: contextlib.ExitStack) -> None:
 
 @_mutation("what was acknowledged still counts against the backlog")
 def _backlog_is_not_freed(stack: contextlib.ExitStack) -> None:
-    def take_from(self: Ours, lease: Ours) -> None:
-        lease.consumer.leased += 1
-        took(self, lease)
+    def forget(self: Ours, leases: Ours) -> None:
+        for lease in leases:
+            lease.consumer.leased += 1
+        forgot(self, leases)
 
-    took = replace_attribute(stack, queue.Queue, "_take_from", take_from)
+    forgot = replace_attribute(stack, queue.Queue, "_forget", forget)
 
 
 @_mutation("a message expires without the copy of it")

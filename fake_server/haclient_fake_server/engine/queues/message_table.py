@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import compress, starmap
 from typing import Final, NamedTuple, TypeAlias
 
@@ -161,6 +161,9 @@ class _Chunk:
         self.states = bytearray(compress(self.states, kept))
 
 
+_NO_ROWS: Final = _Chunk()
+
+
 class MessageTable:
     """The messages that a queue holds, in the order of the log.
 
@@ -174,7 +177,6 @@ class MessageTable:
         self._has_priorities = has_priorities
         self._first_chunk = 0  # no chunk before this one has an available message
         self._found: tuple[int, _Chunk, int] | None = None  # what `first_available` has returned
-        self._removed: tuple[_Chunk, int] | None = None  # the row that was removed last
         self.available = 0
         self.leased = 0
 
@@ -300,25 +302,36 @@ class MessageTable:
         self.available += 1
         self.leased -= 1
 
-    def remove(self, position: int) -> None:
-        """Remove a message that the table holds."""
-        chunk, row = self._next_held(position) or self._held(position)
-        self._removed = chunk, row
-        states = chunk.states
-        if states[row] == AVAILABLE:
-            chunk.available -= 1
-            self.available -= 1
-        else:
-            self.leased -= 1
-        states[row] = REMOVED
-        chunk.live -= 1
+    def remove(self, positions: Iterable[int]) -> None:
+        """Remove messages that the table holds."""
         self._found = None
-        rows = len(states)
+        chunk, row = _NO_ROWS, 0
+        for position in positions:
+            # The next one often follows the last one.
+            row += 1
+            states = chunk.states
+            if row >= len(states) or chunk.positions[row] != position or states[row] == REMOVED:
+                chunk, row = self._held(position)
+                states = chunk.states
+            if states[row] == AVAILABLE:
+                chunk.available -= 1
+                self.available -= 1
+            else:
+                self.leased -= 1
+            states[row] = REMOVED
+            chunk.live -= 1
+            rows = len(states)
+            if chunk.live < rows // 2 or not chunk.live:
+                self._shrink(chunk)
+
+    def _shrink(self, chunk: _Chunk) -> None:
+        """Give back the memory of removed rows, if they are many."""
+        rows = len(chunk.states)
         if not chunk.live:
             # The last chunk is still filled, unless it is full.
             if chunk is not self._chunks[-1] or rows == CHUNK_ROWS:
                 self._drop(self._chunks.index(chunk))
-        elif rows > _PACK_ABOVE and chunk.live < rows // 2:
+        elif rows > _PACK_ABOVE:
             chunk.pack()
 
     def first_available(self) -> int | None:
@@ -398,22 +411,11 @@ class MessageTable:
         del self._chunks[number], self._firsts[number]
         if number < self._first_chunk:
             self._first_chunk -= 1
-        self._found = self._removed = None
+        self._found = None
 
     def _chunk(self, position: int) -> _Chunk | None:
         at = bisect.bisect_right(self._firsts, position) - 1
         return self._chunks[at] if at >= 0 else None
-
-    def _next_held(self, position: int) -> tuple[_Chunk, int] | None:
-        """The row of a message if it follows the one that was removed last, as it often does."""
-        if self._removed is None:
-            return None
-        chunk, row = self._removed
-        row += 1
-        states = chunk.states
-        if row < len(states) and chunk.positions[row] == position and states[row] != REMOVED:
-            return chunk, row
-        return None
 
     def _held(self, position: int) -> tuple[_Chunk, int]:
         chunk = self._chunk(position)

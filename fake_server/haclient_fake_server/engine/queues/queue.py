@@ -238,7 +238,7 @@ class Queue:
         """Remove a message as the journal says; nothing for one that the queue does not hold."""
         position = self.table.find(publisher_id, sequence)
         if position is not None:
-            self.table.remove(position)
+            self.table.remove((position,))
 
     def remove_elsewhere(self, publisher_id: int, sequence: int, reason: int) -> None:
         """Remove a message that has left the queue on another instance, leased here or not."""
@@ -423,8 +423,7 @@ class Queue:
             due_us = None if self._lease_us is None else now_us + self._lease_us
             leases = self._lease(rows, consumer, due_us)
         if delivery.is_barrier or self.is_at_most_once:
-            for row in rows:
-                self._leave(row, RemovalReason.DELIVERED)
+            self._leave(rows, RemovalReason.DELIVERED)
             fresh_from = self._reader.fresh_from
             self._fresh_leases += [each for each in leases if each.row.position >= fresh_from]
         return list(zip(leases, contents, strict=True))
@@ -465,24 +464,22 @@ class Queue:
             positions: The messages; those that only another connection may acknowledge stay.
             connection: Who has processed them.
         """
-        consumers: dict[QueueSubscription, None] = {}
+        ended: list[Lease] = []
         by_position = self._by_position
         for position in positions:
             lease = by_position.get(position)
             if lease is None:
                 self._remove(position, RemovalReason.ACKNOWLEDGED)
-                continue
-            if not self._may_end(lease, connection):
-                continue
-            self._take_from(lease)
-            consumers[lease.consumer] = None
-            if self.is_at_most_once:
-                self.counts["acknowledged"] += 1
-                self._dirty[self] = None  # a barrier may wait for it
-            else:
-                self._leave(lease.row, RemovalReason.ACKNOWLEDGED)
-        for consumer in consumers:
-            consumer.room_changed()
+            elif self._may_end(lease, connection):
+                ended.append(lease)
+        if not ended:
+            return
+        self._forget(ended)
+        if self.is_at_most_once:
+            self.counts["acknowledged"] += len(ended)
+            self._dirty[self] = None  # a barrier may wait for them
+        else:
+            self._leave([lease.row for lease in ended], RemovalReason.ACKNOWLEDGED)
 
     def cancel(self, positions: Iterable[int], connection: Connection) -> None:
         """A consumer returns messages, to be delivered again."""
@@ -542,7 +539,7 @@ class Queue:
     def _end_lease(self, lease: Lease) -> None:
         """A consumer has a message no more: it returns to the queue, or expires."""
         if self.is_at_most_once:
-            self._forget(lease)
+            self._forget((lease,))
             return
         position, settings = lease.row.position, self.settings
         self._attempts[position] = (lease.deliveries, lease.cancels)
@@ -557,7 +554,7 @@ class Queue:
         if reason is not None:
             self._expire(position, reason)
             return
-        self._forget(lease)
+        self._forget((lease,))
         self.table.release(position)
         for selector in self._selectors.values():
             selector.returned(position, self)
@@ -578,35 +575,35 @@ class Queue:
         """Remove a message that the queue holds, for the journal too."""
         lease = self._by_position.get(position)
         if lease is not None:
-            self._forget(lease)
+            self._forget((lease,))
         row = self.table.row(position) if lease is None else lease.row
         if row is not None:
-            self._leave(row, reason)
+            self._leave((row,), reason)
 
-    def _leave(self, row: Row, reason: int) -> None:
-        """Remove a message that nobody has, for the journal too."""
-        position, publisher_id, sequence, _ = row
-        self.table.remove(position)
-        if self._attempts:
-            self._attempts.pop(position, None)
-        if self._expired_meanwhile:
-            self._expired_meanwhile.discard(position)
+    def _leave(self, rows: Sequence[Row], reason: int) -> None:
+        """Remove messages that nobody has, for the journal too."""
+        self.table.remove(row.position for row in rows)
+        for row in rows:
+            self.removals.append((row.publisher_id, row.sequence, reason))
+            if self._attempts:
+                self._attempts.pop(row.position, None)
+            if self._expired_meanwhile:
+                self._expired_meanwhile.discard(row.position)
         if reason is not RemovalReason.DELIVERED:  # counted as a delivery, as every other one is
-            self.counts[_NAMES.get(reason, "other")] += 1
-        self.removals.append((publisher_id, sequence, reason))
+            self.counts[_NAMES.get(reason, "other")] += len(rows)
         self._dirty[self] = None
 
-    def _forget(self, lease: Lease) -> None:
-        """A consumer has a message no more; its backlog has room again."""
-        self._take_from(lease)
-        lease.consumer.room_changed()
-
-    def _take_from(self, lease: Lease) -> None:
-        """A consumer has a message no more; it has to learn that its backlog has room again."""
-        position, consumer = lease.row.position, lease.consumer
-        del self._by_position[position], self._by_bookmark[lease.bookmark]
-        del self._held[consumer.number][position]
-        consumer.leased -= 1
+    def _forget(self, leases: Iterable[Lease]) -> None:
+        """Consumers have some messages no more; their backlogs have room again."""
+        consumers: dict[QueueSubscription, None] = {}
+        for lease in leases:
+            position, consumer = lease.row.position, lease.consumer
+            del self._by_position[position], self._by_bookmark[lease.bookmark]
+            del self._held[consumer.number][position]
+            consumer.leased -= 1
+            consumers[consumer] = None
+        for consumer in consumers:
+            consumer.room_changed()
 
     def drop_stale_deadlines(self) -> None:
         """Free the memory of deadlines that no longer count."""

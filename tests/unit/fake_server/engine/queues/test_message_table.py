@@ -127,7 +127,7 @@ def test_the_table_is_a_dictionary_in_the_order_of_the_log(
             model.states[chosen] = AVAILABLE
         elif step == "remove" and model.rows:
             chosen = sorted(model.rows)[number % len(model.rows)]
-            table.remove(chosen)
+            table.remove([chosen])
             del model.rows[chosen], model.states[chosen]
         elif step == "places":
             chosen = first + number
@@ -142,7 +142,7 @@ def test_equal_sequences_of_different_publishers_are_different_messages() -> Non
     for position in range(1, 31):
         table.add(Row(position, position % 3, (position + 2) // 3, 0))
     assert [table.find(publisher, 4) for publisher in (1, 2, 0)] == [10, 11, 12]
-    table.remove(11)
+    table.remove([11])
     assert [table.find(publisher, 4) for publisher in (1, 2, 0)] == [10, None, 12]
 
 
@@ -160,10 +160,13 @@ def test_what_it_does_not_hold_cannot_be_changed(missing: int) -> None:
     table = MessageTable()
     for position in (2, 3, 4):
         table.add(Row(position, 1, position, 0))
-    table.remove(3)
-    for change in (table.lease, table.release, table.remove):
-        with pytest.raises(KeyError):
-            change(missing)
+    table.remove([3])
+    with pytest.raises(KeyError):
+        table.lease(missing)
+    with pytest.raises(KeyError):
+        table.release(missing)
+    with pytest.raises(KeyError):
+        table.remove([missing])
     assert (table.state(missing), table.row(missing)) == (REMOVED, None)
     assert len(table) == 2
 
@@ -176,7 +179,7 @@ def test_a_chunk_that_is_empty_or_mostly_gone_is_given_back(kept: int) -> None:
         table.add(Row(position, 7, position, 0))
     for position in range(1, 131_074):
         if position != kept:
-            table.remove(position)
+            table.remove([position])
     assert (len(table), table.first, table.first_available()) == (1, kept, kept)
     assert table.find(7, kept) == kept
     assert list(table.positions()) == [kept]

@@ -74,7 +74,7 @@ def test_a_returned_message_comes_before_later_ones_if_the_filter_matches_it() -
         table.release(position)
         chosen.returned(position, shelf)
     assert chosen.next(None, shelf, ScanBudget(PLENTY)) == (0.0, 6)
-    table.remove(6)
+    table.remove([6])
     assert chosen.next(None, shelf, ScanBudget(PLENTY)) == (0.0, 12)
 
 
@@ -139,7 +139,7 @@ def test_it_finds_what_looking_at_every_message_would_find(
             table.release(position)
             chosen.returned(position, shelf)
         elif step == "remove" and held:
-            table.remove(held[number % len(held)])
+            table.remove([held[number % len(held)]])
         elif step in {"next", "take"}:
             matching = [
                 position for position in available if chosen.accepts(Shelf().document(position))

@@ -193,7 +193,7 @@ def test_a_table_of_several_chunks_is_filled_from_its_columns() -> None:
         table.add(Row(position, 7 + position % 2, position, 64 * position), priority=position % 3)
     gone = {*range(5, 3000), CHUNK_ROWS + 3, count}
     for position in gone:
-        table.remove(position)
+        table.remove([position])
     again = MessageTable(has_priorities=True)
     again.fill(table.columns())
     assert (len(again), again.available, again.first) == (len(table), len(table), 1)
