@@ -19,6 +19,7 @@ from haclient_fake_server.config import BrokerConfig, FsyncPolicy
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.state import Effects
@@ -119,12 +120,12 @@ class Hub:
             journal,
             now=trio.current_time(),
             now_us=now_us,
-            progress=None if files.progress is None else files.progress.progress,
-            guards=() if files.guards is None else files.guards.guards,
-            queue_points=() if files.queue_points is None else files.queue_points.points,
-            queue_snapshots=()
-            if files.queue_snapshots is None
-            else files.queue_snapshots.snapshots,
+            saved=SavedState(
+                None if files.progress is None else files.progress.progress,
+                () if files.guards is None else files.guards.guards,
+                () if files.queue_points is None else files.queue_points.points,
+                () if files.queue_snapshots is None else files.queue_snapshots.snapshots,
+            ),
         )
         self._write_progress(self._engine.progress)
         if files.queue_points is not None and self._engine.queue_points:

@@ -15,6 +15,7 @@ from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
+from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.state import Effects
@@ -220,10 +221,7 @@ class World:
             self.journal,
             now=self.now,
             now_us=START_US + int(self.now * 1e6),
-            progress=self.progress,
-            guards=self.guards,
-            queue_points=self.queue_points,
-            queue_snapshots=self.queue_snapshots,
+            saved=SavedState(self.progress, self.guards, self.queue_points, self.queue_snapshots),
         )
         self.progress, self.queue_points = engine.progress, engine.queue_points
         return engine

@@ -27,7 +27,6 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import Cursor, JournalReader
 from haclient_fake_server.engine.logon import heartbeat, log_on
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
@@ -36,7 +35,7 @@ from haclient_fake_server.engine.queues.commands import QueueCommands
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
-from haclient_fake_server.engine.recovery import recover
+from haclient_fake_server.engine.recovery import NOTHING_SAVED, SavedState, recover
 from haclient_fake_server.engine.replay import Replay
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
@@ -63,30 +62,21 @@ class Engine:
         journal: Its log, already recovered; the engine only reads it.
         now: Seconds on a clock that never goes back; all later calls use the same clock.
         now_us: The wall clock at that moment, in microseconds since 1970.
-        progress: The last progress in the `Effects` of the previous engine, `None` if there was
-            none.
-        guards: The last guards in the `Effects` of the previous engine.
-        queue_points: The last ones in the `Effects` of the previous engine, or its `queue_points`
-            when it had no more to do.
-        queue_snapshots: Snapshots of an earlier engine, at places that this journal has.
+        saved: What the previous engine has left.
     """
 
-    def __init__(  # noqa: PLR0913  # what an earlier engine has left, part by part
+    def __init__(
         self,
         settings: EngineSettings,
         journal: JournalReader,
         *,
         now: float,
         now_us: int,
-        progress: ReplicationProgress | None = None,
-        guards: Iterable[Guard] = (),
-        queue_points: Iterable[QueuePoint] = (),
-        queue_snapshots: Iterable[QueueSnapshot] = (),
+        saved: SavedState = NOTHING_SAVED,
     ) -> None:
-        self._state = State(settings, journal, now=now, now_us=now_us, guards=guards)
-        points = tuple(queue_points)
-        recover(self._state, progress, points, queue_snapshots)
-        self._report_lost(points)
+        self._state = State(settings, journal, now=now, now_us=now_us, guards=saved.guards)
+        recover(self._state, saved)
+        self._report_lost(saved.queue_points)
         acks = self._acks = PersistedAcks(self._state)
         self._replay = Replay(self._state, acks)
         applier = Applier(self._state)

@@ -7,9 +7,10 @@ is read only if there are SOW topics.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.apply import apply
+from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import Cursor, Scan, blocks_of, records_of, scan
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.queues.message_reader import Content
@@ -36,21 +37,35 @@ from haclient_fake_server.journal.format import (
 _CHUNK_BYTES: Final = 4 * 2**20
 
 
-def recover(
-    state: State,
-    progress: ReplicationProgress | None = None,
-    queue_points: Iterable[QueuePoint] = (),
-    queue_snapshots: Iterable[QueueSnapshot] = (),
-) -> None:
+class SavedState(NamedTuple):
+    """What an earlier engine on the same journal has left beside it.
+
+    Attributes:
+        progress: The last progress in its `Effects`, `None` if there was none, because nothing was
+            replicated.
+        guards: The last guards in its `Effects`.
+        queue_points: The last ones in its `Effects`, or its `queue_points` when it had no more to
+            do.
+        queue_snapshots: Snapshots of its queues, at places that the journal has.
+    """
+
+    progress: ReplicationProgress | None = None
+    guards: Iterable[Guard] = ()
+    queue_points: Iterable[QueuePoint] = ()
+    queue_snapshots: Iterable[QueueSnapshot] = ()
+
+
+NOTHING_SAVED: Final = SavedState()
+
+
+def recover(state: State, saved: SavedState) -> None:
     """Restore the engine's state at the end of the journal.
 
     Args:
-        state: The state of a newly created engine.
-        progress: The last one of an earlier engine on this journal; `None` when there is none,
-            because nothing was replicated.
-        queue_points: The last ones of an earlier engine on this journal.
-        queue_snapshots: Snapshots of queues at places of this journal.
+        state: The state of a newly created engine, with the saved guards.
+        saved: What an earlier engine has left.
     """
+    progress = saved.progress
     confirmed = progress.confirmed if progress is not None else None
     summary = state.journal.summary()
     for start, end in blocks_of(summary):
@@ -58,8 +73,8 @@ def recover(
     if state.settings.sow_topics:
         _rebuild(state)
     if len(state.queues):
-        starts = _queue_starts(state, queue_points)
-        _rebuild_queues(state, starts, _fill_queues(state, starts, queue_snapshots))
+        starts = _queue_starts(state, saved.queue_points)
+        _rebuild_queues(state, starts, _fill_queues(state, starts, saved.queue_snapshots))
     end = state.journal.next_position
     last = state.journal.last_before(end)
     state.last = _message(last)

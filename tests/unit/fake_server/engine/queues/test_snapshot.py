@@ -11,6 +11,7 @@ from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import Cursor, MemoryJournal
 from haclient_fake_server.engine.queues.message_table import CHUNK_ROWS, MessageTable, Row
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
+from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.settings import QueueTopic
 from support.engine import START_US, Peer, World
 
@@ -64,7 +65,7 @@ def restart(world: World, snapshots: list[QueueSnapshot]) -> None:
         world.journal,
         now=world.now,
         now_us=START_US + int(world.now * 1e6),
-        queue_snapshots=snapshots,
+        saved=SavedState(queue_snapshots=snapshots),
     )
 
 
