@@ -205,7 +205,9 @@ async def test_a_server_that_knows_no_such_queue_is_asked_for_its_name(
         lambda: client.queue_subscribe("no-queue", handler=print),
         lambda: client.queue_stream("no-queue").open(),
     ):
-        with pytest.raises(InvalidOptions, match="invalid options: is 'no-queue' a queue") as refused:
+        with pytest.raises(
+            InvalidOptions, match="invalid options: is 'no-queue' a queue"
+        ) as refused:
             await together(consume, refuse)
         assert refused.value.reason == "invalid options"
     # Another kind of subscription has no backlog that could be the cause.
