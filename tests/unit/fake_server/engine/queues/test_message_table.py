@@ -200,5 +200,5 @@ def test_a_message_takes_a_few_dozen_bytes(publishers: int) -> None:
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # One publisher: 35 bytes with the index. Many: a small array for each of them in each chunk, too.
+    # One publisher: 35 bytes with the index. Many: a small array for each in each chunk, too.
     assert taken / count < (50 if publishers == 1 else 100)
