@@ -18,7 +18,12 @@ from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
 from haclient.transport.queue_acks import QueueConsumer
-from haclient.transport.queue_handlers import QueueHandlerOptions, QueueHandling, check_function
+from haclient.transport.queue_handlers import (
+    DEFAULT_MAX_BACKLOG,
+    QueueHandlerOptions,
+    QueueHandling,
+    check_function,
+)
 from haclient.transport.settings import TIMEOUT_S, seconds
 
 __all__ = ["QueueClient", "QueueHandlerOptions"]
@@ -29,12 +34,11 @@ class QueueClient(PublishingClient):
 
     _subscriber: Subscriber
 
-    async def queue_subscribe(  # noqa: PLR0913  # the parts of one command, and how to handle it
+    async def queue_subscribe(
         self,
         topic: str,
         *,
         handler: Handler,
-        max_backlog: int = 10,
         filter: str = "",  # noqa: A002  # the protocol's word
         options: str | Options = "",
         sub_id: str = "",
@@ -63,13 +67,11 @@ class QueueClient(PublishingClient):
         Args:
             topic: A queue, or a regular expression for several.
             handler: A coroutine function or plain function that takes a `Message`.
-            max_backlog: How many messages may be with this consumer unacknowledged; the server may
-                grant less.
             filter: Content filter: other messages are for other consumers.
             options: Further options of the subscription.
             sub_id: Its id; one is chosen where it is empty.
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
-            **handling: Workers, error policy, leases; see `QueueHandlerOptions`.
+            **handling: Backlog, workers, error policy, leases; see `QueueHandlerOptions`.
 
         Returns:
             The subscription id, for `unsubscribe`.
@@ -82,18 +84,20 @@ class QueueClient(PublishingClient):
             TimedOut: The server did not answer within `timeout` seconds.
         """
         check_function("handler", handler)
-        command = _subscribe(topic, max_backlog, filter, options, sub_id)
+        chosen = QueueHandling(**handling)
+        backlog = chosen.max_backlog
+        command = _subscribe(topic, backlog, filter, options, sub_id)
         command.timeout = seconds(timeout)
-        consumer = QueueConsumer(self._core.queue_acks, topic, is_queue=True, asked=max_backlog)
+        consumer = QueueConsumer(self._core.queue_acks, topic, is_queue=True, asked=backlog)
         return await self._subscriber.handle_queue(
-            command, consumer, handler, QueueHandling(**handling), self._publish_dead_letter
+            command, consumer, handler, chosen, self._publish_dead_letter
         )
 
     def queue_stream(
         self,
         topic: str,
         *,
-        max_backlog: int = 10,
+        max_backlog: int = DEFAULT_MAX_BACKLOG,
         filter: str = "",  # noqa: A002  # the protocol's word
         options: str | Options = "",
         sub_id: str = "",

@@ -33,7 +33,7 @@ from haclient.transport.commands import Fields, drop_queued
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy, serve
 from haclient.transport.queue_acks import QueueConsumer
-from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, QueueWorkers
+from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, serve_queue
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 
@@ -171,8 +171,8 @@ class Subscriber:
         self._core.running()
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=False, lasts=True, queue=queue)
-        workers = QueueWorkers(delivery, handler, handling, consumer=queue, publish=publish)
-        self._serve(subscription, delivery, workers.run)
+        serving = partial(serve_queue, delivery, handler, handling, consumer=queue, publish=publish)
+        self._serve(subscription, delivery, serving)
         return subscription.sub_id
 
     def _serve(

@@ -57,7 +57,7 @@ from haclient.transport.link import log_state
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
-from haclient.transport.queue_acks import QueueAcks
+from haclient.transport.queue_acks import AckPolicy, QueueAcks
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
 from haclient.transport.writer import Writer
@@ -149,9 +149,7 @@ class Core:
             self.status,
             self.thread,
             clock_us=settings.clock_us,
-            batch_size=settings.ack_batch_size,
-            timeout_s=settings.ack_timeout,
-            on_lost_lease=settings.on_lost_lease,
+            policy=AckPolicy(settings.ack_batch_size, settings.ack_timeout, settings.on_lost_lease),
         )
 
     # -- life -----------------------------------------------------------------

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
 from threading import get_ident
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import trio
 from typing_extensions import override
@@ -76,6 +76,23 @@ _USED_OF_LEASE: Final = 0.9  # a cancel after the end of its lease might meet th
 _logger = logging.getLogger(__name__)
 
 
+class AckPolicy(NamedTuple):
+    """How the acknowledgements of a client are sent.
+
+    Attributes:
+        batch_size: How many are sent together; `None` for a third of the backlog.
+        timeout_s: How long one waits for others.
+        on_lost_lease: What becomes of those whose lease is broken.
+    """
+
+    batch_size: int | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    on_lost_lease: OnLostLease = "send"
+
+
+DEFAULT_POLICY: Final = AckPolicy()
+
+
 class QueueAcks:
     """The acknowledgements of one client.
 
@@ -84,9 +101,7 @@ class QueueAcks:
         status: The state of the connection.
         thread: The client's thread, on which messages are acknowledged.
         clock_us: Tells microseconds since 1970, by a clock that may step.
-        batch_size: How many acknowledgements are sent together; `None` for a third of the backlog.
-        timeout_s: How long one waits for others.
-        on_lost_lease: What becomes of acknowledgements whose lease is broken.
+        policy: How they are sent.
 
     Attributes:
         writer: Sends on the connection in use; `None` while there is none.
@@ -97,24 +112,20 @@ class QueueAcks:
         dropped: How many acknowledgements were dropped, since their lease was broken.
     """
 
-    def __init__(  # noqa: PLR0913  # what they stand between, all by keyword
+    def __init__(
         self,
         session: Session,
         status: ConnectionStatus,
         thread: ClientThread,
         *,
         clock_us: Callable[[], int],
-        batch_size: int | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        on_lost_lease: OnLostLease = "send",
+        policy: AckPolicy = DEFAULT_POLICY,
     ) -> None:
         self._session = session
         self._status = status
         self.thread = thread
         self.clock_us = clock_us
-        self.batch_size = batch_size
-        self.timeout_s = timeout_s
-        self._on_lost_lease: OnLostLease = on_lost_lease
+        self.policy = policy
         self.writer: Writer | None = None
         self.link = 0
         self.retained: dict[tuple[str, str], None] = {}
@@ -209,7 +220,7 @@ class QueueAcks:
 
     def _retain(self, command: AckCommand) -> None:
         """Keep a plain acknowledgement for the next link, or drop it."""
-        if self._on_lost_lease == "drop":
+        if self.policy.on_lost_lease == "drop":
             self.dropped += len(command.bookmarks)
             return
         for bookmark in command.bookmarks:
@@ -221,7 +232,7 @@ class QueueAcks:
     def acknowledge_late(self, topic: str, bookmark: str) -> None:
         """A message was processed after its link was lost."""
         command = AckCommand(topic, (bookmark,))
-        if self._on_lost_lease == "drop":
+        if self.policy.on_lost_lease == "drop":
             self.dropped += 1
             return
         self.processed[topic, bookmark] = None
@@ -329,7 +340,7 @@ class QueueConsumer(QueueSide):
         self.acks = acks
         self.backlog: int | None = None
         self.lease_s: float | None = None
-        self.batch = AckBatch(timeout_s=acks.timeout_s)
+        self.batch = AckBatch(timeout_s=acks.policy.timeout_s)
         self.failures = CancelDelay()
         self.extended: dict[tuple[str, str], float] = {}
         self.scopes: dict[tuple[str, str], trio.CancelScope] = {}
@@ -358,7 +369,8 @@ class QueueConsumer(QueueSide):
             return
         self._is_queue = True
         self.backlog, self.lease_s = grant
-        self.batch.limit = batch_limit(self.acks.batch_size, grant.backlog, self.acks.timeout_s)
+        policy = self.acks.policy
+        self.batch.limit = batch_limit(policy.batch_size, grant.backlog, policy.timeout_s)
         if grant.backlog == 1:
             self.warn_once(
                 "backlog",

@@ -46,6 +46,9 @@ QueueErrorPolicy: TypeAlias = (
 PublishDeadLetter: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]
 """Publishes to a topic a body with a correlation id, and waits until that is persisted."""
 
+DEFAULT_MAX_BACKLOG: Final = 10
+"""How many messages may be with a consumer unacknowledged, unless it says otherwise."""
+
 _WORDS: Final = frozenset({"raise", "cancel", "expire", "continue", "discard"})
 _EXPIRES: Final = frozenset({"expire", "discard"})
 _CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
@@ -56,6 +59,8 @@ class QueueHandlerOptions(TypedDict, total=False):
     """Keyword arguments of `queue_subscribe` that say how messages are handled.
 
     Attributes:
+        max_backlog: How many messages may be with this consumer unacknowledged, 10 by default; the
+            server may grant less.
         auto_ack: Whether a message is acknowledged when the handler has returned, which is the
             default; else call `message.ack()`.
         on_handler_error: What happens to a message whose handler raised; `"cancel"` by default. See
@@ -69,6 +74,7 @@ class QueueHandlerOptions(TypedDict, total=False):
             its handler runs.
     """
 
+    max_backlog: int
     auto_ack: bool
     on_handler_error: QueueErrorPolicy
     expire_after: int | None
@@ -102,6 +108,7 @@ class QueueHandling:
         UsageError: A value can never work.
     """
 
+    max_backlog: int = DEFAULT_MAX_BACKLOG
     auto_ack: bool = True
     on_handler_error: QueueErrorPolicy = "cancel"
     expire_after: int | None = None
@@ -132,8 +139,15 @@ class QueueHandling:
             lease_extension(self.extend_lease)  # raises what is no interval
 
 
-class QueueWorkers:
-    """Handles the messages of one queue subscription until it ends.
+async def serve_queue(
+    delivery: Delivery,
+    handler: Handler,
+    handling: QueueHandling,
+    *,
+    consumer: QueueConsumer,
+    publish: PublishDeadLetter,
+) -> None:
+    """Handle the messages of a queue until the subscription ends, and finish what was begun.
 
     Args:
         delivery: Where messages come from.
@@ -141,25 +155,56 @@ class QueueWorkers:
         handling: How.
         consumer: The acknowledgements of the subscription.
         publish: Publishes dead letters.
+
+    Raises:
+        Exception: What a handler raised, if the policy is `raise`; what a policy raised.
+    """
+    backlog, count = consumer.backlog, handling.workers
+    if backlog is not None and backlog < count:
+        consumer.warn_once(
+            "workers",
+            "the queue %s grants a backlog smaller than the number of workers, and some of "
+            "them will always wait: ask for a larger max_backlog, and allow it at the server",
+        )
+    extender = LeaseExtender(consumer, handling.extend_lease or math.inf)
+    async with open_nursery() as nursery, open_nursery() as background:
+        if handling.extend_lease is not None:
+            background.start_soon(extender.run)
+        failed_messages = FailedMessages(handling, consumer, publish, nursery)
+        workers = QueueWorkers(
+            delivery, handler, consumer=consumer, failed_messages=failed_messages, extender=extender
+        )
+        await workers.run()
+        background.cancel_scope.cancel()
+
+
+class QueueWorkers:
+    """Handles the messages of one queue subscription until it ends; see `serve_queue`.
+
+    Args:
+        delivery: Where messages come from.
+        handler: Called with each message.
+        consumer: The acknowledgements of the subscription.
+        failed_messages: What happens to messages whose handler raised; how messages are handled.
+        extender: Extends leases while handlers are at work.
     """
 
     def __init__(
         self,
         delivery: Delivery,
         handler: Handler,
-        handling: QueueHandling,
         *,
         consumer: QueueConsumer,
-        publish: PublishDeadLetter,
+        failed_messages: FailedMessages,
+        extender: LeaseExtender,
     ) -> None:
         self._delivery = delivery
         self._handler = handler
-        self._handling = handling
+        self._handling = handling = failed_messages.handling
         self._consumer = consumer
-        self._publish = publish
+        self._failed_messages = failed_messages
+        self._extender = extender
         self._watches_lease = handling.cancel_at_lease_end or handling.extend_lease is not None
-        self._extender = LeaseExtender(consumer, handling.extend_lease or math.inf)
-        self._nursery: trio.Nursery | None = None
         # Of the pool:
         self._ready: deque[tuple[Hashable, Message]] = deque()
         self._busy: dict[Hashable, deque[Message]] = {}  # what waits behind a message of its key
@@ -174,22 +219,10 @@ class QueueWorkers:
         Raises:
             Exception: What a handler raised, if the policy is `raise`; what a policy raised.
         """
-        backlog, count = self._consumer.backlog, self._handling.workers
-        if backlog is not None and backlog < count:
-            self._consumer.warn_once(
-                "workers",
-                "the queue %s grants a backlog smaller than the number of workers, and some of "
-                "them will always wait: ask for a larger max_backlog, and allow it at the server",
-            )
-        async with open_nursery() as nursery, open_nursery() as background:
-            self._nursery = nursery
-            if self._handling.extend_lease is not None:
-                background.start_soon(self._extender.run)
-            if self._handling.workers == 1:
-                await self._one_by_one()
-            else:
-                await self._in_pool()
-            background.cancel_scope.cancel()
+        if self._handling.workers == 1:
+            await self._one_by_one()
+        else:
+            await self._in_pool()
 
     # -- one worker -------------------------------------------------------------
 
@@ -227,7 +260,7 @@ class QueueWorkers:
                 key = self._handling.key(message)
                 waiting = self._busy.get(key)
             except Exception as error:  # the application's: the key is part of the handling
-                await self._failed(message, error)
+                await self._failed_messages.failed(message, error)
                 return
             if waiting is not None:
                 waiting.append(message)
@@ -271,7 +304,7 @@ class QueueWorkers:
         except Exception as error:  # the application's: a policy decides
             if self._handling.on_handler_error == "raise":
                 raise
-            await self._failed(message, error)
+            await self._failed_messages.failed(message, error)
         else:
             if self._handling.auto_ack:
                 message.ack()
@@ -310,9 +343,39 @@ class QueueWorkers:
             message.topic,
         )
 
-    async def _failed(self, message: Message, error: Exception) -> None:
-        """A handler has raised: do what the policy says."""
-        policy = self._handling.on_handler_error
+
+class FailedMessages:
+    """What happens to the messages of a queue subscription whose handlers have raised.
+
+    Args:
+        handling: The policy.
+        consumer: The acknowledgements of the subscription.
+        publish: Publishes dead letters.
+        nursery: Where dead letters are published: handlers go on meanwhile.
+
+    Attributes:
+        handling: The policy.
+    """
+
+    def __init__(
+        self,
+        handling: QueueHandling,
+        consumer: QueueConsumer,
+        publish: PublishDeadLetter,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.handling = handling
+        self._consumer = consumer
+        self._publish = publish
+        self._nursery = nursery
+
+    async def failed(self, message: Message, error: Exception) -> None:
+        """Do what the policy says.
+
+        Raises:
+            Exception: `error`, if the policy is `raise`; what a policy raised.
+        """
+        policy = self.handling.on_handler_error
         if policy == "raise":
             raise error
         failures = self._consumer.failures.failed(message.topic, message.bookmark)
@@ -326,14 +389,13 @@ class QueueWorkers:
         # The text of an error may repeat the message, so it is for those who ask for it.
         _logger.debug("traceback of this failure", exc_info=error)
         if isinstance(policy, DeadLetter):
-            assert self._nursery is not None  # noqa: S101  # opened by `run`
             self._nursery.start_soon(self._send_dead_letter, policy, message, error, failures)
             return
         if callable(policy):
             result = policy(message, error)
             if isawaitable(result):
                 await result
-        expire_after = self._handling.expire_after
+        expire_after = self.handling.expire_after
         is_over = expire_after is not None and failures >= expire_after
         if is_over or (isinstance(policy, str) and policy in _EXPIRES):
             message.ack(expire=True)

@@ -36,6 +36,7 @@ from haclient.errors import HAClientError, PublishFailed, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.stores import MemoryPublishStore
+from haclient_fake_server.engine.patterns import TopicMatcher
 
 _IDLE_S: Final = 1.0
 """How long no message may come before the queue counts as empty."""
@@ -94,8 +95,6 @@ def check_route(source: QueueStatistics, target: str, queues: ServerQueues) -> N
             f"{source.name!r} delivers at most once, so a message is gone when it is delivered, "
             "and a kill would lose it: consume it, and publish what is printed"
         )
-    from haclient_fake_server.engine.patterns import TopicMatcher  # noqa: PLC0415 - needed here only
-
     other = queues.find(target)
     feeding = [target] if other is None else other.topics
     own = [TopicMatcher(topic) for topic in source.topics]

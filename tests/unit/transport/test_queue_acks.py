@@ -24,6 +24,7 @@ from haclient.transport.nursery import open_nursery
 from haclient.transport.queue_acks import (
     MAX_EXTENDED,
     MAX_UNCONFIRMED,
+    AckPolicy,
     OnLostLease,
     QueueAcks,
     QueueConsumer,
@@ -70,7 +71,7 @@ class World:
             self.status,
             self.thread,
             clock_us=lambda: self.wall_us,
-            on_lost_lease=on_lost_lease,
+            policy=AckPolicy(on_lost_lease=on_lost_lease),
         )
         self.sent: list[Message] = []
         self.consumer = QueueConsumer(self.acks, "work", is_queue=True, asked=5)

@@ -18,9 +18,11 @@ from haclient.transport.message_queue import Delivery, Handler
 from haclient.transport.nursery import open_nursery
 from haclient.transport.queue_acks import QueueAcks, QueueConsumer
 from haclient.transport.queue_handlers import (
+    FailedMessages,
     LeaseExtender,
     QueueHandling,
     QueueWorkers,
+    serve_queue,
 )
 from support.clock import in_virtual_time
 
@@ -84,10 +86,7 @@ async def handle(
         await trio.sleep(1)
         publish(topic, data, correlation_id)
 
-    workers = QueueWorkers(
-        delivery, handler, handling, consumer=consumer(), publish=publish_persisted
-    )
-    await workers.run()
+    await serve_queue(delivery, handler, handling, consumer=consumer(), publish=publish_persisted)
 
 
 def failing(message: Message) -> None:
@@ -219,11 +218,7 @@ async def test_no_more_wait_for_a_worker_than_the_backlog_has_room_for() -> None
     async def publish(*_: object) -> None:
         raise AssertionError
 
-    handling = QueueHandling(workers=2, key=lambda m: m.text)
-    workers = QueueWorkers(
-        delivery, handler, handling, consumer=consumer(backlog=3), publish=publish
-    )
-    most = 0
+    handling, most = QueueHandling(workers=2, key=lambda m: m.text), 0
 
     async def watch() -> None:
         nonlocal most
@@ -232,6 +227,14 @@ async def test_no_more_wait_for_a_worker_than_the_backlog_has_room_for() -> None
             await trio.sleep(0.1)
 
     async with open_nursery() as nursery:
+        of_three = consumer(backlog=3)
+        workers = QueueWorkers(
+            delivery,
+            handler,
+            consumer=of_three,
+            failed_messages=FailedMessages(handling, of_three, publish, nursery),
+            extender=LeaseExtender(of_three, 60),
+        )
         nursery.start_soon(watch)
         await workers.run()
         nursery.cancel_scope.cancel()
