@@ -86,6 +86,12 @@ client_name_option = click.option(
 timeout_option = functools.partial(
     click.option, "--timeout", type=POSITIVE_NUMBER, metavar="SECONDS"
 )
+count_option = click.option(
+    "-n", "--count", type=click.IntRange(min=1), help="End after so many messages."
+)
+max_backlog_option = functools.partial(
+    click.option, "--max-backlog", type=click.IntRange(min=1), show_default=True
+)
 
 
 def with_request(

@@ -6,14 +6,13 @@ that was confirmed. It is small and changes rarely: once per batch of a streamin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from haclient_fake_server.engine.guards import Guard
+from haclient_fake_server.journal.json_file import read_json_file, write_json_file
 from haclient_stores.disk.files import Disk
-from haclient_stores.errors import StoreCorrupt, StoreError
 
 GUARDS_NAME: Final = "guards.json"
 FORMAT_VERSION: Final = 1
@@ -53,27 +52,17 @@ class GuardFile:
             StoreError: The disk failed.
         """
         self.guards = tuple(guards)
-        content = {"format": FORMAT_VERSION, "guards": [each._asdict() for each in guards]}
-        self._disk.replace(self._path, json.dumps(content).encode("ascii"))
+        fields = [each._asdict() for each in guards]
+        write_json_file(self._disk, self._path, FORMAT_VERSION, guards=fields)
 
     def _read(self) -> tuple[Guard, ...]:
-        file = self._disk.open(self._path, writable=False)
-        try:
-            data = file.pread(file.size(), 0)
-        finally:
-            file.close()
-        try:
-            content = cast("dict[str, Any]", json.loads(data))
-            version: int = content["format"]
-            if version > FORMAT_VERSION:
-                raise StoreError(
-                    f"{self._path}: version {version}, but this version of haclient reads up to "
-                    f"{FORMAT_VERSION}: use the newer one"
-                )
-            return tuple(_guard(fields) for fields in content["guards"])
-        except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
-            what = f"not the guards of a journal ({error}): remove it to start without guards"
-            raise StoreCorrupt(self._path, 0, what) from error
+        return read_json_file(
+            self._disk,
+            self._path,
+            FORMAT_VERSION,
+            lambda content: tuple(_guard(fields) for fields in content["guards"]),
+            "not the guards of a journal ({error}): remove it to start without guards",
+        )
 
 
 def _guard(fields: dict[str, Any]) -> Guard:

@@ -14,16 +14,15 @@ has not. So the point is moved back to that start.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.journal.format import LogStart
+from haclient_fake_server.journal.json_file import read_json_file, write_json_file
 from haclient_stores.disk.files import Disk
-from haclient_stores.errors import StoreCorrupt, StoreError
 
 QUEUE_POINTS_NAME: Final = "queues.ack"
 FORMAT_VERSION: Final = 1
@@ -69,12 +68,13 @@ class QueuePointFile:
         Raises:
             StoreError: The disk failed.
         """
-        content = {
-            "format": FORMAT_VERSION,
-            "log_start": f"{self._start_id:016x}",
-            "queues": [each._asdict() for each in points],
-        }
-        self._disk.replace(self._path, json.dumps(content).encode("ascii"))
+        write_json_file(
+            self._disk,
+            self._path,
+            FORMAT_VERSION,
+            log_start=f"{self._start_id:016x}",
+            queues=[each._asdict() for each in points],
+        )
         self.points = tuple(points)
 
     def _valid(
@@ -96,27 +96,19 @@ class QueuePointFile:
 
     def _read(self) -> tuple[int, tuple[QueuePoint, ...]]:
         """The start of the log that the points belong to, and the points."""
-        file = self._disk.open(self._path, writable=False)
-        try:
-            data = file.pread(file.size(), 0)
-        finally:
-            file.close()
-        try:
-            content = cast("dict[str, Any]", json.loads(data))
-            version: int = content["format"]
-            if version > FORMAT_VERSION:
-                raise StoreError(
-                    f"{self._path}: version {version}, but this version of haclient reads up to "
-                    f"{FORMAT_VERSION}: use the newer one"
-                )
-            points = tuple(_point(**fields) for fields in content["queues"])
-            return int(content["log_start"], 16), points
-        except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
-            what = (
-                f"not the recovery points of queues ({error}): remove it to begin each queue at "
-                "its configured recovery point"
-            )
-            raise StoreCorrupt(self._path, 0, what) from error
+        return read_json_file(
+            self._disk,
+            self._path,
+            FORMAT_VERSION,
+            _parse,
+            "not the recovery points of queues ({error}): remove it to begin each queue at its "
+            "configured recovery point",
+        )
+
+
+def _parse(content: dict[str, Any]) -> tuple[int, tuple[QueuePoint, ...]]:
+    points = tuple(_point(**fields) for fields in content["queues"])
+    return int(content["log_start"], 16), points
 
 
 def _point(

@@ -1,8 +1,7 @@
 """The job trace of the workers of `haclient demo --queue`, and the verdict on it.
 
-No step is lost from a trace by a SIGKILL: a trace is a file that is mapped into memory, and a step
-is two stores into the page cache, the time first and then the mark, which shows that the step is
-whole. Each job gets three marks::
+No step is lost from a trace by a SIGKILL (`haclient.cli.demo.trace_file`). A step is two words, the
+time first and then the mark, which shows that the step is whole. Each job gets three marks::
 
     TAKEN n       the worker has the job; the next thing is its work
     DONE n        the work was done; the next thing is the acknowledgement
@@ -25,21 +24,19 @@ processes and of the outages of the broker. Times are those of the machine's mon
 from __future__ import annotations
 
 import enum
-import mmap
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import msgspec
 
-_WORD_BYTES: Final = 8
+from haclient.cli.demo.trace_file import WORD_BYTES, mapped_words, read_words
+
 _STEP_WORDS: Final = 2
 _NUMBER_BITS: Final = 32
-_CHUNK_STEPS: Final = 4096  # read at once of a file that is mostly still zero
 
 
 class JobMark(enum.IntEnum):
@@ -68,40 +65,30 @@ class JobTraceWriter:
     """Writes the trace of one worker.
 
     Args:
-        path: A file that does not exist yet.
-        capacity: The maximum number of steps. The space is allocated now, so that a full disk is an
-            error here and not a signal later.
+        words: The words of its file; see `create`.
     """
 
-    def __init__(self, path: Path, capacity: int) -> None:
-        size = capacity * _STEP_WORDS * _WORD_BYTES
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, size)
-            self._map = mmap.mmap(fd, size)
-        finally:
-            os.close(fd)
-        # Assigning to an item of this view copies one aligned word: no reader sees half of it.
-        self._words = memoryview(self._map).cast("Q")
+    def __init__(self, words: memoryview[int]) -> None:
+        self._words = words
         self._next = 0
+
+    @classmethod
+    @contextmanager
+    def create(cls, path: Path, capacity: int) -> Generator[Self]:
+        """Write to a file that does not exist yet.
+
+        Args:
+            path: The file.
+            capacity: The maximum number of steps.
+        """
+        with mapped_words(path, capacity * _STEP_WORDS, "Q") as words:
+            yield cls(words)
 
     def add(self, mark: JobMark, number: int, at_ns: int) -> None:
         """Write one step."""
         self._words[self._next + 1] = at_ns
         self._words[self._next] = mark << _NUMBER_BITS | number
         self._next += _STEP_WORDS
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._words.release()
-        self._map.close()
 
 
 class JobTraceReader:
@@ -117,21 +104,15 @@ class JobTraceReader:
 
     def read_new(self) -> list[JobStep]:
         """The steps that were written since the last call."""
-        try:
-            with self._path.open("rb", buffering=0) as file:
-                return list(self._steps(file.fileno()))
-        except FileNotFoundError:  # the process was killed before it wrote anything
-            return []
+        return list(self._steps())
 
-    def _steps(self, fd: int) -> Iterator[JobStep]:
-        chunk_bytes = _CHUNK_STEPS * _STEP_WORDS * _WORD_BYTES
-        while data := os.pread(fd, chunk_bytes, self._offset):
-            words = memoryview(data).cast("Q")
+    def _steps(self) -> Iterator[JobStep]:
+        for words in read_words(self._path, self._offset, "Q"):
             for index in range(0, len(words), _STEP_WORDS):
                 mark, number = divmod(words[index], 1 << _NUMBER_BITS)
                 if not mark:
                     return
-                self._offset += _STEP_WORDS * _WORD_BYTES
+                self._offset += _STEP_WORDS * WORD_BYTES["Q"]
                 yield JobStep(JobMark(mark), number, words[index + 1])
 
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 import trio
 
+from haclient.cli.demo.pace import Pace
 from haclient.errors import HAClientError
 
 TOPIC: Final = "orders"
@@ -45,6 +46,37 @@ class DemoFailed(HAClientError):
 
 class Stuck(Exception):
     """The demo has made no progress for too long."""
+
+
+async def wait_until(
+    condition: Callable[[], bool], read_progress: Callable[[], object], *, patience_s: float
+) -> None:
+    """Wait for a condition.
+
+    Args:
+        condition: Checked after each call of `read_progress`.
+        read_progress: Reads what the processes have written; its result changes with progress.
+        patience_s: How many seconds may pass without progress.
+
+    Raises:
+        Stuck: There was no progress for too long.
+    """
+    progress, since = read_progress(), trio.current_time()
+    while not condition():
+        await trio.sleep(TICK_S)
+        now, last = trio.current_time(), progress
+        progress = read_progress()
+        if progress != last:
+            since = now
+        elif now - since > patience_s:
+            raise Stuck
+
+
+async def keep_pace(publisher: DemoProcess, pace: Pace) -> None:
+    """Send the publisher, at each tick, how many messages it may have published."""
+    while True:
+        await publisher.send_line(str(pace.allowed(trio.current_time())))
+        await trio.sleep(TICK_S)
 
 
 @contextmanager

@@ -41,8 +41,10 @@ from haclient.cli.demo.processes import (
     Report,
     Stuck,
     first_failure,
+    keep_pace,
     open_process_group,
     reserved_ports,
+    wait_until,
 )
 from haclient.cli.output import Progress
 from haclient.cli.queue.statistics import find_queue
@@ -125,11 +127,12 @@ class _QueueRun:
             if report.published is not None and report.persisted is not None:
                 self.published, self.persisted = report.published, report.persisted
 
-    def _read_traces(self) -> None:
-        """Read the new steps of the workers' traces."""
+    def _read_traces(self) -> tuple[int, int, int]:
+        """Read the new steps of the workers' traces; return what changes with progress."""
         for worker in self._workers:
             self._note(worker, worker.reader.read_new())
         self._progress.update(len(self._done))
+        return sum(len(each.steps) for each in self.lives), self.published, self.persisted
 
     def _note(self, worker: _Worker, steps: list[JobStep]) -> None:
         worker.life.steps += steps
@@ -141,17 +144,7 @@ class _QueueRun:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition; raise `Stuck` if nothing changes for too long."""
-        moved, since = (-1, -1, -1), trio.current_time()
-        while not condition():
-            self._read_traces()
-            now = trio.current_time()
-            state = (sum(len(each.steps) for each in self.lives), self.published, self.persisted)
-            if state != moved:
-                moved, since = state, now
-            elif now - since > self._patience_s:
-                raise Stuck
-            await trio.sleep(TICK_S)
-        self._read_traces()
+        await wait_until(condition, self._read_traces, patience_s=self._patience_s)
 
     async def _until_done(self, count: int) -> None:
         await self._until(lambda: len(self._done) >= count)
@@ -199,7 +192,7 @@ class _QueueRun:
         self._workers = [await self._start_worker(f"worker {n}") for n in range(1, WORKERS + 1)]
         await self._until_ready(publisher, *(worker.process for worker in self._workers))
         pace = Pace(self._jobs, trio.current_time(), kills=KILLS)
-        self._nursery.start_soon(self._keep_pace, publisher, pace)
+        self._nursery.start_soon(keep_pace, publisher, pace)
         for index in range(KILLS):
             await self._until_done(due_at(index, self._jobs, kills=KILLS))
             pace.killed()
@@ -217,11 +210,6 @@ class _QueueRun:
 
     async def _until_ready(self, *processes: DemoProcess) -> None:
         await self._until(lambda: self._ready.issuperset(processes))
-
-    async def _keep_pace(self, publisher: DemoProcess, pace: Pace) -> None:
-        while True:
-            await publisher.send_line(str(pace.allowed(trio.current_time())))
-            await trio.sleep(TICK_S)
 
     async def _kill_worker(self) -> None:
         """Kill a worker at random, of those at work, and start another one in its place."""

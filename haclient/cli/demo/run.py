@@ -29,7 +29,6 @@ from haclient.cli.demo.jobs import JobVerdict
 from haclient.cli.demo.pace import MIN_MESSAGES, Pace, due_at
 from haclient.cli.demo.processes import (
     PATIENCE_S,
-    TICK_S,
     Assignment,
     DemoFailed,
     DemoProcess,
@@ -37,8 +36,10 @@ from haclient.cli.demo.processes import (
     Report,
     Stuck,
     first_failure,
+    keep_pace,
     open_process_group,
     reserved_ports,
+    wait_until,
 )
 from haclient.cli.demo.queue_run import DEFAULT_JOBS, run_queue_demo
 from haclient.cli.demo.trace import MAX_NUMBER, Mark, Measures, Step, TraceReader, Verdict, judge
@@ -135,27 +136,18 @@ class _DemoRun:
             if report.resumed_ns is not None:
                 self._resumed_ns = report.resumed_ns
 
-    def _read_trace(self) -> None:
-        """Read the new marks of the subscriber's trace."""
+    def _read_trace(self) -> tuple[int, int, int]:
+        """Read the new marks of the subscriber's trace; return what changes with progress."""
         if self._readers:
             steps = self._readers[-1].read_new()
             self.lives[-1] += steps
             self._arrived.update(number for mark, number in steps if mark is Mark.DELIVERED)
             self._progress.update(len(self._arrived))
+        return sum(map(len, self.lives)), self.published, self.persisted
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition; raise `Stuck` if nothing changes for too long."""
-        moved, since = (-1, -1, -1), trio.current_time()
-        while not condition():
-            self._read_trace()
-            now = trio.current_time()
-            state = (sum(map(len, self.lives)), self.published, self.persisted)
-            if state != moved:
-                moved, since = state, now
-            elif now - since > self._patience_s:
-                raise Stuck
-            await trio.sleep(TICK_S)
-        self._read_trace()
+        await wait_until(condition, self._read_trace, patience_s=self._patience_s)
 
     async def _until_arrived(self, count: int) -> None:
         await self._until(lambda: len(self._arrived) >= count)
@@ -204,7 +196,7 @@ class _DemoRun:
         publisher = await self._start_publisher()
         subscriber = await self._start_subscriber(*brokers)
         pace = Pace(self._messages, trio.current_time(), kills=len(KILLS))
-        self._nursery.start_soon(self._keep_pace, publisher, pace)
+        self._nursery.start_soon(keep_pace, publisher, pace)
         for index, kill in enumerate(KILLS):
             await self._until_arrived(due_at(index, self._messages, kills=len(KILLS)))
             pace.killed()
@@ -219,11 +211,6 @@ class _DemoRun:
         await subscriber.stop()
         self._read_trace()
         await self._check_nothing_is_left()
-
-    async def _keep_pace(self, publisher: DemoProcess, pace: Pace) -> None:
-        while True:
-            await publisher.send_line(str(pace.allowed(trio.current_time())))
-            await trio.sleep(TICK_S)
 
     async def _fail_over(self) -> None:
         """Kill the primary, restart it after the other broker has delivered, and wait for it."""

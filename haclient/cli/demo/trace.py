@@ -1,10 +1,7 @@
 """The delivery trace of the `haclient demo` subscriber, and the verdict on it.
 
-No delivery is lost from a trace by a SIGKILL.
-
-A trace is a file of machine words, mapped into memory: a mark is one aligned store into the page
-cache, which outlives the process and is whole or not there at all. Each message gets three marks,
-in this order, with nothing else between a mark and its event::
+No delivery is lost from a trace by a SIGKILL (`haclient.cli.demo.trace_file`). A mark is one word.
+Each message gets three marks, in this order, with nothing else between a mark and its event::
 
     DELIVERED n       the message is in the application's hands; its discard() was not called yet
     DISCARDING n      the next thing that happens is its discard()
@@ -33,19 +30,16 @@ are numbered from 0 in the order of their publishing.
 from __future__ import annotations
 
 import enum
-import mmap
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from io import RawIOBase
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 import msgspec
 
-_WORD_BYTES: Final = 4
-_CHUNK_BYTES: Final = 64 * 1024  # what is read at once of a file that is mostly still zero
+from haclient.cli.demo.trace_file import WORD_BYTES, mapped_words, read_words
+
 _NUMBER_BITS: Final = 30
 MAX_NUMBER: Final = (1 << _NUMBER_BITS) - 1
 """The largest number of a message; the two bits above it say which mark it is."""
@@ -72,21 +66,24 @@ class TraceWriter:
     """Writes the trace of one process.
 
     Args:
-        path: A file that does not exist yet.
-        capacity: The maximum number of marks. The space is allocated now, so that a full disk is
-            an error here and not a signal later.
+        words: The words of its file; see `create`.
     """
 
-    def __init__(self, path: Path, capacity: int) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, capacity * _WORD_BYTES)
-            self._map = mmap.mmap(fd, capacity * _WORD_BYTES)
-        finally:
-            os.close(fd)
-        # Assigning to an item of this view copies one aligned word: no reader sees half of it.
-        self._words = memoryview(self._map).cast("I")
+    def __init__(self, words: memoryview[int]) -> None:
+        self._words = words
         self._next = 0
+
+    @classmethod
+    @contextmanager
+    def create(cls, path: Path, capacity: int) -> Generator[Self]:
+        """Write to a file that does not exist yet.
+
+        Args:
+            path: The file.
+            capacity: The maximum number of marks.
+        """
+        with mapped_words(path, capacity, "I") as words:
+            yield cls(words)
 
     def delivered(self, number: int) -> None:
         """The message was handed to the application."""
@@ -103,18 +100,6 @@ class TraceWriter:
         self._words[self._next] = _DISCARDED | number
         self._next += 1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._words.release()
-        self._map.close()
-
 
 class TraceReader:
     """Reads a trace while it is being written, or after its writer was killed.
@@ -129,20 +114,15 @@ class TraceReader:
 
     def read_new(self) -> list[Step]:
         """The marks that were written since the last call."""
-        try:
-            with self._path.open("rb", buffering=0) as file:
-                file.seek(self._offset)
-                return list(self._steps(file))
-        except FileNotFoundError:  # the process was killed before it wrote anything
-            return []
+        return list(self._steps())
 
-    def _steps(self, file: RawIOBase) -> Iterator[Step]:
-        while data := file.read(_CHUNK_BYTES):
-            for word in memoryview(data).cast("I"):
+    def _steps(self) -> Iterator[Step]:
+        for words in read_words(self._path, self._offset, "I"):
+            for word in words:
                 mark = _MARKS[word >> _NUMBER_BITS]
                 if mark is None:
                     return
-                self._offset += _WORD_BYTES
+                self._offset += WORD_BYTES["I"]
                 yield mark, word & MAX_NUMBER
 
 

@@ -139,7 +139,7 @@ class HeldMessages:
 
 async def subscriber(task: Assignment) -> None:
     """Receive messages until SIGTERM, then discard the messages held."""
-    with TraceWriter(Path(task.trace), task.marks) as trace:
+    with TraceWriter.create(Path(task.trace), task.marks) as trace:
         hands = HeldMessages(trace)
         async with (
             HAClient(
@@ -163,7 +163,7 @@ async def subscriber(task: Assignment) -> None:
 
 async def queue_worker(task: Assignment) -> None:
     """Do jobs until SIGTERM."""
-    with JobTraceWriter(Path(task.trace), task.marks) as trace:
+    with JobTraceWriter.create(Path(task.trace), task.marks) as trace:
         async with (
             HAClient(
                 f"demo-worker-{os.getpid()}", servers=task.servers, delay_strategy=_delay()

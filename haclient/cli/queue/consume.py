@@ -19,8 +19,10 @@ import trio
 from haclient.cli.connection import Connection
 from haclient.cli.options import (
     client_name_option,
+    count_option,
     filter_option,
     json_option,
+    max_backlog_option,
     server_option,
     timeout_option,
     with_request,
@@ -139,13 +141,9 @@ async def _work(request: _Request, consumer: BoundedConsumer, output: OutputWrit
 @click.argument("name", metavar="QUEUE")
 @server_option
 @filter_option
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option(
-    "--max-backlog",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="How many unacknowledged messages the server may send; it may grant less.",
+@count_option
+@max_backlog_option(
+    default=10, help="How many unacknowledged messages the server may send; it may grant less."
 )
 @click.option(
     "--ack",

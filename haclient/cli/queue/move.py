@@ -22,8 +22,10 @@ import trio
 from haclient.cli.connection import Connection
 from haclient.cli.options import (
     client_name_option,
+    count_option,
     filter_option,
     json_option,
+    max_backlog_option,
     server_option,
     timeout_option,
     with_request,
@@ -223,13 +225,9 @@ async def _work(request: _Request, consumer: BoundedConsumer) -> int:
 @click.argument("target", metavar="TO")
 @server_option
 @filter_option
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option(
-    "--max-backlog",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="How many messages are moved together; the server may grant less.",
+@count_option
+@max_backlog_option(
+    default=100, help="How many messages are moved together; the server may grant less."
 )
 @client_name_option
 @timeout_option(

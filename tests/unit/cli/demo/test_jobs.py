@@ -106,7 +106,7 @@ def test_a_job_that_nobody_has_published_is_not_good() -> None:
 def test_a_trace_is_read_while_it_is_written(tmp_path: Path) -> None:
     reader = JobTraceReader(tmp_path / "trace")
     assert reader.read_new() == []
-    with JobTraceWriter(tmp_path / "trace", 10_000) as trace:
+    with JobTraceWriter.create(tmp_path / "trace", 10_000) as trace:
         trace.add(JobMark.TAKEN, 0, 5)
         assert reader.read_new() == [JobStep(JobMark.TAKEN, 0, 5)]
         steps = [JobStep(JobMark.DONE, number, 1 << 62) for number in range(9000)]

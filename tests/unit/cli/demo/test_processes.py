@@ -12,14 +12,18 @@ import pytest
 import trio
 
 from haclient.cli.demo.processes import (
+    TICK_S,
     Assignment,
     DemoFailed,
     DemoProcess,
     ProcessGroup,
     Report,
+    Stuck,
     open_process_group,
     reserved_ports,
+    wait_until,
 )
+from support.clock import in_virtual_time
 
 
 def is_running(pid: int) -> bool:
@@ -136,3 +140,19 @@ def test_both_sides_understand_each_other() -> None:
         Assignment(servers=("a", "b"), store="s", trace="t", marks=4),
     ):
         assert msgspec.json.decode(msgspec.json.encode(said), type=type(said)) == said
+
+
+@in_virtual_time
+async def test_a_wait_ends_when_nothing_changes_for_too_long() -> None:
+    read: list[int] = []
+
+    def read_progress() -> int:
+        read.append(len(read))
+        return min(len(read), 5)
+
+    began = trio.current_time()
+    await wait_until(lambda: len(read) == 3, read_progress, patience_s=1.0)
+    assert trio.current_time() - began == pytest.approx(2 * TICK_S)
+    with pytest.raises(Stuck):
+        await wait_until(lambda: False, read_progress, patience_s=1.0)
+    assert trio.current_time() - began == pytest.approx(1 + 5 * TICK_S, abs=2 * TICK_S)

@@ -29,18 +29,18 @@ WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 from haclient.cli.demo.trace import TraceWriter
-trace = TraceWriter(Path(sys.argv[1]), 100_000)
-for number in range(30_000):
-    trace.delivered(number)
-    trace.discarding(number)
-os.kill(os.getpid(), signal.SIGKILL)
+with TraceWriter.create(Path(sys.argv[1]), 100_000) as trace:
+    for number in range(30_000):
+        trace.delivered(number)
+        trace.discarding(number)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_a_reader_sees_each_mark_once_and_in_order(tmp_path: Path) -> None:
     reader = TraceReader(tmp_path / "trace")
     assert reader.read_new() == []
-    with TraceWriter(tmp_path / "trace", 10) as trace:
+    with TraceWriter.create(tmp_path / "trace", 10) as trace:
         assert reader.read_new() == []
         trace.delivered(0)
         trace.delivered(MAX_NUMBER)
@@ -63,17 +63,17 @@ def test_every_mark_survives_a_sigkill(tmp_path: Path) -> None:
 
 
 def test_a_full_trace_is_an_error_and_not_a_silence(tmp_path: Path) -> None:
-    with TraceWriter(tmp_path / "trace", 1) as trace:
+    with TraceWriter.create(tmp_path / "trace", 1) as trace:
         trace.delivered(1)
         with pytest.raises(IndexError):
             trace.delivered(2)
 
 
 def test_a_trace_is_never_continued(tmp_path: Path) -> None:
-    with TraceWriter(tmp_path / "trace", 1):
+    with TraceWriter.create(tmp_path / "trace", 1):
         pass
-    with pytest.raises(FileExistsError):
-        TraceWriter(tmp_path / "trace", 1)
+    with pytest.raises(FileExistsError), TraceWriter.create(tmp_path / "trace", 1):
+        pass
     assert [each.name for each in tmp_path.iterdir()] == ["trace"]
 
 
@@ -281,7 +281,7 @@ def test_a_trace_that_was_tampered_with_on_disk_is_found_out(tmp_path: Path) -> 
     def read() -> Verdict:
         return verdict(100, TraceReader(tmp_path / "trace").read_new())
 
-    with TraceWriter(tmp_path / "trace", 400) as trace:
+    with TraceWriter.create(tmp_path / "trace", 400) as trace:
         for number in range(100):
             trace.delivered(number)
             trace.discarding(number)

@@ -47,7 +47,7 @@ def test_a_message_tells_its_number(number: int) -> None:
 
 def test_each_discard_stands_between_its_two_marks(tmp_path: Path) -> None:
     store = Store(tmp_path / "trace")
-    with TraceWriter(tmp_path / "trace", 100) as trace:
+    with TraceWriter.create(tmp_path / "trace", 100) as trace:
         hands = HeldMessages(trace)
         hands.take(messages(store))
         assert len(store.discarded) == 2 * HELD
@@ -65,7 +65,7 @@ def test_the_first_message_after_a_loss_is_reported_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(tmp_path / "trace")
-    with TraceWriter(tmp_path / "trace", 100) as trace:
+    with TraceWriter.create(tmp_path / "trace", 100) as trace:
         hands = HeldMessages(trace)
         first, second, third = messages(store, 3)
         hands.take([first])

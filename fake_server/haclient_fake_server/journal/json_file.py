@@ -1,0 +1,66 @@
+"""The small files next to the journal: JSON with the version of its format, replaced as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from haclient_stores.disk.files import Disk
+from haclient_stores.errors import StoreCorrupt, StoreError
+
+_Content = TypeVar("_Content")
+
+
+def write_json_file(disk: Disk, path: Path, version: int, **fields: object) -> None:
+    """Replace the content of a file, and sync it.
+
+    Args:
+        disk: The file system.
+        path: The file.
+        version: The version of its format.
+        **fields: Its content.
+
+    Raises:
+        StoreError: The disk failed.
+    """
+    disk.replace(path, json.dumps({"format": version, **fields}).encode("ascii"))
+
+
+def read_json_file(
+    disk: Disk,
+    path: Path,
+    version: int,
+    parse: Callable[[dict[str, Any]], _Content],
+    damage: str,
+) -> _Content:
+    """Read a file that `write_json_file` has written.
+
+    Args:
+        disk: The file system.
+        path: The file.
+        version: The newest version that can be read.
+        parse: Reads the fields; it raises `ValueError`, `KeyError` or `TypeError` for other ones.
+        damage: What is wrong with a file that cannot be read and what to do, with `{error}` in it.
+
+    Raises:
+        StoreCorrupt: The file is damaged.
+        StoreError: A newer version has written it, or it cannot be read.
+    """
+    file = disk.open(path, writable=False)
+    try:
+        data = file.pread(file.size(), 0)
+    finally:
+        file.close()
+    try:
+        content = cast("dict[str, Any]", json.loads(data))
+        found: int = content["format"]
+        if found > version:
+            raise StoreError(
+                f"{path}: version {found}, but this version of haclient reads up to {version}: "
+                "use the newer one"
+            )
+        return parse(content)
+    except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
+        raise StoreCorrupt(path, 0, damage.format(error=error)) from error
