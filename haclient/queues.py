@@ -1,4 +1,4 @@
-"""The part of the client's public API that is about queues."""
+"""The methods of a client for message queues: subscribe, stream and acknowledge."""
 
 from __future__ import annotations
 
@@ -51,25 +51,26 @@ class QueueClient(PublishingClient):
         message is never acknowledged; `on_handler_error` says what happens to it:
 
         * `"cancel"` gives it back, after a delay that doubles with each failure of this message
-          here, from 0.1 to 30 seconds; meanwhile it takes up one place of the backlog;
+          in this subscription, from 0.1 to 30 seconds; during the delay it counts towards the
+          backlog;
         * `"expire"` removes it as expired;
         * `DeadLetter(topic)` publishes a copy, and acknowledges the message once that is persisted;
-        * a callable gets message and error, and may acknowledge, cancel or expire it; what it
-          leaves is given back;
-        * `"raise"` lets the error leave the client's block; the message comes again.
+        * a callable gets message and error, and may acknowledge, cancel or expire the message,
+          which is given back otherwise;
+        * `"raise"` lets the error leave the client's block; the message is redelivered.
 
         `"continue"` is `"cancel"` here, and `"discard"` is `"expire"`.
 
-        After a lost connection an `HAClient` subscribes again. Messages that the handler has not
-        got by then are dropped, since they come again; one that it has got comes again too, unless
-        its acknowledgement is sent first.
+        After a lost connection an `HAClient` subscribes again. Messages that wait for the handler
+        are dropped, since the server redelivers them. A message that the handler is processing is
+        redelivered too, unless its acknowledgement is sent first.
 
         Args:
             topic: A queue, or a regular expression for several.
             handler: A coroutine function or plain function that takes a `Message`.
-            filter: Content filter: other messages are for other consumers.
+            filter: Content filter: messages that do not match are left to other consumers.
             options: Further options of the subscription.
-            sub_id: Its id; one is chosen where it is empty.
+            sub_id: The subscription id; empty to have one chosen.
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
             **handling: Backlog, workers, error policy, leases; see `QueueHandlerOptions`.
 
@@ -106,17 +107,17 @@ class QueueClient(PublishingClient):
         """The stream form of `queue_subscribe`; call `message.ack()` on processed messages.
 
         `with message:` acknowledges a message at the end of the block, unless the block raises.
-        With `auto_ack` a message is acknowledged when the next one is asked for; the last one is
-        not. On an `HAClient` the stream continues after a lost connection.
+        With `auto_ack` a message is acknowledged when the next one is requested, so the last one
+        is not. On an `HAClient` the stream continues after a lost connection.
 
         Args:
             topic: A queue, or a regular expression for several.
             max_backlog: How many messages may be with this consumer unacknowledged; the server may
                 grant less.
-            filter: Content filter: other messages are for other consumers.
+            filter: Content filter: messages that do not match are left to other consumers.
             options: Further options of the subscription.
-            sub_id: Its id; one is chosen where it is empty.
-            auto_ack: Whether a message is acknowledged when the next one is asked for.
+            sub_id: The subscription id; empty to have one chosen.
+            auto_ack: Whether a message is acknowledged when the next one is requested.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command and raises what
@@ -135,11 +136,11 @@ class QueueClient(PublishingClient):
         expire: bool = False,
         timeout: float | None = TIMEOUT_S,
     ) -> None:
-        """Acknowledge messages of a queue by their bookmarks, whoever has received them.
+        """Acknowledge messages of a queue by their bookmarks, no matter which consumer has them.
 
-        Messages that have left the queue already, and those that the queue leaves to another
-        consumer (`strict` leasing), are passed over by the server without an error. It waits for
-        the server; to acknowledge what a subscription has received, `message.ack()` is faster.
+        The server skips without an error messages that have left the queue, and with `strict`
+        leasing those that another consumer has. The call waits for the server's answer; for
+        messages that this client has received, `message.ack()` is faster.
 
         Args:
             topic: The queue.
@@ -183,7 +184,7 @@ class QueueClient(PublishingClient):
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
 
         Returns:
-            How many messages the server has counted.
+            The number of acknowledged messages, as the server reports it.
 
         Raises:
             UsageError: The filter is empty, or `cancel` and `expire` were given.
@@ -206,7 +207,7 @@ class QueueClient(PublishingClient):
         """Wait until the server has processed every acknowledgement of a message so far.
 
         Args:
-            timeout: Seconds; `None` waits for as long as it takes.
+            timeout: Seconds to wait; `None` waits for as long as it takes.
 
         Raises:
             TimedOut: It took longer than `timeout` seconds.
@@ -217,9 +218,10 @@ class QueueClient(PublishingClient):
 
     @property
     def dropped_acks(self) -> int:
-        """Acknowledgements that were dropped, since a lost connection had broken their leases.
+        """How many acknowledgements were dropped because a lost connection had ended their leases.
 
-        Always 0 with `on_lost_lease="send"`, unless more were waiting than servers had granted.
+        With `on_lost_lease="send"` it is 0, unless more were unconfirmed than the servers had
+        granted.
         """
         return self._core.queue_acks.dropped
 

@@ -170,16 +170,16 @@ class MessageStream:
 class QueueStream(MessageStream):
     """The messages of a queue; see `MessageStream`.
 
-    Messages whose connection was lost before they were taken are skipped: they come again, and have
-    leases of their own then.
+    Messages whose connection was lost before the application took them are skipped: the server
+    redelivers them, with new leases.
 
     Args:
         delivery: Where messages come from.
         open_: Sends the command.
         close: Ends the subscription.
         check_thread: Refuses other threads.
-        auto_ack: Whether a message is acknowledged when the next one is asked for. The last one is
-            not: nothing says that it was processed. Acknowledge it, or it comes again.
+        auto_ack: Whether a message is acknowledged when the next one is requested. The last one is
+            not, since nothing shows that it was processed: acknowledge it, or it is redelivered.
     """
 
     def __init__(

@@ -151,8 +151,8 @@ class MessageLease(Protocol):
     def is_deliverable(self, message: Message, /) -> bool:
         """Whether a message has yet to be processed.
 
-        Not if its lease is over: it comes again. Nor if a copy of it was processed before the last
-        connection was lost: then it is acknowledged here.
+        It is not if its lease is over, since the server redelivers it; nor if it was processed
+        before the last connection was lost, in which case this acknowledges it again.
 
         Args:
             message: One of these messages.
@@ -340,20 +340,20 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             self.owner.discard(self.number)
 
     def ack(self, *, cancel: bool = False, expire: bool = False) -> None:
-        """Acknowledge this message of a queue, so that the next one may come.
+        """Acknowledge this message of a queue.
 
-        Without an option it has been processed, and leaves the queue. Such acknowledgements are
-        collected and sent together; see `ack_batch_size`, `ack_timeout` and `flush_acks`. With an
-        option it is sent at once.
+        Without an option the message has been processed and leaves the queue. Such
+        acknowledgements are collected and sent together; see `ack_batch_size`, `ack_timeout` and
+        `flush_acks`. With an option the acknowledgement is sent at once.
 
-        It does nothing for a message that no queue subscription has received, or when called again.
-        Like `discard` it may be called in any thread.
+        A second call does nothing, nor does a call for a message that is not of a queue. Like
+        `discard` it may be called in any thread.
 
         Args:
-            cancel: Give it back: the queue delivers it again, to any consumer, or expires it after
-                too many cancels. After the end of its lease it is back already, and nothing is
-                sent.
-            expire: Remove it as expired, because nobody can process it.
+            cancel: Give the message back: the queue redelivers it to any consumer, or expires it
+                after too many cancels. Nothing is sent after the end of its lease, which has
+                returned it already.
+            expire: Remove the message as expired, because no consumer can process it.
 
         Raises:
             UsageError: Both were given.
@@ -364,13 +364,13 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             self.lease.acknowledge(self, "cancel" if cancel else "expire" if expire else "")
 
     def extend_lease(self, seconds: float) -> None:
-        """Hold this message of a queue for longer; it is sent at once.
+        """Extend the lease of this message of a queue; the extension is sent at once.
 
         It does nothing for a message without a lease, or one that was acknowledged. Like `discard`
         it may be called in any thread.
 
         Args:
-            seconds: How much longer, from now on; an end that is later already stays.
+            seconds: Seconds from now until the lease ends; a lease is never shortened.
 
         Raises:
             UsageError: It is not above 0.
@@ -382,8 +382,9 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     def lease_deadline(self) -> float | None:
         """When the lease of this message ends, on trio's clock in seconds.
 
-        It is the time left at the receipt, so it does not depend on the time of day. `None` without
-        a lease, after the acknowledgement, and if the server's time cannot be right.
+        It is calculated from the time left at the receipt, so a step of the time of day does not
+        change it. `None` without a lease, after the acknowledgement, and if the server's time
+        cannot be right.
         """
         return None if self.lease is None else self.lease.deadline(self)
 

@@ -1,8 +1,8 @@
 """How long a failed queue message is held before it is given back. Pure.
 
-A message that no handler can process would otherwise come back at once, and spin between the
-server and its consumers. So the delay doubles with each failure of the same message, up to a limit.
-Failures are counted here, in this process: the server counts cancels of its own.
+Without a delay, a message that no handler can process would circulate between the server and its
+consumers without a pause. The delay doubles with each failure of the same message, up to a limit.
+Failures are counted in this process; the server counts cancels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 FIRST_DELAY_S: Final = 0.1
 LONGEST_DELAY_S: Final = 30.0
 MAX_COUNTED: Final = 10_000
-"""Messages whose failures are remembered; the one that failed longest ago is forgotten first."""
+"""Messages whose failures are counted; the one that failed longest ago is dropped first."""
 
 
 class CancelDelay:
@@ -45,7 +45,7 @@ class CancelDelay:
         return count
 
     def forget(self, topic: str, bookmark: str) -> None:
-        """The message has succeeded, or will not come again."""
+        """Drop the count of a message that has left the queue."""
         self.counts.pop((topic, bookmark), None)
 
     @staticmethod

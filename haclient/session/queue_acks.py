@@ -1,4 +1,4 @@
-"""Acknowledgements of queue messages: which of them leave together, and when. Pure.
+"""Acknowledgements of queue messages: which of them are sent together, and when. Pure.
 
 A queue message is acknowledged by a `sow_delete` that names its bookmark. One command takes many
 bookmarks of one queue, joined by commas. `AckBatch` collects the plain acknowledgements of one

@@ -1,14 +1,15 @@
-"""What a server says of a queue subscription and of the lease of each message. Pure.
+"""What a server grants to a queue subscription, and the lease of each message. Pure.
 
 **The grant.** The `processed` ack of a subscribe has the effective backlog in its options
 (`max_backlog=10`). The reference broker adds the shortest lease of the queues (`lease=30.0`, in
-seconds), which other servers do not have. An ack without options says nothing: the topic may be a
-queue or not.
+seconds), which other servers do not send. An ack without options does not show whether the topic is
+a queue.
 
 **The lease of a message** ends at the time in its header (`lp`), by the clock of the server. Two
-machines' clocks differ, so only the *time left* at the receipt counts. The length of the lease, if
-it was granted, needs no clock at all. Else the time left is `lp` minus this machine's time of day.
-If that is nothing, or longer than any lease, the clocks differ too much, and the end is unknown.
+machines' clocks differ, so only the *time left* at the receipt counts. If the server has granted
+the length of the lease, that is the time left. Else the time left is `lp` minus this machine's time
+of day. If that is not above 0, or longer than any lease, the clocks differ too much, and the end is
+unknown.
 Some peers send a duration (`30s`), which is the time left itself.
 """
 

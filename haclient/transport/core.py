@@ -504,7 +504,7 @@ class Core:
             await self.flush_acks(timeout=limit_s)
         except (TimedOut, DisconnectedError) as error:
             _logger.warning(
-                "client %s leaves with messages not acknowledged, which may come again: %s",
+                "client %s leaves with unacknowledged messages, which may be redelivered: %s",
                 self.name,
                 error,
             )

@@ -1,28 +1,27 @@
 """Acknowledges the messages of queues.
 
-`QueueAcks` is the part of a client, `QueueConsumer` that of one subscription; `haclient.session.
-queue_acks` decides what is sent together. Each message points to the `Lease` of the chunk that it
-came in, so nothing is made per message. An acknowledged message has no lease any more, which is why
-a second acknowledgement does nothing.
+A client has one `QueueAcks`, each subscription one `QueueConsumer`; `haclient.session.queue_acks`
+decides what is sent together. Each message refers to the `Lease` of the chunk in which it was
+received, so no object is created per message. An acknowledgement removes that reference, so a
+second one does nothing.
 
-**A lost link breaks every lease.** The server gives the messages to any consumer again; those that
-were queued here are dropped, and come as new messages with leases of their own.
+**A lost link ends every lease.** The server redelivers the messages to any consumer. Messages that
+are queued in the client are dropped, and arrive as new messages with new leases.
 
 * *Plain* acknowledgements say that work is done, which stays true. Those that the server has not
   confirmed are kept in memory (`retained`), and sent again once the subscriptions are back, unless
-  `on_lost_lease` says `drop`. So is the acknowledgement of a message whose handler was still at
-  work. When such a message is redelivered on the next link all the same (`processed`), it is
-  acknowledged again and not delivered: its work is done.
-* *Cancel, expire and lease extensions* are about a lease that is gone, so they end with the link.
+  `on_lost_lease` is `drop`. So is the acknowledgement of a message whose handler was still at work.
+  If such a message is nevertheless redelivered on the next link (`processed`), it is acknowledged
+  again and not passed to the application.
+* *Cancel, expire and lease extensions* refer to a lease that has ended, so they are dropped.
 
-Each command asks for a `processed` ack: what it confirms is not sent again. No more can be kept
-than the server had granted to the subscriptions together, which is the limit of `retained`.
+Each command requests a `processed` ack; a command that was confirmed is not sent again. `retained`
+never holds more than the server had granted to the subscriptions together.
 
 Acknowledgements are never in the publish store and have no sequence: a later process must not
-repeat what a broken lease has made void.
+repeat an acknowledgement whose lease has ended.
 
-One task sends the batches that are due and the cancels that were put off; it sleeps while there are
-none.
+One task sends the batches that are due and the delayed cancels; it sleeps while there are none.
 """
 
 from __future__ import annotations
@@ -60,16 +59,16 @@ from haclient.transport.client_thread import ClientThread
 from haclient.transport.writer import Writer
 
 OnLostLease: TypeAlias = Literal["send", "drop"]
-"""What becomes of acknowledgements whose lease a lost link has broken."""
+"""What happens to acknowledgements whose lease a lost link has ended."""
 
 DEFAULT_TIMEOUT_S: Final = 0.1
 """How long an acknowledgement waits for others."""
 
 MAX_UNCONFIRMED: Final = 10_000
-"""Commands without an answer of the server that are remembered."""
+"""Commands that may wait for the server's answer; beyond it the oldest is dropped."""
 
 MAX_EXTENDED: Final = 10_000
-"""Extended leases that are remembered before those that are over are forgotten."""
+"""Extended leases that are recorded before the ended ones are removed."""
 
 _CANCEL: Final = AckOption.CANCEL.value
 _USED_OF_LEASE: Final = 0.9  # a cancel after the end of its lease might meet the next one
@@ -81,8 +80,8 @@ class AckPolicy(NamedTuple):
 
     Attributes:
         batch_size: How many are sent together; `None` for a third of the backlog.
-        timeout_s: How long one waits for others.
-        on_lost_lease: What becomes of those whose lease is broken.
+        timeout_s: How many seconds one waits for others.
+        on_lost_lease: What happens to those whose lease a lost link has ended.
     """
 
     batch_size: int | None = None
@@ -105,11 +104,11 @@ class QueueAcks:
 
     Attributes:
         writer: Sends on the connection in use; `None` while there is none.
-        link: Counts the connections: a lease of an earlier one is broken.
-        retained: Queue and bookmark of what is sent again and not confirmed yet.
-        processed: Queue and bookmark of what was acknowledged after its link was lost, or not
-            confirmed before; until this link ends.
-        dropped: How many acknowledgements were dropped, since their lease was broken.
+        link: Counts the connections: a lease of an earlier one has ended.
+        retained: Queue and bookmark of each acknowledgement to send again, until it is confirmed.
+        processed: Queue and bookmark of each message whose acknowledgement the previous link has
+            not confirmed, or that was acknowledged after that link was lost; until this link ends.
+        dropped: How many acknowledgements were dropped because their lease had ended.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class QueueAcks:
         if pending is None or command is None:  # of an earlier link: it was kept, or dropped
             return
         if pending.error is not None and not isinstance(pending.error, DisconnectedError):
-            _logger.error("%s: the messages may come again", pending.error)
+            _logger.error("%s: the messages may be redelivered", pending.error)
         if self.retained and command.is_plain:
             for bookmark in command.bookmarks:
                 self.retained.pop((command.topic, bookmark), None)
@@ -255,7 +254,7 @@ class QueueAcks:
 
     def schedule_ack(self, lease: Lease, message: Message, option: str, delay_s: float) -> None:
         """Acknowledge a message after a delay, within its lease."""
-        if not lease.is_held:  # it is back already; and `lost` has emptied what was put off
+        if not lease.is_held:  # returned already; `lost` has cleared the delayed cancels
             message.lease = None
             return
         now = trio.current_time()
@@ -274,7 +273,7 @@ class QueueAcks:
         return due
 
     def _wake(self, due_at: float) -> None:
-        """Have the task look again, if it would sleep beyond this time."""
+        """Wake the task if it would sleep beyond this time."""
         if self._parked:
             self._parked.unpark()
         elif self._sleep is not None and due_at < self._sleep.deadline:
@@ -314,10 +313,10 @@ class QueueConsumer(QueueSide):
     Attributes:
         backlog: What the server has granted; `None` if it does not say.
         lease_s: The length of leases, if the server says it.
-        batch: What was acknowledged and is not sent yet.
-        failures: How often its messages have failed here.
+        batch: Acknowledgements that are not sent yet.
+        failures: How often its messages have failed in this subscription.
         extended: The later end of each lease that was extended, by queue and bookmark.
-        scopes: What is cancelled at the end of a lease, by queue and bookmark.
+        scopes: The cancel scope to end with each lease, by queue and bookmark.
         is_closed: Whether the subscription has ended, and each lease with it.
     """
 
@@ -386,7 +385,7 @@ class QueueConsumer(QueueSide):
 
     @override
     def received(self, messages: list[Message], now: float) -> None:
-        if self.extended:  # a message that comes again has another lease
+        if self.extended:  # a redelivered message has a new lease
             for message in messages:
                 self.extended.pop((message.topic, message.bookmark), None)
         lease = Lease(self, now, self.acks.clock_us())
@@ -498,15 +497,15 @@ class Lease:
         return not self._has_lapsed(message)
 
     def _has_lapsed(self, message: Message) -> bool:
-        """Whether a message has waited here until the server gave it to another consumer."""
+        """Whether the lease of a message has ended while it waited in this client."""
         consumer = self.consumer
         name, now = (message.topic, message.bookmark), trio.current_time()
         if not message.lease_period or consumer.extended.get(name, 0.0) > now:
             return False
         consumer.warn_once(
             "lapsed",
-            "messages of the queue %s wait here until their leases are over, and are not handed "
-            "out: ask for a smaller max_backlog, or use more workers",
+            "messages of the queue %s wait in this client until their leases end, and are skipped: "
+            "ask for a smaller max_backlog, or use more workers",
         )
         return True
 

@@ -100,9 +100,10 @@ class ClientOptions(TypedDict, total=False):
             the backlog by default, never more than the server has granted.
         ack_timeout: Seconds that an acknowledgement waits for others; 0 sends each at once.
         on_lost_lease: What happens to acknowledgements of processed messages when a lost connection
-            has broken their leases: `"send"` sends them again when the subscriptions are back,
+            has ended their leases: `"send"` sends them again when the subscriptions are back,
             which still removes the messages (from a queue with strict leasing only while no other
-            consumer has them); `"drop"` counts them in `dropped_acks`, and the messages come again.
+            consumer has them); `"drop"` counts them in `dropped_acks`, and the messages are
+            redelivered.
     """
 
     heartbeat: float | None

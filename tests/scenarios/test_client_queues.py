@@ -394,7 +394,10 @@ async def test_a_refused_acknowledgement_is_logged(
     await leased(peer, 1)
     await peer.refuse(await peer.expect("sow_delete"), "not entitled")
     await wait_all_tasks_blocked()
-    assert "the acknowledgement on 'work': not entitled: the messages may come again" in caplog.text
+    assert (
+        "the acknowledgement on 'work': not entitled: the messages may be redelivered"
+        in caplog.text
+    )
     assert client._core.queue_acks.is_idle
 
 
@@ -887,7 +890,7 @@ async def test_leaving_warns_of_what_the_server_does_not_take(
         await wait_all_tasks_blocked()
         began = trio.current_time()
     assert trio.current_time() - began == pytest.approx(3)
-    assert "leaves with messages not acknowledged" in caplog.text
+    assert "leaves with unacknowledged messages" in caplog.text
 
 
 # -- queues and bookmarks ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ will process when it stops. With a lease they go back to the queue, and have use
 deliveries; at most once they are lost. So the last acknowledgements of a known number of messages
 are *held*: as many as the backlog, until the last message was consumed. With `count` messages and a
 backlog of `b`, the first `count - b` are acknowledged at once: the server has then sent `count`,
-and no more. Messages with a lease are held for a second only, since they would come again. Before
+and no more. Messages with a lease are held for a second only, before their leases end. Before
 held ones are acknowledged at the end, the subscription gets a filter that matches nothing: else
 others would take their places.
 
@@ -73,7 +73,7 @@ class BoundedConsumer:
         count: How many messages are wanted; `None` for all.
         max_backlog: How many unacknowledged messages the server may send; fewer if `count` is less,
             and `count` if they are kept.
-        idle_s: The run ends when no message came for so long; infinite for never.
+        idle_s: The run ends after so many seconds without a message; infinite for never.
         acknowledge: Called with each message when it is finished: acknowledges it, for example.
         keeps: Whether that is done at the end of the run.
         consumed: How many messages are finished.
@@ -118,7 +118,7 @@ class BoundedConsumer:
             TimedOut: The server has not confirmed the last acknowledgements.
             DisconnectedError: The connection was lost, and no other one follows.
         """
-        # Who asks for one message knows that the next one takes a round trip.
+        # A caller that asks for one message does not need the warning about round trips.
         hidden = hidden_warnings(
             "haclient.transport.queue_acks",
             "the queue %s sends one message",
@@ -233,7 +233,7 @@ class BoundedConsumer:
             sub_id: The subscription, which gets no more messages.
 
         Raises:
-            TimedOut: It took too long: the last messages may come again.
+            TimedOut: It took too long: the last messages may be redelivered.
             DisconnectedError: The connection was lost, and no other one follows.
         """
         if self._held:
@@ -246,7 +246,7 @@ class BoundedConsumer:
         except TimedOut:
             raise TimedOut(
                 f"the server has not processed the last acknowledgements after {FLUSH_S:g} s: some "
-                f"of the last messages of {self.name} may come again"
+                f"of the last messages of {self.name} may be redelivered"
             ) from None
 
     async def _finish_interrupted(self, client: Client, sub_id: str) -> None:

@@ -73,9 +73,9 @@ async def _work(request: _Request, output: OutputWriter) -> int:
 @json_option
 @with_request(_Request)
 def browse(request: _Request) -> int:
-    """Print the available messages of a queue, one per line, and leave them there.
+    """Print the available messages of a queue, one per line, and leave them in it.
 
-    Messages that a consumer has are not printed.
+    Messages that a consumer has leased are not printed.
     """
     output = OutputWriter(STDOUT)
     return run_until_signal(

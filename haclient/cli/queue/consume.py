@@ -1,9 +1,9 @@
 """`haclient queue consume`: print messages of a queue and acknowledge them.
 
 Each message is written to standard output, and only then acknowledged, with no await in between. So
-a process that is killed has never acknowledged a message that it has not printed. What it has
-printed comes again if the acknowledgement had not reached the server; these are at most as many
-messages as the backlog.
+a process that is killed has never acknowledged a message that it has not printed. A printed message
+is redelivered if its acknowledgement had not reached the server; these are at most as many messages
+as the backlog.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class _Request:
         """Check what one option alone does not show.
 
         Raises:
-            click.UsageError: Messages that are given back would come for ever.
+            click.UsageError: Messages that are given back would be redelivered without end.
         """
         if self.keeps and self.count is None:
             raise click.UsageError(
-                f"--{self.afterwards} needs -n: messages that are given back come again"
+                f"--{self.afterwards} needs -n: messages that are given back are delivered again"
             )
 
 
@@ -113,8 +113,8 @@ async def _consume(
     known = await find_queue(client, request.name)
     if known is not None and known.semantics == "at-most-once" and request.afterwards != "ack":
         raise HAClientError(
-            f"--{request.afterwards}: {request.name!r} delivers at most once, so a message is gone "
-            "when it is delivered; `haclient queue browse` leaves messages where they are"
+            f"--{request.afterwards}: {request.name!r} delivers at most once, so a message is "
+            "removed when it is delivered; `haclient queue browse` removes nothing"
         )
     await consumer.consume(client, partial(_print, request, consumer, output))
 
@@ -159,13 +159,16 @@ async def _work(request: _Request, consumer: BoundedConsumer, output: OutputWrit
     help="Give back what was printed, at the end; it counts as cancelled. Needs -n.",
 )
 @click.option(
-    "--expire", "afterwards", flag_value="expire", help="Remove what is printed as expired."
+    "--expire",
+    "afterwards",
+    flag_value="expire",
+    help="Remove what is printed as expired; the dead-letter topic gets a copy.",
 )
 @click.option(
     "--no-ack",
     "afterwards",
     flag_value="no-ack",
-    help="Leave what was printed to the server, which gives it back at the end. Needs -n.",
+    help="Do not acknowledge: the server gives back what was printed, at the end. Needs -n.",
 )
 @client_name_option
 @timeout_option(
@@ -175,9 +178,9 @@ async def _work(request: _Request, consumer: BoundedConsumer, output: OutputWrit
 @json_option
 @with_request(_Request)
 def consume(request: _Request) -> int:
-    """Print messages of a queue as they come, one per line, and acknowledge them.
+    """Print messages of a queue as they arrive, one per line, and acknowledge them.
 
-    A message is acknowledged after it was printed: a process that is killed loses none.
+    A message is acknowledged after it was printed, so a killed process loses none.
     """
     request.check()
     consumer, output = consumer_for(request), OutputWriter(STDOUT)

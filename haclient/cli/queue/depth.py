@@ -1,4 +1,4 @@
-"""`haclient queue depth`: how many messages queues have, and what became of others."""
+"""`haclient queue depth`: the number of messages in queues, and counts of events."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def _query(request: _Request) -> ServerQueues:
             found = await query_queues(client)
             if found is None:
                 raise HAClientError(
-                    "this server does not tell the depth of its queues, as the reference broker of "
-                    "haclient does; `haclient queue browse` prints the messages of any"
+                    "this server has no statistics of its queues, as the reference broker of "
+                    "haclient has; `haclient queue browse` prints the messages of any queue"
                 )
             return found if request.name is None else found.select(request.name)
     raise TimedOut(f"the query of the queues took longer than {limit_s:g} s")
@@ -82,7 +82,6 @@ async def _work(request: _Request) -> int:
 def depth(request: _Request) -> int:
     """Print how many messages a queue has, or each queue of the server.
 
-    The counts of what was delivered, acknowledged and expired are those since the broker was
-    started.
+    The counts of deliveries, acknowledgements and expirations begin when the broker is started.
     """
     return run_until_signal(partial(_work, request))

@@ -5,8 +5,8 @@ moment loses no message. A copy whose original was not acknowledged in time is t
 original, which is copied again by the next run. Copies keep the correlation id. A signal lets the
 copies that were begun be finished and acknowledged.
 
-Of a queue with `at-most-once` a message is gone when it is delivered, so that a kill would lose it:
-such a queue is refused if the server publishes its semantics.
+A queue with `at-most-once` removes a message when it delivers it, so a kill would lose the message.
+Such a queue is refused if the server publishes its semantics.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_route(source: QueueStatistics, target: str, queues: ServerQueues) -> None:
-    """Check that messages can be moved from a queue without losing them, and come to an end.
+    """Check that messages can be moved from a queue without losing them, and that the move ends.
 
     Raises:
-        HAClientError: The queue delivers at most once; or what is published to the target comes
-            to the queue again.
+        HAClientError: The queue delivers at most once; or messages that are published to the
+            target return to the queue.
     """
     if source.semantics == "at-most-once":
         raise HAClientError(
-            f"{source.name!r} delivers at most once, so a message is gone when it is delivered, "
+            f"{source.name!r} delivers at most once, so a message is removed when it is delivered, "
             "and a kill would lose it: consume it, and publish what is printed"
         )
     other = queues.find(target)
@@ -104,13 +104,13 @@ def check_route(source: QueueStatistics, target: str, queues: ServerQueues) -> N
         if topic in source.topics or any(matcher.matches(topic) for matcher in own):
             where = "" if other is None else f", a queue over {topic!r},"
             raise HAClientError(
-                f"what is published to {target!r}{where} comes to {source.name!r} again: "
-                "there would be no end"
+                f"what is published to {target!r}{where} returns to {source.name!r}: "
+                "the move would never end"
             )
 
 
 async def _check(request: _Request, client: HAClient) -> None:
-    """Check source and target where the server tells about them."""
+    """Check source and target, if the server has statistics of its queues."""
     queues = await query_queues(client)
     if queues is None:
         return
@@ -122,7 +122,7 @@ async def _check(request: _Request, client: HAClient) -> None:
 
 
 async def _check_logged(client: HAClient, topic: str) -> None:
-    """Check that the target is in the transaction log: elsewhere a copy is with nobody.
+    """Check that the target is in the transaction log, or copies could be lost.
 
     Raises:
         HAClientError: It is not.
@@ -133,8 +133,8 @@ async def _check_logged(client: HAClient, topic: str) -> None:
     unlogged = msgspec.json.decode(answers[0], type=dict[str, object]).get("unlogged_topics")
     if unlogged:
         raise HAClientError(
-            f"the server keeps no log of {topic!r}: a copy would be lost unless somebody had "
-            "subscribed to it"
+            f"the server does not log {topic!r}: copies would reach current subscribers only, and "
+            "could be lost"
         )
 
 
@@ -217,7 +217,7 @@ async def _work(request: _Request, consumer: BoundedConsumer) -> int:
     print_report(summary, summary.as_text(), as_json=request.as_json, aside=True)
     if request.count is None or consumer.is_complete:
         return ExitCode.OK
-    raise TimedOut(f"{consumer.consumed} of {request.count} messages were there to move")
+    raise TimedOut(f"{consumer.consumed} of {request.count} messages were in the queue")
 
 
 @click.command()
@@ -239,8 +239,8 @@ async def _work(request: _Request, consumer: BoundedConsumer) -> int:
 def move(request: _Request) -> int:
     """Move the messages of a queue to another queue or topic, until there are no more.
 
-    A message is acknowledged when its copy is persisted: a kill at any moment loses none, and may
-    leave a copy beside its original.
+    A message is acknowledged when its copy is persisted. So a kill loses none, and may leave some
+    in both places.
     """
     request.check()
     consumer = BoundedConsumer(

@@ -1,8 +1,8 @@
-"""What a server tells about its queues.
+"""The statistics of a server's queues.
 
 The reference broker answers queries on its own topic `/HACLIENT/queues`, which other servers do not
-have. Commands use it to name mistakes exactly (no such queue, not with these semantics); without it
-they go by what the server answers to the command itself.
+have. Commands use it to name mistakes exactly (no such queue, not with these semantics). Without it
+they depend on the server's answer to the command itself.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _NAMED: Final = 10
 
 
 class QueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue. Counts of what has happened are those since the broker was started.
+    """The statistics of one queue. Counts of events begin when the broker is started.
 
     Attributes:
         name: Its name.
         topics: Its underlying topics, which may be regular expressions.
         semantics: `at-least-once` or `at-most-once`.
-        depth: Its messages.
-        available: Those that no consumer has.
-        leased: Those that a consumer has and has not acknowledged.
-        consumers: Its subscriptions.
+        depth: How many messages it has.
+        available: How many of them no consumer has.
+        leased: How many of them a consumer has and has not acknowledged.
+        consumers: How many subscriptions it has.
         oldest_bookmark: The bookmark of its oldest message; empty if there is none.
         oldest_us: When that was logged, in microseconds since 1970.
-        delivered: Deliveries.
-        redelivered: Those that were not the first of their message.
-        acknowledged: Messages that were acknowledged.
+        delivered: How many deliveries there were.
+        redelivered: How many of them were not the first of their message.
+        acknowledged: How many messages were acknowledged.
         cancelled: How often a message was given back.
-        expired: Messages that have left the queue unprocessed, by reason.
-        lease_s: How long a lease lasts; `None` for ever.
+        expired: How many messages have left the queue unprocessed, by reason.
+        lease_s: How many seconds a lease lasts; `None` for no limit.
         max_per_subscription_backlog: How many messages one consumer may have.
     """
 
@@ -106,7 +106,7 @@ class ServerQueues:
 
 
 async def query_queues(client: Client) -> ServerQueues | None:
-    """The queues of the server; `None` if the server does not tell them.
+    """Query the queues of the server; `None` if it has no such statistics.
 
     Args:
         client: It has logged on.
@@ -127,10 +127,10 @@ async def query_queues(client: Client) -> ServerQueues | None:
 
 
 async def find_queue(client: Client, name: str) -> QueueStatistics | None:
-    """The statistics of a queue; `None` if the server does not tell them.
+    """Query the statistics of a queue; `None` if the server has none.
 
     Raises:
-        HAClientError: The server tells its queues, and this is none of them.
+        HAClientError: The server has statistics, but no queue of this name.
     """
     queues = await query_queues(client)
     return None if queues is None else queues.select(name).find(name)

@@ -1,9 +1,9 @@
 """Effectively-once processing of queues: the message's id in the user's own transaction.
 
-A queue delivers a message again when its consumer was killed between the effect and the
+A queue redelivers a message when its consumer was killed between the effect and the
 acknowledgement, or when the lease ended too early. A program that writes its results into a
-database notes there, in the same transaction, which message they came from. Whoever gets the
-message again sees that it has had its effect, and only acknowledges it::
+database also records in the same transaction which message they came from. The consumer that gets
+the message again finds that record, and only acknowledges the message::
 
     connection = sqlite3.connect("results.db")
     ledger = ProcessedMessages(connection)
@@ -22,11 +22,11 @@ All consumers of a queue use one table, `haclient_processed`, in one database; t
 client does not matter. When two of them work on one message at the same time, the second `record`
 raises, and its transaction is rolled back.
 
-**Pruning:** a row is needed until its message can come no more, which is until its acknowledgement
-has reached the server. Nobody can know that when a consumer was killed, so rows are kept for a time
-(`keep_s`) that is longer than any outage of server or consumers, and then deleted, from time to
-time, in the transaction of a `record`. So the table has at most the rows of that time, and of the
-last `PRUNE_EVERY` messages of each consumer. A message that comes again after that time has its
+**Pruning:** a row is needed until its message cannot be redelivered, which is until its
+acknowledgement has reached the server. That is unknown when a consumer was killed, so rows are kept
+for a time (`keep_s`) that is longer than any outage of server or consumers. Now and then a `record`
+deletes older rows, in its transaction. So the table has at most the rows of that time, and of the
+last `PRUNE_EVERY` messages of each consumer. A message that is redelivered after that time has its
 effect again.
 """
 
@@ -79,14 +79,14 @@ def _now_us() -> int:
 
 
 class ProcessedMessages:
-    """Which messages of queues have had their effect, in the user's own database.
+    """Records which messages of queues have had their effect, in the user's own database.
 
     Args:
         connection: A DB-API connection: the one that writes the results, or another one to the same
             database if the methods get that one. It must not commit by itself.
         placeholder: How the driver marks a parameter: `?` (sqlite3) or `%s` (psycopg).
         create_table: Create the table if it is missing, and commit.
-        keep_s: Seconds for which a message is remembered; see the module.
+        keep_s: Seconds after which the record of a message may be deleted; see the module.
         clock_us: Tells microseconds since 1970.
 
     Raises:
@@ -155,8 +155,8 @@ class ProcessedMessages:
         if not self._count(connection, _RECORD, *_key(message), now_us):
             raise StoreError(
                 f"the message {message.bookmark} of the queue {message.topic!r} was processed "
-                "already, by this or another consumer: roll the transaction back; when the message "
-                "comes again, is_new says so"
+                "already, by this or another consumer: roll the transaction back; is_new is false "
+                "when the message is redelivered"
             )
         self._recorded += 1
         if self._recorded >= PRUNE_EVERY:

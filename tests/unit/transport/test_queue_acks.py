@@ -316,7 +316,7 @@ async def test_a_message_that_waits_longer_than_its_lease_is_not_handed_out(
     await trio.sleep(1)
     found = [m.bookmark for m in (first, second, third, fourth) if is_deliverable(m)]
     assert found == ["7|2|", "7|4|"]
-    assert caplog.text.count("wait here until their leases are over") == 1
+    assert caplog.text.count("wait in this client until their leases end") == 1
     world.consumer.granted("max_backlog=9")
     assert is_deliverable(first), "times of day may differ: nobody can tell"
 

@@ -35,7 +35,7 @@ def test_some_messages_are_moved(queue: QueueCommands) -> None:
     code, [told], err = queue("move", "partly", "elsewhere", "-n", "9")
     assert code == 3
     assert told.startswith("moved 4 messages")
-    assert err == "haclient: error: 4 of 9 messages were there to move\n"
+    assert err == "haclient: error: 4 of 9 messages were in the queue\n"
 
 
 @pytest.mark.row("CLI9")
@@ -43,10 +43,10 @@ def test_some_messages_are_moved(queue: QueueCommands) -> None:
     ("words", "code", "told"),
     [
         (("source", "source"), 2, "'source' is both the source and the target"),
-        (("other", "source.two"), 1, "comes to 'other' again"),
-        (("other", "third"), 1, "'third', a queue over 'source.two', comes to 'other' again"),
+        (("other", "source.two"), 1, "returns to 'other'"),
+        (("other", "third"), 1, "'third', a queue over 'source.two', returns to 'other'"),
         (("once", "copies"), 1, "'once' delivers at most once"),
-        (("source", "unlogged"), 1, "keeps no log of 'unlogged'"),
+        (("source", "unlogged"), 1, "does not log 'unlogged'"),
     ],
 )
 def test_a_move_that_would_lose_messages_or_never_end_is_refused(
