@@ -591,9 +591,9 @@ class Subscriber:
         if command.topic in self._queues or "max_backlog" in request.options:
             self._warned_of_replay.add(command.topic)
             _logger.warning(
-                "subscription %s with a bookmark on the queue %s replays its underlying topic: "
-                "messages have no leases, and ack() does nothing; use queue_subscribe to consume "
-                "the queue",
+                "subscription %s on %s has a bookmark, so it replays the log and consumes no "
+                "queue: messages have no leases, and ack() does nothing; use queue_subscribe to "
+                "consume a queue",
                 request.sub_id,
                 command.topic,
             )

@@ -285,6 +285,12 @@ def parse_replicate_to(text: str) -> ReplicateTo:
             raise UsageError(f"--replicate-to: {mode!r} after the address is not sync or async")
 
 
+def _boolean(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ValueError(text)
+    return text == "true"
+
+
 _QUEUE_OPTIONS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "max_backlog": ("max_per_subscription_backlog", int),
     "queue_backlog": ("max_backlog", int),
@@ -299,6 +305,7 @@ _QUEUE_OPTIONS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "barrier": ("barrier", str),
     "dead_letter": ("dead_letter", str),
     "recovery_point": ("recovery_point", str),
+    "file_backed": ("file_backed", _boolean),
 }
 """The options of `--queue`: the attribute of `QueueTopic` that each sets, and its type."""
 
@@ -345,17 +352,20 @@ def _queue_options(text: str, parts: Sequence[str]) -> dict[str, object]:
     """
     values: dict[str, object] = {}
     for part in parts:
-        option, _, value = part.partition("=")
+        option, has_value, value = part.partition("=")
         if option not in _QUEUE_OPTIONS:
             known = ", ".join(_QUEUE_OPTIONS)
             raise UsageError(f"--queue {text}: unknown option {option!r}; the options: {known}")
+        attribute, kind = _QUEUE_OPTIONS[option]
+        if kind is _boolean and not has_value:
+            value = "true"
         if not value:
             raise UsageError(f"--queue {text}: {option}: wanted {option}=VALUE")
-        attribute, kind = _QUEUE_OPTIONS[option]
         if attribute in values:
             raise UsageError(f"--queue {text}: {option} is given twice")
         try:
             values[attribute] = kind(value)
         except ValueError as error:
-            raise UsageError(f"--queue {text}: {option}={value}: wanted a number") from error
+            wanted = "true or false" if kind is _boolean else "a number"
+            raise UsageError(f"--queue {text}: {option}={value}: wanted {wanted}") from error
     return values

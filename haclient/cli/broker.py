@@ -160,7 +160,7 @@ def broker() -> None:
     help="A message queue over a topic, by default the one with its name. Options: max_backlog "
     "(messages of one consumer), queue_backlog (of all), lease (seconds), semantics, delivery, "
     "leasing, max_deliveries, max_cancels, expiration (seconds), priority, barrier, dead_letter, "
-    "recovery_point. May be given several times.",
+    "recovery_point, file_backed. May be given several times.",
 )
 @click.option(
     "--replicate-to",

@@ -23,8 +23,6 @@ import trio
 
 from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.errors import (
-    AuthenticationError,
-    CommandError,
     DisconnectedError,
     HAClientError,
     PublishFailed,
@@ -34,16 +32,8 @@ from haclient.errors import (
 from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.session.acks import PendingCommand
 from haclient.session.connection_state import ConnectionState, ConnectionStatus, Heartbeat
-from haclient.session.logon import (
-    MAX_ROUNDS,
-    LoggedOn,
-    check_client_name,
-    logon_fields,
-    read_logon_ack,
-    refusal,
-)
+from haclient.session.logon import check_client_name
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
@@ -54,6 +44,7 @@ from haclient.transport.connection import Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.events import Events
 from haclient.transport.link import log_state
+from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
@@ -690,67 +681,6 @@ def _plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAC
     )
     error.__cause__ = reason
     return error
-
-
-# -- the logon exchange ------------------------------------------------------------
-
-
-async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
-    connection: Connection,
-    commander: Commander,
-    *,
-    client_name: str,
-    uri: Uri,
-    authenticator: Authenticator,
-    options: str,
-    correlation_id: str,
-    timeout: float,
-) -> LoggedOn:
-    """Log on, answering up to three requests for other credentials.
-
-    Raises:
-        AuthenticationError: The server refused user or password, or asked for others too often.
-        NameInUse: The client name belongs to a connection of another user.
-        DisconnectedError: Any other refusal, or the connection was lost.
-        TimedOut: The server did not answer in time.
-    """
-    user, given = uri.user, uri.password
-    password = await authenticator.authenticate(user, given)
-    for _ in range(MAX_ROUNDS):
-        fields = logon_fields(
-            commander.session.next_command_id(),
-            client_name,
-            message_type=uri.message_type,
-            user=user,
-            password=password,
-            options=",".join(filter(None, (options, "pretty" if uri.pretty else ""))),
-            correlation_id=correlation_id,
-        )
-        ack = await _exchange(connection, commander, fields, timeout=timeout)
-        if ack.status != "retry":
-            server = read_logon_ack(ack)
-            authenticator.completed(user, password, server.reason)
-            return server
-        user = ack.user_id or user
-        given = ack.password or given  # without `pw` the authenticator gets what it had before
-        password = await authenticator.retry(user, given)
-    raise AuthenticationError(f"the server asked for other credentials {MAX_ROUNDS} times")
-
-
-async def _exchange(
-    connection: Connection, commander: Commander, fields: Fields, *, timeout: float
-) -> Message:
-    if commander.connection is not connection:  # lost while the authenticator took its time
-        raise DisconnectedError("logon: the connection was lost before it was sent")
-    event = trio.Event()
-    frame = encode_frame(fields)
-    pending = PendingCommand(str(fields["cid"]), "logon", awaited="processed", wake=event.set)
-    try:
-        return await commander.confirm(
-            lambda: connection.writer.send_urgent(frame), pending, event, timeout=timeout
-        )
-    except CommandError as error:  # the server's refusal
-        raise refusal(error.reason) from error
 
 
 # -- before a client is left ----------------------------------------------------------

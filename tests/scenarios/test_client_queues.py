@@ -925,8 +925,8 @@ async def test_a_bookmark_on_a_queue_is_warned_about_once_where_it_can_be_known(
             await client.bookmark_subscribe(
                 topic, sub_id=sub_id, handler=print, bookmark=EPOCH, options=options
             )
-    warned = [r.getMessage() for r in caplog.records if "replays its underlying" in r.getMessage()]
-    assert [text.split(" with ")[0] for text in warned] == ["subscription b1", "subscription b3"]
+    warned = [r.getMessage() for r in caplog.records if "replays the log" in r.getMessage()]
+    assert [text.split(" on ")[0] for text in warned] == ["subscription b1", "subscription b3"]
 
 
 @pytest.mark.row("QC18")

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
-from haclient.errors import InvalidTopic
+from haclient.errors import InvalidOptions, InvalidTopic
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
@@ -219,7 +219,26 @@ async def test_a_bookmark_subscription_to_a_queue_is_a_replay(
                 assert (number_of(message), message.topic) == (number, "orders")
                 message.ack()
         assert await browsed(client) == [1, 2]
-    assert "replays its underlying topic" in caplog.text
+    assert "replays the log and consumes no queue" in caplog.text
+
+
+@pytest.mark.row("QC16")
+@pytest.mark.parametrize(
+    ("topic", "why"),
+    [
+        ("work", "with a bookmark a subscription to a queue replays its topic and has no backlog"),
+        ("orders", "'orders' is no queue"),
+    ],
+)
+async def test_the_broker_logs_why_a_replay_with_a_backlog_is_refused(
+    caplog: pytest.LogCaptureFixture, topic: str, why: str
+) -> None:
+    async with instances("east", config=CONFIG) as (broker,), publisher(broker) as client:
+        stream = client.bookmark_stream(topic, sub_id="b", bookmark=EPOCH, options="max_backlog=5")
+        with pytest.raises(InvalidOptions):
+            await stream.open()
+    assert f"refused: invalid options: max_backlog: {why}" in caplog.text
+    assert f"subscription b on {topic} has a bookmark" in caplog.text
 
 
 @pytest.mark.row("QC16")

@@ -54,7 +54,12 @@ class Subscribing:
             self._consume(connection, request, sub_id, queues)
             return
         if options.max_backlog is not None:
-            raise Refused(Reason.INVALID_OPTIONS, f"max_backlog: {message.topic!r} is no queue")
+            why = (
+                "with a bookmark a subscription to a queue replays its topic and has no backlog"
+                if queues
+                else f"{message.topic!r} is no queue"
+            )
+            raise Refused(Reason.INVALID_OPTIONS, f"max_backlog: {why}")
         if queues:
             request = replace(request, matcher=_underlying(request.matcher, queues))
         keeps_place = isinstance(replaced, BookmarkSubscription) and not message.bookmark

@@ -152,6 +152,8 @@ def test_a_queue_on_the_command_line_is_a_name_a_topic_and_options() -> None:
     )
     assert parse_queue("work,semantics=at-most-once").semantics == "at-most-once"
     assert parse_queue("work,priority=/p").priority == "/p"
+    for option, wanted in (("", True), ("=true", True), ("=false", False)):
+        assert parse_queue(f"work,file_backed{option}").file_backed is wanted
     assert parse_queue("work,barrier=/stop = 1").barrier == "/stop = 1"
 
 
@@ -171,6 +173,9 @@ def test_a_queue_on_the_command_line_is_a_name_a_topic_and_options() -> None:
         ("work,max_per_subscription_backlog=5", "unknown option 'max_per_subscription_backlog'"),
         ("work,lease=5,lease=6", "lease is given twice"),
         ("work,lease=soon", "lease=soon: wanted a number"),
+        ("work,file_backed=", "file_backed: wanted file_backed=VALUE"),
+        ("work,file_backed=yes", "file_backed=yes: wanted true or false"),
+        ("work,file_backed,file_backed=true", "file_backed is given twice"),
         ("work,lease=0", "queue 'work': lease=0.0: wanted more than 0 seconds"),
         ("work,lease=nan", "wanted more than 0 seconds"),
         ("work,lease=inf", "wanted more than 0 seconds"),
