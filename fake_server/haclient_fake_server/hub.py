@@ -72,7 +72,7 @@ class BrokerFiles(NamedTuple):
 
 
 SNAPSHOT_INTERVAL_S: Final = 60.0
-"""How often file-backed queues are written: that much of the log is read after a kill."""
+"""How often file-backed queues are written: a start after a kill reads that much of the log."""
 
 NO_FILES: Final = BrokerFiles()
 
@@ -104,7 +104,7 @@ class Hub:
         self._snapshot_files = files.queue_snapshots
         self._new_queue_points: tuple[QueuePoint, ...] = ()
         self._queue_points_changed = trio.Event()
-        # The engine has gone on, and the journal may lack what it did.
+        # A write has failed or is running: the journal may lack what the engine has done.
         self._is_unwritten = False
         self._journal = journal
         self._files = journal if isinstance(journal, JournalFiles) else None
@@ -133,7 +133,7 @@ class Hub:
             files.queue_points.write(self._engine.queue_points)
 
     def close(self) -> None:
-        """Write what is otherwise written now and then; no other method is called after it.
+        """Write the files that are otherwise written periodically; the last call.
 
         Raises:
             StoreError: The disk failed.
@@ -259,7 +259,7 @@ class Hub:
             await trio.to_thread.run_sync(self._queue_point_file.write, self._new_queue_points)
 
     async def keep_queue_snapshots(self) -> None:
-        """Write what file-backed queues hold, now and then in a thread; never returns.
+        """Write the state of file-backed queues periodically, in a thread; never returns.
 
         Raises:
             StoreError: The disk failed.
@@ -312,7 +312,7 @@ class Hub:
             self._write_progress(effects.progress)
         if effects.guards is not None and self._guard_file is not None:
             self._guard_file.write(effects.guards)
-        # Connections that end after a failed write have effects, too, which make nothing good.
+        # Connections that end after a failed write have effects too, which repair nothing.
         self._is_unwritten = was_unwritten
         if effects.queue_points is not None and not was_unwritten:
             self._new_queue_points = effects.queue_points

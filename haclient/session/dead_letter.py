@@ -1,8 +1,8 @@
 """Dead letters: copies of queue messages that no handler could process, with their context. Pure.
 
-The copy has the body of the message. What is known about it goes into the correlation id, which may
-have the characters of the Base64 alphabet only: a JSON object, encoded in Base64. The reference
-broker, which sends messages to dead letter topics too, writes the JSON object itself.
+The copy has the body of the message. Its correlation id has the context: a JSON object, encoded in
+Base64, since a correlation id may have only the characters of that alphabet. The reference broker,
+which also sends messages to dead letter topics, writes the JSON object without encoding it.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class DeadLetter:
 
     @staticmethod
     def context(message: Message) -> dict[str, object]:
-        """What is known about a dead letter.
+        """Read the context of a dead letter.
 
         Args:
             message: A message of a dead letter topic, from this package or the reference broker.
 
         Returns:
-            At least `queue`, `reason` and `bookmark`; `correlation_id` is the original one.
+            At least `queue`, `reason` and `bookmark`; `correlation_id` is that of the message.
 
         Raises:
             UsageError: It has no such context.

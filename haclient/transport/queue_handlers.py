@@ -1,17 +1,17 @@
-"""Calls a handler with the messages of a queue, and acknowledges them by what it does.
+"""Calls a handler with the messages of a queue, and acknowledges those that it has processed.
 
-A message whose handler returned is acknowledged; one whose handler raised never is. What happens to
-it instead is a policy: it is given back after a delay that grows with its failures, removed as
+A message whose handler returned is acknowledged; one whose handler raised never is. A policy
+decides what happens to it: it is given back after a delay that grows with its failures, removed as
 expired, or copied to a dead letter topic.
 
 **Workers.** One worker calls the handler for one message after the other. Several share the
-messages; with a key, those of equal keys are handled in order and one at a time. A redelivered
-message comes after others of its key: the queue has no other order for it. No more messages wait
-for a worker than the backlog has room for.
+messages; with a key, messages of equal keys are handled in order and one at a time. A redelivered
+message is handled after later ones of its key that have arrived before it. No more messages wait
+for a worker than the backlog allows.
 
-**Leases.** A message whose connection was lost, or whose subscription has ended, is not handed to
-the handler any more, since it comes again. On demand a handler is cancelled when its lease ends, or
-the lease is extended while it works, by one task for all messages.
+**Leases.** A message whose connection was lost, or whose subscription has ended, is not passed to
+the handler, since the server redelivers it. On request a handler is cancelled when its lease ends,
+or one task extends the leases of all messages whose handlers are at work.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PublishDeadLetter: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]
 """Publishes to a topic a body with a correlation id, and waits until that is persisted."""
 
 DEFAULT_MAX_BACKLOG: Final = 10
-"""How many messages may be with a consumer unacknowledged, unless it says otherwise."""
+"""How many unacknowledged messages a consumer asks for by default."""
 
 _WORDS: Final = frozenset({"raise", "cancel", "expire", "continue", "discard"})
 _EXPIRES: Final = frozenset({"expire", "discard"})
@@ -56,22 +56,25 @@ _logger = logging.getLogger(__name__)
 
 
 class QueueHandlerOptions(TypedDict, total=False):
-    """Keyword arguments of `queue_subscribe` that say how messages are handled.
+    """Keyword arguments of `queue_subscribe` about the handling of messages.
 
     Attributes:
-        max_backlog: How many messages may be with this consumer unacknowledged, 10 by default; the
+        max_backlog: How many unacknowledged messages this consumer may have, 10 by default; the
             server may grant less.
         auto_ack: Whether a message is acknowledged when the handler has returned, which is the
             default; else call `message.ack()`.
         on_handler_error: What happens to a message whose handler raised; `"cancel"` by default. See
             `queue_subscribe`.
-        expire_after: A message that has failed so often here is expired instead of cancelled.
+        expire_after: After so many failures in this subscription a message is expired instead of
+            cancelled; `None`, the default, for no limit. Other consumers count their own failures:
+            the limit for all is `max_deliveries` of the queue.
         workers: How many handlers run at the same time, 1 by default; `max_backlog` should be
             larger.
-        key: A function of a message: those with equal keys are handled in order, one at a time.
+        key: With several workers, a function of a message: messages with equal keys are handled in
+            order, one at a time.
         cancel_at_lease_end: Whether a handler is cancelled when the lease of its message ends.
-        extend_lease: Seconds by which the lease of a message is extended, again and again while
-            its handler runs.
+        extend_lease: While a handler runs, the lease of its message is extended by so many seconds,
+            each time that half of it is over; `None`, the default, to extend none.
     """
 
     max_backlog: int
@@ -334,7 +337,7 @@ class QueueWorkers:
         return not scope.cancelled_caught
 
     def _lease_ended(self, message: Message) -> None:
-        """The lease of a message has ended before its handler: the server delivers it again."""
+        """The lease of a message has ended before its handler: the server redelivers it."""
         message.lease = None
         _logger.warning(
             "the lease of message %s of the queue %s ended before it was processed: it comes "

@@ -208,7 +208,7 @@ class RouteTable:
         return route
 
     def redirect(self, name: str, topic: str) -> None:
-        """Publishes to a name, that of a queue, go to a topic."""
+        """Send publishes to the name of a queue to a topic."""
         self.targets[name] = self.route(topic)
 
     def plan(self, route: Route) -> Plan:

@@ -66,13 +66,14 @@ class QueueTopic:
             are not one literal topic; empty to refuse it.
         semantics: Whether a delivery leases the message, or removes it.
         lease_s: How long a consumer may have a message, in seconds; `None` for ever.
-        max_backlog: How many messages all consumers may have; `None` for no limit.
-        max_per_subscription_backlog: How many messages one consumer may have.
+        max_backlog: How many unacknowledged messages all consumers together may have; `None` for
+            no limit.
+        max_per_subscription_backlog: How many unacknowledged messages one consumer may have.
         delivery: Which consumer gets the next message (see `engine.queues.roster`); empty for
             `proportional`, or `round-robin` with at-most-once, which has no other.
-        leasing: Who may acknowledge a message that is leased: with `sublet` everyone, with
-            `strict` only the connection that has it.
-        max_deliveries: After so many deliveries a message that returns has expired; 0 for no limit.
+        leasing: Which connections may acknowledge a leased message: with `sublet` all, with
+            `strict` only the one that has it.
+        max_deliveries: After so many deliveries a message that returns expires; 0 for no limit.
         max_cancels: How often a message may be cancelled; 0 for no limit.
         max_cancels_rule: Whether it expires when the count is `above` that number or `at` it.
         expiration_s: How long a message may wait, in seconds; `None` for ever.
@@ -80,13 +81,14 @@ class QueueTopic:
             else the queue's; with `queue` the queue's; with `latest` the later of the two, with
             `earliest` the earlier.
         priority: An expression; the message with the highest value is delivered first.
-        barrier: A filter; a message that matches waits for all before it, and all after it wait.
+        barrier: A filter; a message that matches is delivered to all consumers when all earlier
+            messages are done, and later messages wait for it.
         recovery_point: Where a new queue begins in the log: `epoch`, `now`, or a bookmark or
             timestamp as on the wire.
         dead_letter: A topic, or another queue, that gets a copy of every message that expires;
             empty for none.
-        file_backed: Keep what the queue holds in a file next to the journal, so that a broker that
-            starts reads only what the log has after it. The file is a cache of the log.
+        file_backed: Keep the state of the queue in a file next to the journal, so that a broker
+            that starts reads only what follows in the log. The file is a cache.
 
     Raises:
         UsageError: A value is wrong, or two of them contradict each other.
@@ -344,7 +346,7 @@ def check_queues(
 
 
 def _check_circles(queues: tuple[QueueTopic, ...], targets: Mapping[tuple[str, str], str]) -> None:
-    """No dead letter may come back to its queue as one of others: it would go round for ever."""
+    """Refuse dead letters that return to their queue by way of others: they would circulate."""
     for begin in queues:
         reached: dict[str, None] = {}
         waiting = [begin]
@@ -359,7 +361,7 @@ def _check_circles(queues: tuple[QueueTopic, ...], targets: Mapping[tuple[str, s
                     waiting.append(fed)
         if begin.name in reached:
             raise UsageError(
-                f"queue {begin.name!r}: its dead letters come back to it, by way of "
+                f"queue {begin.name!r}: its dead letters return to it by way of "
                 f"{', '.join(map(repr, reached))}: have one of them use a topic without a queue"
             )
 

@@ -1,15 +1,15 @@
 """The file of the queues' recovery points, `queues.ack`, next to the journal: JSON, replaced whole.
 
-A broker that starts reads the log from the oldest of these points on, and not from its beginning.
-The file is synced when the broker starts, so that a queue that begins "now" keeps its beginning;
-after that about once a second while messages leave queues, and when the broker is closed. So it is
-usually a little behind the log, and then a start reads more than it has to.
+A broker that starts reads the log from the oldest of these points on, not from its beginning. The
+file is synced when the broker starts, so that a queue that begins "now" keeps its beginning; after
+that about once a second while messages leave queues, and when the broker is closed. So it is
+usually a little behind the log, and a start reads somewhat more than necessary.
 
-The points are positions, and positions belong to a log. So the file names the log's youngest start
-of the time at which it was written. A start that the log does not have belongs to another log,
-whose points mean nothing. A later start below a point shows that a loss of power has taken the end
-of the log: all that the log still had there had left the queue, and what has those positions now
-has not. So the point is moved back to that start.
+A position is valid in one log only. So the file names the youngest start of the log when it was
+written. If the log does not have that start, the points are of another log and are ignored. A later
+start below a point shows that a loss of power has removed the end of the log: the messages that had
+these positions had left the queue, but those that have them now have not. So the point is moved
+back to that start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class QueuePointFile:
-    """The file, whose content is read once and written now and then.
+    """The file; it is read once, and rewritten while the broker runs.
 
     Args:
         directory: The journal's directory, whose lock also protects this file.
@@ -42,7 +42,7 @@ class QueuePointFile:
             broker.
 
     Attributes:
-        points: What it holds, as far as it is true of this log.
+        points: The points in it that are valid for this log.
 
     Raises:
         StoreCorrupt: The file is damaged.
@@ -62,8 +62,7 @@ class QueuePointFile:
         """Replace the content, and sync it; may run in a thread, one call at a time.
 
         Args:
-            points: What the file holds from now on. All that they say was written to the journal
-                before.
+            points: The new content. The journal already has the removals that they cover.
 
         Raises:
             StoreError: The disk failed.
@@ -80,7 +79,7 @@ class QueuePointFile:
     def _valid(
         self, points: Sequence[QueuePoint], start_id: int, log_starts: Sequence[LogStart]
     ) -> tuple[QueuePoint, ...]:
-        """The points that are true of the log, moved back where its end was lost."""
+        """The points that are valid for the log, moved back where its end was lost."""
         known = [start.id for start in log_starts]
         if start_id not in known:
             _log.warning(

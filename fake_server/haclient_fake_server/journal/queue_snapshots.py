@@ -1,12 +1,13 @@
-"""The files of file-backed queues, next to the journal: a cache of what the log says of each.
+"""The files of file-backed queues, next to the journal: snapshots of their state.
 
-A file has what a queue holds at one place of the log. A broker that starts reads the log from there
-on, which is less than from the oldest message that the queue holds. A file is written whole, now
-and then and when the broker is closed. It is never needed: one that is damaged, of another version,
-or of another log is ignored, and written again.
+A file has the state of a queue at one place of the log. A broker that starts reads the log from
+there on, which is less than from the oldest message of the queue. A file is written whole, every
+minute and when the broker is closed. It is a cache: one that is damaged, of another version, or of
+another log is ignored and written again.
 
-A file names its log by the youngest start and by the header of the last block before its place,
-with the checksums in it. A log that was cut before that place and went on has another block there.
+A file identifies its log by the youngest start, and by the header of the last block before its
+place with the checksums in it. A log that lost its end and was then continued has another block
+there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def snapshot_name(name: str, message_type: str) -> str:
 
 
 class PreparedSnapshots(NamedTuple):
-    """Snapshots, and how the log is known again.
+    """Snapshots, and what identifies their log.
 
     Attributes:
         snapshots: The snapshots, all at the end of the log.
@@ -73,7 +74,7 @@ class QueueSnapshotFiles:
         queues: Name and message type of each file-backed queue; the files of others are removed.
 
     Attributes:
-        snapshots: Those that are true of the log.
+        snapshots: Those that are valid for the log.
 
     Raises:
         StoreError: The disk failed.
@@ -106,10 +107,10 @@ class QueueSnapshotFiles:
         return self._written != Cursor(live.number, live.end)
 
     def prepare(self, snapshots: Iterable[QueueSnapshot]) -> PreparedSnapshots:
-        """What `write` needs; for the thread of the event loop, while nothing is appended.
+        """Prepare a call of `write`, on the thread of the event loop, while nothing is appended.
 
         Args:
-            snapshots: What the queues hold at the end of the log.
+            snapshots: The state of the queues at the end of the log.
         """
         journal = self._journal
         block = journal.last_block
@@ -131,7 +132,7 @@ class QueueSnapshotFiles:
             self._disk.replace(path, _encode(each, prepared))
 
     def _load(self, path: Path) -> QueueSnapshot | None:
-        """A snapshot, if there is one that is true of this log."""
+        """A snapshot, if there is one that is valid for this log."""
         if not self._disk.exists(path):
             return None
         file = self._disk.open(path, writable=False)

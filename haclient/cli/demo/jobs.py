@@ -170,7 +170,7 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether every job was done, and none came again without a reason."""
+        """Whether every job was done, and none was redelivered without a reason."""
         return not (self.lost or self.left or self.duplicated)
 
     def as_text(self) -> str:

@@ -1,7 +1,7 @@
 """The main loop of `haclient demo --queue`: workers and the broker are killed, every job is done.
 
 One broker has a queue; a publisher fills it, and workers take jobs from it. When enough jobs are
-done, a worker that chance has chosen is killed and another one is started; twice it is the broker.
+done, a random worker is killed and another one is started; twice it is the broker.
 The next kill waits for recovery. At the end every job must have been done and the queue be empty.
 """
 
@@ -58,7 +58,7 @@ KILLS: Final = WORKER_KILLS + BROKER_KILLS
 DEFAULT_JOBS: Final = 20_000
 
 _LEASE_S: Final = 300.0
-"""Longer than a run: then only kills are reasons for which a job comes again."""
+"""Longer than a run, so that only kills are reasons for a redelivery."""
 
 _MARKS_PER_JOB: Final = 6
 """Steps that one worker may write for each job of the run: twice three, for repetitions."""

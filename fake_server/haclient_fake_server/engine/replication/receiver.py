@@ -21,8 +21,8 @@ that is not logged. The mark is noted like such a message here: otherwise the pu
 fails over, would find that this instance lacks what was acknowledged. A mark that is not above the
 highest sequence says nothing new, and no log lacks it.
 
-Removals from queues stay on their instance: senders leave out all records without a position, and
-one that came all the same is skipped.
+A removal from a queue removes the message from the queue of the same name here. If there is no such
+queue, or the message has left it, nothing happens.
 
 A topic that is not logged here, or an instance of this one's name, ends the connection with a
 reason: to acknowledge such records would be wrong.

@@ -194,7 +194,7 @@ def test_a_queue_begins_at_a_place_in_the_log(point: str) -> None:
                     QueueTopic(name="over-c", topics=("^c$",), dead_letter="a"),
                 )
             },
-            "its dead letters come back to it, by way of 'b', 'over-c', 'a'",
+            "its dead letters return to it by way of 'b', 'over-c', 'a'",
         ),
     ],
 )
