@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from haclient_fake_server.engine.settings import QueueTopic
 from support.queue_model import FILTERS
-from support.queue_pair import QueuePair
+from support.queue_pair import Job, QueuePair
 
 SHORT = 100
 STEPS = 50
@@ -107,12 +107,11 @@ class Queues(RuleBasedStateMachine):
         expiration_s=st.sampled_from([None, None, 0, 2, 6]),
     )
     def publish(self, *, n: int, p: int, barrier: bool, expiration_s: int | None) -> None:
-        self.pair.publish(n=n, p=p, barrier=barrier, expiration_s=expiration_s)
+        self.pair.publish(Job(n, p, barrier, expiration_s))
 
     @rule(values=st.lists(st.integers(0, 3), min_size=2, max_size=6))
     def publish_some(self, values: list[int]) -> None:
-        for value in values:
-            self.pair.publish(n=value % 3, p=value)
+        self.pair.publish(*(Job(value % 3, value) for value in values))
 
     @precondition(lambda self: self.pair.consumers)
     @rule(
@@ -136,7 +135,7 @@ class Queues(RuleBasedStateMachine):
         self.pair.acknowledge(self.worker(at), self.queue(at), content=content, option=option)
 
     @precondition(lambda self: self.pair.consumers)
-    @rule(at=which, pick=which, seconds=st.sampled_from([1, 3, 30]))
+    @rule(at=which, pick=which, seconds=st.sampled_from([1, 3, 6, 30]))
     def extend(self, at: int, pick: int, seconds: int) -> None:
         queue = self.queue(at)
         outstanding = self.pair.models[queue].outstanding
@@ -145,7 +144,7 @@ class Queues(RuleBasedStateMachine):
             number = self.worker(at, queue, bookmark if pick % 4 else "")
             self.pair.acknowledge(number, queue, bookmark, extension_s=seconds)
 
-    @rule(quarters=st.sampled_from([1, 2, 4, 5, 10, 20, 40]))
+    @rule(quarters=st.sampled_from([1, 2, 4, 5, 10, 20, 40, 160]))
     def wait(self, quarters: int) -> None:
         self.pair.advance(quarters / 4)
 
@@ -160,7 +159,7 @@ class Queues(RuleBasedStateMachine):
         queue = self.queue(at)
         known = self.pair.models[queue].outstanding or list(self.pair.bodies)
         if kind == "publish":
-            self.pair.publish(die=True)
+            self.pair.publish(Job(), die=True)
         elif kind == "acknowledge" and known and self.pair.consumers:
             self.pair.acknowledge(self.worker(at), queue, known[at % len(known)], die=True)
         elif kind == "old files":

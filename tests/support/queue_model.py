@@ -101,13 +101,18 @@ class QueueModel:
 
     # --- what happens
 
-    def publish(self, bookmark: str, fields: Fields, own_expiration_s: int | None) -> None:
+    def publish(self, *messages: tuple[str, Fields, int | None]) -> None:
+        """Messages arrive at once: bookmark, fields and own expiration of each."""
+        for message in messages:
+            self._enter(*message)
+        self._deliver()
+
+    def _enter(self, bookmark: str, fields: Fields, own_expiration_s: int | None) -> None:
         lifetime = self._lifetime_s(own_expiration_s)
         due = None if lifetime is None else self.now + round(lifetime * 1e6)
         barrier = self.rules.barrier != "" and FILTERS[self.rules.barrier](fields)
         assert bookmark not in self.gone
         self.messages.append(Queued(bookmark, fields, due, barrier))
-        self._deliver()
 
     def subscribe(self, connection: int, sub_id: str, asked: int | None, content: str) -> int:
         """The effective backlog."""

@@ -11,6 +11,7 @@ from collections import defaultdict
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import NamedTuple
 
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
@@ -40,6 +41,15 @@ REASONS = [
 
 PUBLISHER = "pubber"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Job(NamedTuple):
+    """A message, and how long it may wait."""
+
+    n: int = 0
+    p: int = 0
+    barrier: bool = False
+    expiration_s: int | None = None
 
 
 class QueuePair:
@@ -75,31 +85,29 @@ class QueuePair:
             model.disconnect(number)
         self.compare()
 
-    def publish(
-        self,
-        *,
-        n: int = 0,
-        p: int = 0,
-        barrier: bool = False,
-        expiration_s: int | None = None,
-        die: bool = False,
-    ) -> None:
-        """Publish to `orders`; with `die` the broker is killed before anything is written."""
-        sequence = next(self._sequences)
-        fields = {"id": sequence, "n": n, "p": p, "barrier": int(barrier)}
-        frame: dict[str, str | int] = {"c": "p", "t": "orders", "s": sequence}
-        if expiration_s is not None:
-            frame["e"] = expiration_s
-        body = json.dumps(fields).encode()
+    def publish(self, *jobs: Job, die: bool = False) -> None:
+        """Publish to `orders`, all at once; with `die` the broker is killed before it writes."""
+        frames: list[bytes] = []
+        bodies: dict[str, bytes] = {}
+        arrived: list[tuple[str, dict[str, int], int | None]] = []
+        for n, p, barrier, expiration_s in jobs:
+            sequence = next(self._sequences)
+            fields = {"id": sequence, "n": n, "p": p, "barrier": int(barrier)}
+            frame: dict[str, str | int] = {"c": "p", "t": "orders", "s": sequence}
+            if expiration_s is not None:
+                frame["e"] = expiration_s
+            bookmark = f"{publisher_id(PUBLISHER)}|{sequence}|"
+            bodies[bookmark] = body = json.dumps(fields).encode()
+            frames.append(encode_frame(frame, body))
+            arrived.append((bookmark, fields, expiration_s))
         if die:
-            self.world.die_before_writing(self._publisher, [encode_frame(frame, body)])
+            self.world.die_before_writing(self._publisher, frames)
             self._restarted()
             return
-        bookmark = f"{publisher_id(PUBLISHER)}|{sequence}|"
-        self.bodies[bookmark] = body
-        self._publisher.send(body, **frame)
+        self.bodies |= bodies
+        self._publisher.send_all(frames)
         for model in self.models.values():
-            model.publish(bookmark, fields, expiration_s)
+            model.publish(*arrived)
         self.compare()
 
     def subscribe(
