@@ -3,10 +3,10 @@
     python examples/queue_payments.py [--payments N] [--workers N] [--json]
 
 A broker with a queue, and some workers, are processes of this machine. Each payment is a message. A
-worker adds its amount to an account in a SQLite database, and notes in the same transaction which
+worker adds its amount to an account in a SQLite database, and records in the same transaction which
 message it was (`ProcessedMessages`). The queue delivers at least once: when a worker is killed
-(SIGKILL) between its transaction and the acknowledgement, the next one gets the message again. It
-sees that the payment was booked, and only acknowledges it.
+(SIGKILL) between its transaction and the acknowledgement, another one gets the message again. It
+finds that the payment was booked, and only acknowledges it.
 
 Workers are killed one after the other until everything is booked. Then every account must have
 exactly what was paid. The exit code is 0 only if it has.
@@ -88,7 +88,7 @@ async def worker(server: str, database: str, name: str) -> None:
     with closing(open_database(database)) as connection:
         booking = Booking(connection)
         async with HAClient(name, servers=[server]) as client:
-            # When `book` has returned, the message is acknowledged; when it raised, it comes again.
+            # When `book` has returned, the message is acknowledged; when it raised, redelivered.
             await client.queue_subscribe(QUEUE, handler=booking.book, max_backlog=BACKLOG)
             await trio.sleep_forever()
 

@@ -157,10 +157,13 @@ def broker() -> None:
     "queues",
     multiple=True,
     metavar="NAME[:TOPIC][,OPTION=VALUE]...",
-    help="A message queue over a topic, by default the one with its name. Options: max_backlog "
-    "(messages of one consumer), queue_backlog (of all), lease (seconds), semantics, delivery, "
-    "leasing, max_deliveries, max_cancels, expiration (seconds), priority, barrier, dead_letter, "
-    "recovery_point, file_backed. May be given several times.",
+    help="A message queue over a topic, by default the topic of its name, such as "
+    "jobs,max_backlog=10,lease=30. Options: max_backlog (unacknowledged messages of one consumer; "
+    "default: 1), queue_backlog (of all consumers), lease (seconds), semantics (at-least-once, "
+    "at-most-once), delivery (proportional, round-robin, fast), leasing (sublet, strict), "
+    "max_deliveries, max_cancels, expiration (seconds), priority (expression), barrier (filter), "
+    "dead_letter (topic), recovery_point (epoch, now, a bookmark or a time), file_backed. May be "
+    "given several times.",
 )
 @click.option(
     "--replicate-to",
