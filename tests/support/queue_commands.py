@@ -28,6 +28,8 @@ QUEUES = (
     "other:source.two,max_backlog=10",
     "third:source.two",
     "refused,max_backlog=10",
+    "doomed,max_backlog=10,dead_letter=dead",
+    "dead,max_backlog=10",
 )
 
 

@@ -2,8 +2,8 @@
 
 A message is copied, and acknowledged once the server has persisted the copy. So a kill at any
 moment loses no message. A copy whose original was not acknowledged in time is there, and so is the
-original, which is copied again by the next run. Copies keep the correlation id. A signal lets the
-copies that were begun be finished and acknowledged.
+original, which is copied again by the next run. Copies keep the correlation id, if need be as
+Base64. A signal lets the copies that were begun be finished and acknowledged.
 
 A queue with `at-most-once` removes a message when it delivers it, so a kill would lose the message.
 Such a queue is refused if the server publishes its semantics.
@@ -11,6 +11,7 @@ Such a queue is refused if the server publishes its semantics.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -34,8 +35,10 @@ from haclient.cli.output import print_report
 from haclient.cli.queue.bounded_consumer import BoundedConsumer, run_connected
 from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, query_queues
 from haclient.cli.termination import ExitCode, hidden_warnings, run_until_signal
-from haclient.errors import HAClientError, PublishFailed, TimedOut
+from haclient.client import Client
+from haclient.errors import HAClientError, PublishFailed, TimedOut, UsageError
 from haclient.ha import HAClient
+from haclient.protocol.codec import check_correlation_id
 from haclient.protocol.messages import Message
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.engine.patterns import TopicMatcher
@@ -109,19 +112,19 @@ def check_route(source: QueueStatistics, target: str, queues: ServerQueues) -> N
             )
 
 
-async def _check(request: _Request, client: HAClient) -> None:
+async def _check(client: Client, name: str, target: str) -> None:
     """Check source and target, if the server has statistics of its queues."""
     queues = await query_queues(client)
     if queues is None:
         return
-    source = queues.select(request.source).find(request.source)
+    source = queues.select(name).find(name)
     if source is not None:
-        check_route(source, request.target, queues)
-    if queues.find(request.target) is None:
-        await _check_logged(client, request.target)
+        check_route(source, target, queues)
+    if queues.find(target) is None:
+        await _check_logged(client, target)
 
 
-async def _check_logged(client: HAClient, topic: str) -> None:
+async def _check_logged(client: Client, topic: str) -> None:
     """Check that the target is in the transaction log, or copies could be lost.
 
     Raises:
@@ -138,6 +141,23 @@ async def _check_logged(client: HAClient, topic: str) -> None:
         )
 
 
+def publishable_correlation_id(correlation_id: str) -> str:
+    """The correlation id of a copy.
+
+    Args:
+        correlation_id: That of the original. A broker's dead letter has JSON there, which no
+            client may publish.
+
+    Returns:
+        The same, or its Base64 form, which `DeadLetter.context` reads too.
+    """
+    try:
+        check_correlation_id(correlation_id)
+    except UsageError:
+        return base64.b64encode(correlation_id.encode("utf-8", "surrogateescape")).decode("ascii")
+    return correlation_id
+
+
 class Mover:
     """Copies messages, and finishes each when its copy is persisted.
 
@@ -149,7 +169,7 @@ class Mover:
     """
 
     def __init__(
-        self, client: HAClient, consumer: BoundedConsumer, target: str, timeout_s: float
+        self, client: Client, consumer: BoundedConsumer, target: str, timeout_s: float
     ) -> None:
         self._client = client
         self._consumer = consumer
@@ -168,7 +188,9 @@ class Mover:
             copies = [
                 (
                     await client.publish(
-                        self._target, message.data, correlation_id=message.correlation_id
+                        self._target,
+                        message.data,
+                        correlation_id=publishable_correlation_id(message.correlation_id),
                     ),
                     message,
                 )
@@ -191,10 +213,23 @@ class Mover:
         self._consumer.finish(message)
 
 
-async def _move(request: _Request, consumer: BoundedConsumer, client: HAClient) -> None:
-    await _check(request, client)
-    mover = Mover(client, consumer, request.target, request.timeout or _PERSIST_S)
-    await consumer.consume(client, mover.move)
+async def move_messages(
+    client: Client, consumer: BoundedConsumer, target: str, *, timeout_s: float = _PERSIST_S
+) -> None:
+    """Move the messages that a consumer gets to a topic.
+
+    Args:
+        client: It has logged on, and has a publish store.
+        consumer: What consumes the messages.
+        target: The topic of the copies, or a queue.
+        timeout_s: How long the server may take to persist a batch of copies, in seconds.
+
+    Raises:
+        HAClientError: The messages would be lost, or return; or the server refused something.
+        TimedOut: The server was too slow; what was not persisted stays in the queue.
+    """
+    await _check(client, consumer.name, target)
+    await consumer.consume(client, Mover(client, consumer, target, timeout_s).move)
 
 
 async def _work(request: _Request, consumer: BoundedConsumer) -> int:
@@ -206,8 +241,13 @@ async def _work(request: _Request, consumer: BoundedConsumer) -> int:
         publish_store=MemoryPublishStore(),
     )
     began = trio.current_time()
+    timeout_s = request.timeout or _PERSIST_S
+
+    async def work(client: HAClient) -> None:
+        await move_messages(client, consumer, request.target, timeout_s=timeout_s)
+
     with hidden_warnings("haclient.transport.core", "publish %s was refused"):
-        await run_connected(connection, consumer, partial(_move, request, consumer))
+        await run_connected(connection, consumer, work)
     summary = Summary(
         source=request.source,
         target=request.target,

@@ -57,4 +57,4 @@ def test_a_topic_that_is_no_queue_is_named(queue: QueueCommands, words: tuple[st
     code, lines, err = queue(*words)
     assert (code, lines) == (1, [])
     assert err.startswith("haclient: error: 'people' is no queue: the server has 'browsed', ")
-    assert err.endswith(" and 4 more\n")
+    assert err.endswith(" and 6 more\n")

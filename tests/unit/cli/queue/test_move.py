@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
+from haclient.cli.queue.bounded_consumer import BoundedConsumer
+from haclient.cli.queue.move import move_messages, publishable_correlation_id
+from haclient.client import Client
+from haclient.errors import HAClientError, PublishFailed
+from haclient.protocol.messages import Message
+from haclient.session.dead_letter import DeadLetter
+from haclient.stores import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, listening, together
 from support.queue_commands import QueueCommands
 
 
@@ -64,3 +75,113 @@ def test_a_refused_copy_leaves_its_message_in_the_queue(queue: QueueCommands) ->
     assert (code, lines, err.count("\n")) == (1, [], 1)
     assert "to 'people': bad sow key; 1 messages were moved" in err
     assert queue("browse", "refused")[1] == ['{"name": "no key"}', '{"id": 2}']
+
+
+@pytest.mark.row("CLI9")
+def test_dead_letters_are_moved_back_to_their_queue(queue: QueueCommands) -> None:
+    queue.publish("doomed", *rows(3))
+    assert queue("consume", "doomed", "--expire", "--timeout", "0.5")[:2] == (0, rows(3))
+    code, _, err = queue("move", "dead", "doomed")
+    assert (code, err) == (0, "")
+    assert queue("browse", "doomed") == (0, rows(3), "")
+    assert queue.statistics("dead")["depth"] == 0
+
+
+def test_the_context_of_a_dead_letter_survives_a_move() -> None:
+    original = '{"queue":"work","reason":"max_cancels","bookmark":"7|1|"}'
+    copy = Message(topic="dead", correlation_id=publishable_correlation_id(original))
+    assert DeadLetter.context(copy) == json.loads(original)
+    assert publishable_correlation_id("ab/+=") == "ab/+="
+    assert publishable_correlation_id("caf\udce9") == "Y2Fm6Q=="
+
+
+# -- against a server that has no statistics of its queues -----------------------------------
+
+
+def consumer() -> BoundedConsumer:
+    return BoundedConsumer(
+        name="work", filter="", count=None, max_backlog=10, idle_s=1.0, acknowledge=Message.ack
+    )
+
+
+@asynccontextmanager
+async def connected() -> AsyncGenerator[tuple[Client, Peer]]:
+    store = MemoryPublishStore()
+    async with (
+        listening() as server,
+        Client("moves", publish_store=store, exit_timeout=0) as client,
+    ):
+        yield client, await server.log_on(client)
+
+
+async def deliver(peer: Peer, granted: str, *bodies: bytes) -> None:
+    """Refuse the query of the queues, accept the subscription and deliver to it."""
+    await peer.refuse(await peer.expect("sow", topic="/HACLIENT/queues"), "invalid topic")
+    subscribe = await peer.expect("subscribe", topic="work", options="max_backlog=10")
+    await peer.ack(subscribe, opts=granted)
+    for number, body in enumerate(bodies, 1):
+        fields = {"t": "work", "sids": subscribe.sub_id, "bm": f"7|{number}|", "x": f"of{number}"}
+        await peer.say("p", body, **fields)
+
+
+@pytest.mark.row("CLI9")
+@in_virtual_time
+async def test_without_statistics_a_message_is_acknowledged_when_its_copy_is_persisted() -> None:
+    mover = consumer()
+    acked: list[str] = []
+    copies: list[tuple[str, bytes, str]] = []
+
+    async def script(peer: Peer) -> None:
+        await deliver(peer, "max_backlog=2", b"one", b"two")
+        while (message := await peer.hear_or_end()) is not None:
+            match message.command:
+                case "publish":
+                    copies.append((message.topic, message.data, message.correlation_id))
+                    assert acked == []
+                    if len(copies) == 2:
+                        await peer.persisted(message.sequence or 0)
+                case "sow_delete":
+                    acked.append(message.bookmark)
+                    await peer.ack(message)
+                case "unsubscribe":
+                    return
+                case _:
+                    await peer.ack(message)
+
+    async with connected() as (client, peer):
+        await together(lambda: move_messages(client, mover, "copies"), lambda: script(peer))
+    assert copies == [("copies", b"one", "of1"), ("copies", b"two", "of2")]
+    assert ",".join(acked) == "7|1|,7|2|"
+    assert mover.consumed == 2
+
+
+@pytest.mark.row("CLI9")
+@in_virtual_time
+async def test_without_statistics_a_topic_that_is_no_queue_shows_by_its_first_message() -> None:
+    async def refused(client: Client) -> None:
+        with pytest.raises(HAClientError, match="'work' is no queue"):
+            await move_messages(client, consumer(), "copies")
+
+    async with connected() as (client, peer):
+        await together(lambda: refused(client), lambda: deliver(peer, "", b"one"))
+        sent = [message.command for message in peer.heard]
+    assert "publish" not in sent
+    assert "sow_delete" not in sent
+
+
+@pytest.mark.row("CLI9")
+@in_virtual_time
+async def test_without_statistics_a_refused_copy_leaves_its_message_unacknowledged() -> None:
+    async def script(peer: Peer) -> None:
+        await deliver(peer, "max_backlog=2", b"one")
+        copy = await peer.expect("publish", topic="copies")
+        sequence = copy.sequence or 0
+        await peer.ack(None, "persisted", status="failure", reason="not entitled", s=sequence)
+
+    async def refused(client: Client) -> None:
+        with pytest.raises(PublishFailed, match="to 'copies': not entitled; 0 messages were moved"):
+            await move_messages(client, consumer(), "copies")
+
+    async with connected() as (client, peer):
+        await together(lambda: refused(client), lambda: script(peer))
+        assert "sow_delete" not in [message.command for message in peer.heard]
