@@ -105,6 +105,18 @@ async def opened_queue(
     await stream.aclose()
 
 
+@asynccontextmanager
+async def failing_consumer(server: Server, *, with_store: bool) -> AsyncGenerator[Peer]:
+    """A message was delivered to a handler that raises, with dead letters to `dead`."""
+    store = MemoryPublishStore() if with_store else None
+    async with Client("consumer", publish_store=store) as client:
+        peer = await server.log_on(client)
+        policy = DeadLetter("dead")
+        await subscribed(client, peer, failing, "max_backlog=1", on_handler_error=policy)
+        await leased(peer, 1)
+        yield peer
+
+
 # -- subscribing -------------------------------------------------------------------------------
 
 
@@ -508,12 +520,7 @@ async def test_a_callable_decides_and_what_it_leaves_is_given_back(
 async def test_a_dead_letter_is_persisted_before_its_message_is_acknowledged(
     server: Server, *, with_store: bool
 ) -> None:
-    store = MemoryPublishStore() if with_store else None
-    async with Client("consumer", publish_store=store) as client:
-        peer = await server.log_on(client)
-        policy = DeadLetter("dead")
-        await subscribed(client, peer, failing, "max_backlog=1", on_handler_error=policy)
-        await leased(peer, 1)
+    async with failing_consumer(server, with_store=with_store) as peer:
         copy = await peer.expect("publish", topic="dead", data=b"1")
         context = DeadLetter.context(copy)
         assert (context["queue"], context["bookmark"], context["failures"]) == ("work", "7|1|", 1)
@@ -533,12 +540,7 @@ async def test_a_dead_letter_is_persisted_before_its_message_is_acknowledged(
 async def test_a_refused_dead_letter_leaves_its_message_in_the_queue(
     server: Server, *, with_store: bool
 ) -> None:
-    store = MemoryPublishStore() if with_store else None
-    async with Client("consumer", publish_store=store) as client:
-        peer = await server.log_on(client)
-        policy = DeadLetter("dead")
-        await subscribed(client, peer, failing, "max_backlog=1", on_handler_error=policy)
-        await leased(peer, 1)
+    async with failing_consumer(server, with_store=with_store) as peer:
         copy = await peer.expect("publish", topic="dead")
         if with_store:
             sequence = copy.sequence or 0

@@ -140,7 +140,8 @@ class Links:
             for link, at in ends.items()
         )
         return closed or any(
-            begin <= at <= end and consumer != but[0]
+            # On a slow link an unsubscribe takes effect later.
+            begin - ACK_S <= at <= end and consumer != but[0]
             for (consumer, _), times in self.left.items()
             for at in times
         )

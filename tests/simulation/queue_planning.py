@@ -1,14 +1,15 @@
 """Plans with queues: publishers of jobs, and consumers that process them, fail, hang and die.
 
-Queues belong to one broker, the first one. A second one may replicate to it, so that jobs arrive
-from there, too. What is drawn here comes from a stream of its own: a seed without queues has the
-plan that it would have if there were none.
+Queues belong to one broker, the first one. One or two others may replicate to it, so that jobs
+arrive from there, too. What is drawn here comes from a stream of its own: a seed without queues has
+the plan that it would have if there were none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from random import Random
 from typing import Final
 
@@ -33,10 +34,7 @@ _STORY_SHARE: Final = 0.4  # of those with queues
 _STORES: Final[tuple[PublishStoreKind, ...]] = ("file", "file", "hybrid", "memory")
 _BURSTS: Final = (1, 4, 9, 20)
 _LEASES_S: Final = (None, 2.0, 5.0, 30.0)
-_PAIR: Final = (
-    Replication(source="b1", target="b2", mode="sync"),
-    Replication(source="b2", target="b1", mode="sync"),
-)
+_THIRD_SHARE: Final = 0.4  # of those with replication
 
 DrawFault = Callable[[Plan, Random, int], Step]
 """Draws a step that is a fault."""
@@ -54,12 +52,15 @@ def queue_plan(seed: int, fault: Callable[[Plan, Random, int, str], Step]) -> Pl
         return None
     if chance.random() < _STORY_SHARE:
         return queue_story(seed, chance)
-    brokers = ("b1", "b2")[: chance.choice((1, 1, 2))]
+    brokers = _brokers(seed, chance)
     queues = _queues(chance)
     plan = Plan(
         seed=seed,
         brokers=brokers,
-        replications=_PAIR if len(brokers) > 1 else (),
+        replications=tuple(
+            Replication(source=source, target=target, mode="sync")
+            for source, target in permutations(brokers, 2)
+        ),
         publishers=tuple(_publisher(f"j{n}", brokers, chance) for n in range(1, 3)),
         subscribers=_subscribers(queues, brokers, chance),
         fsync=chance.random() < 0.3,
@@ -76,6 +77,13 @@ def queue_plan(seed: int, fault: Callable[[Plan, Random, int, str], Step]) -> Pl
         ),
     )
     return _with_script(_served(plan), chance, fault)
+
+
+def _brokers(seed: int, chance: Random) -> tuple[str, ...]:
+    """One broker, or several of which each replicates to all others."""
+    brokers = ("b1", "b2")[: chance.choice((1, 1, 2))]
+    has_third = Random(f"third broker {seed}").random() < _THIRD_SHARE
+    return (*brokers, "b3") if len(brokers) > 1 and has_third else brokers
 
 
 def _queues(chance: Random) -> tuple[QueuePlan, ...]:

@@ -383,6 +383,11 @@ def test_it_is_found(check: Check, queue: QueuePlan, facts: list[Fact]) -> None:
             [*ALL, leased(1.0, YOUNG), Unsubscribed("c2", "work", 1.5), leased(2.0, OLD)],
         ),
         (
+            order,
+            WORK,
+            [*ALL, Unsubscribed("c2", "work", 0.5), leased(1.0, YOUNG), leased(2.0, OLD)],
+        ),
+        (
             barriers,
             WITH_BARRIERS,
             [leased(1.0, OLD), leased(2.0, MIDDLE, lease_s=None), leased(3.0, YOUNG)],
