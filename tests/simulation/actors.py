@@ -212,6 +212,7 @@ def _queue(plan: QueuePlan) -> QueueTopic:
         max_deliveries=plan.max_deliveries,
         max_cancels=plan.max_cancels,
         expiration_s=plan.expiration_s,
+        expiration_model=plan.expiration_model,
         priority=PRIORITY if plan.priority else "",
         barrier=BARRIER if plan.barrier else "",
         dead_letter=plan.dead_letters,

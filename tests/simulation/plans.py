@@ -35,6 +35,9 @@ WhenFull: TypeAlias = Literal["", "wait", "raise"]
 Prunes: TypeAlias = Literal["", "messages", "size", "idle"]
 
 
+ExpirationModel: TypeAlias = Literal["default", "queue", "latest", "earliest"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One thing that is done, and how long the script waits before it.
@@ -90,6 +93,7 @@ class PublisherPlan:
             (a ring always has one).
         no_messages: After every so manieth message comes a publish that is none: one that is
             refused, or one to a topic that is not logged; 0 for none.
+        expiration_s: The expiration of each of its messages; None for none.
     """
 
     name: str
@@ -99,6 +103,7 @@ class PublisherPlan:
     durability: DurabilityKind = "process"
     when_full: WhenFull = ""
     no_messages: int = 0
+    expiration_s: int | None = None
 
     @property
     def forgets(self) -> bool:
@@ -154,6 +159,8 @@ class QueuePlan:
         max_deliveries: A message that was delivered so often expires; 0 for never.
         max_cancels: A message that was cancelled more often expires; 0 for never.
         expiration_s: How long a message may wait; None for ever.
+        expiration_model: Whether that counts or the message's own expiration.
+        message_expiration_s: The expiration that publishers give each message; None for none.
         priority: Whether it serves messages by priority.
         barrier: Whether some messages are barriers.
         dead_letters: The topic that gets what expires; empty for none.
@@ -168,6 +175,8 @@ class QueuePlan:
     max_deliveries: int = 0
     max_cancels: int = 0
     expiration_s: float | None = None
+    expiration_model: ExpirationModel = "default"
+    message_expiration_s: int | None = None
     priority: bool = False
     barrier: bool = False
     dead_letters: str = ""
@@ -178,9 +187,14 @@ class QueuePlan:
         return self.semantics == "at-most-once"
 
     @property
-    def may_expire(self) -> bool:
-        """Whether a message can leave it unprocessed."""
-        return bool(self.max_deliveries or self.max_cancels or self.expiration_s)
+    def lifetime_s(self) -> float | None:
+        """How long a message may wait by its own expiration and the queue's; None for ever."""
+        own_s, queue_s = self.message_expiration_s, self.expiration_s
+        if own_s is None or self.expiration_model == "queue":
+            return queue_s
+        if queue_s is None or self.expiration_model == "default":
+            return own_s
+        return max(own_s, queue_s) if self.expiration_model == "latest" else min(own_s, queue_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

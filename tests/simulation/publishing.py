@@ -80,7 +80,7 @@ class Publisher(Program):
             job = fields_of(message)
         body = b'{"key":"%b","n":%d,%b"pad":"%b"}' % (key, message.number, job, pad)
         try:
-            sequence = await client.publish(message.topic, body)
+            sequence = await client.publish(message.topic, body, expiration=self.plan.expiration_s)
         except StoreFull:  # not stored: the application tries again
             self._next -= life.alive
             await trio.sleep(_RETRY_S)

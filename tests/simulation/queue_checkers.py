@@ -429,7 +429,7 @@ def _is_plausible(reason: str, queue: QueuePlan, failures: int, *, has_given_up:
         case "max_deliveries":
             return queue.max_deliveries > 0
         case "time_limit":
-            return queue.expiration_s is not None
+            return queue.lifetime_s is not None
         case "forced_expire":
             return has_given_up
         case _:

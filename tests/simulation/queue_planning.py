@@ -17,6 +17,7 @@ from simulation.history import JOBS_TOPIC
 from simulation.jobs import DEAD_TOPIC
 from simulation.plans import (
     ConsumerPlan,
+    ExpirationModel,
     Links,
     Plan,
     PublisherPlan,
@@ -35,6 +36,10 @@ _STORES: Final[tuple[PublishStoreKind, ...]] = ("file", "file", "hybrid", "memor
 _BURSTS: Final = (1, 4, 9, 20)
 _LEASES_S: Final = (None, 2.0, 5.0, 30.0)
 _THIRD_SHARE: Final = 0.4  # of those with replication
+
+_EXPIRING_SHARE: Final = 0.25
+_EXPIRATION_S: Final = 3
+_EXPIRATION_MODELS: Final[tuple[ExpirationModel, ...]] = ("default", "queue", "latest", "earliest")
 
 DrawFault = Callable[[Plan, Random, int], Step]
 """Draws a step that is a fault."""
@@ -76,7 +81,25 @@ def queue_plan(seed: int, fault: Callable[[Plan, Random, int, str], Step]) -> Pl
             _consumer(f"c{n}", queues, chance) for n in range(1, chance.randint(2, 4) + 1)
         ),
     )
+    plan = _with_expirations(plan, Random(f"expirations {seed}"))
     return _with_script(_served(plan), chance, fault)
+
+
+def _with_expirations(plan: Plan, chance: Random) -> Plan:
+    """Some publishers give their messages an expiration, and queues differ in what counts."""
+    if chance.random() >= _EXPIRING_SHARE:
+        return plan
+    queues = tuple(
+        replace(
+            each,
+            message_expiration_s=_EXPIRATION_S,
+            # What leaves a queue without dead letters is in no record.
+            expiration_model=chance.choice(_EXPIRATION_MODELS) if each.dead_letters else "queue",
+        )
+        for each in plan.queues
+    )
+    publishers = tuple(replace(each, expiration_s=_EXPIRATION_S) for each in plan.publishers)
+    return replace(plan, queues=queues, publishers=publishers)
 
 
 def _brokers(seed: int, chance: Random) -> tuple[str, ...]:

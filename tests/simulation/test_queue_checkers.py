@@ -203,6 +203,11 @@ def barriers(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[st
         (copied_twice, WITH_CANCELS, [finished(1.0, "failed"), finished(2.0, "failed")]),
         (given_up, WITH_CANCELS, [finished(1.0, "failed")]),
         (out_of_time, WITH_CANCELS, [leased(1.0)]),
+        (
+            out_of_time,
+            replace(WITH_CANCELS, message_expiration_s=5, expiration_model="queue"),
+            [leased(1.0)],
+        ),
         (order, WORK, [*ALL, leased(1.0, YOUNG), leased(2.0, OLD)]),
         (order, WORK, [*ALL, leased(1.0, YOUNG), leased(2.0, OLD, by="c2")]),
         (order, FOREVER, [*ALL, leased(1.0, YOUNG, lease_s=None), leased(2.0, lease_s=None)]),

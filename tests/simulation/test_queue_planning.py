@@ -48,6 +48,8 @@ def test_every_setting_of_a_queue_is_drawn() -> None:
     assert drawn("delivery", PLANS) == {"", "fast", "round-robin", "proportional"}
     assert drawn("leasing", PLANS) == {"sublet", "strict"}
     assert drawn("name", PLANS) == {"work", "copies", JOBS_TOPIC}
+    assert drawn("expiration_model", PLANS) == {"default", "queue", "latest", "earliest"}
+    assert {len(plan.brokers) for plan in PLANS} == {1, 2, 3}
     for flag in ("priority", "barrier", "max_cancels", "max_deliveries", "expiration_s", "lease_s"):
         assert len(drawn(flag, PLANS)) > 1, flag
 
