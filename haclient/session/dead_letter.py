@@ -2,7 +2,7 @@
 
 The copy has the body of the message. Its correlation id has the context: a JSON object, encoded in
 Base64, since a correlation id may have only the characters of that alphabet. The reference broker,
-which also sends messages to dead letter topics, writes the JSON object without encoding it.
+which also sends messages to dead letter topics, does the same.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class DeadLetter:
         """
         text = message.correlation_id
         try:
-            raw = text.encode() if text.startswith("{") else base64.b64decode(text, validate=True)
-            return msgspec.json.decode(raw, type=dict[str, object])
+            context = base64.b64decode(text, validate=True)
+            return msgspec.json.decode(context, type=dict[str, object])
         except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
             raise UsageError(
                 f"the message on {message.topic!r} is no dead letter: its correlation id {text!r} "

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from haclient import DeadLetter
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
@@ -72,7 +73,7 @@ class Shop:
         peer = self.world.client("reader")
         peer.subscribe(t=topic, bm="0")
         return [
-            (number_of(message), json.loads(message.correlation_id))
+            (number_of(message), DeadLetter.context(message))
             for message in peer.take()
             if message.kind == "p"
         ]
@@ -611,7 +612,7 @@ def test_an_expired_message_is_copied_to_the_dead_letter_topic() -> None:
     assert numbers(consumer) == [7]
     (letter,) = watcher.take()
     assert (letter.topic, letter.data) == ("dead", b'{"id": 7}')
-    assert json.loads(letter.correlation_id) == {
+    assert DeadLetter.context(letter) == {
         "queue": "work",
         "reason": "forced_expire",
         "bookmark": f"{PUBBER}|1|",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -36,7 +37,7 @@ async def dead_letters_of(broker: str) -> list[DeadLetter]:
     """What queues have copied, in order."""
     found: list[DeadLetter] = []
     for each in await _recorded(broker, DEAD_TOPIC):
-        context = json.loads(each.correlation_id)
+        context = json.loads(b64decode(each.correlation_id))
         found.append(DeadLetter(context["queue"], message_of(each.data), context["reason"]))
     return found
 

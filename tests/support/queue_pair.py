@@ -7,6 +7,7 @@ models say, in their order; and the log has to have every removal once, with its
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections import defaultdict
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
@@ -260,7 +261,7 @@ class QueuePair:
         letters: list[DeadLetter] = []
         for message in reader.take():
             if message.kind == "p":
-                context = json.loads(message.correlation_id)
+                context = json.loads(b64decode(message.correlation_id))
                 assert message.data == self.bodies[context["bookmark"]]
                 letters.append(DeadLetter(*(context[name] for name in DeadLetter._fields)))
         reader.close()

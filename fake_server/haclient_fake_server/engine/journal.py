@@ -489,6 +489,7 @@ def scan(data: bytes, start: int, end: int) -> Scan:
     result = Scan()
     unpack, publishers, mark = RECORD_HEADER.unpack_from, result.publishers, int(RecordCommand.MARK)
     removal = int(RecordCommand.QUEUE_REMOVE)
+    assigned, confirmed = int(RecordFlag.ASSIGNED), int(RecordFlag.CONFIRMED)
     offset = start
     fields: tuple[int, ...] = unpack(data, start)
     result.first_us = fields[7]
@@ -503,9 +504,9 @@ def scan(data: bytes, start: int, end: int) -> Scan:
             publisher, sequence = fields[5], fields[6]
             known = publishers.get(publisher)
             publishers[publisher] = (known[0] if known else sequence, sequence)
-            if fields[1] & RecordFlag.ASSIGNED:
+            if fields[1] & assigned:
                 result.assigned.add(publisher)
-            result.confirmed = bool(fields[1] & RecordFlag.CONFIRMED)  # one source for each block
+            result.confirmed = bool(fields[1] & confirmed)  # one source for each block
             result.last_position = fields[4]
             if fields[2] != mark:
                 result.last = (publisher, sequence)

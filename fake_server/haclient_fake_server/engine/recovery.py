@@ -13,7 +13,7 @@ from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import Cursor, Scan, blocks_of, records_of, scan
 from haclient_fake_server.engine.patterns import to_text
-from haclient_fake_server.engine.queues.message_reader import Content
+from haclient_fake_server.engine.queues.message_reader import content_of
 from haclient_fake_server.engine.queues.message_table import Place, Row, to_place
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Queue
@@ -192,15 +192,13 @@ def _rebuild_queues(state: State, starts: dict[Queue, int], ends: dict[Queue, Cu
         chunk, after = journal.read(cursor, _CHUNK_BYTES)
         if not chunk:
             return
-        base = after.offset - len(chunk)
+        place = to_place(Cursor(after.segment, after.offset - len(chunk)))
         for start, end in blocks_of(chunk):
             offset = start
             while offset < end:
                 size, _, command, _, position, *_, topic_id, _, _ = unpack(chunk, offset)
                 if command == publish and position >= first and state.topics[topic_id].queues:
-                    record, _ = read_record(chunk, offset, offset + size)
-                    place = to_place(Cursor(after.segment, base + offset))
-                    _restore_message(state, record, place, starts)
+                    _restore_message(state, chunk, offset, place, starts)
                 elif command == RecordCommand.QUEUE_REMOVE:
                     record, _ = read_record(chunk, offset, offset + size)
                     _restore_removals(state, read_removals(record))
@@ -208,20 +206,27 @@ def _rebuild_queues(state: State, starts: dict[Queue, int], ends: dict[Queue, Cu
         cursor = after
 
 
+def _restore_message(
+    state: State, chunk: bytes, offset: int, start: Place, starts: dict[Queue, int]
+) -> None:
+    """Put the message at an offset of a chunk, which begins at a place, into its queues."""
+    _, _, _, expiration, position, publisher_id, sequence, _, topic_id, _, _ = (
+        RECORD_HEADER.unpack_from(chunk, offset)
+    )
+    row, content = Row(position, publisher_id, sequence, start + offset), content_of(chunk, offset)
+    lifetime_s = None
+    if expiration:
+        lifetime_s = read_record(chunk, offset, len(chunk))[0].expiration_s
+    for queue in state.topics[topic_id].queues:
+        if position >= starts[queue]:
+            queue.enter(row, content, expiration_s=lifetime_s)
+
+
 def _restore_removals(state: State, removals: Removals) -> None:
     queue = state.queues.get(to_text(removals.queue), to_text(removals.message_type))
     if queue is not None:
         for publisher_id, sequence, _ in removals.entries:
             queue.restore_removal(publisher_id, sequence)
-
-
-def _restore_message(state: State, record: Record, place: Place, starts: dict[Queue, int]) -> None:
-    route = state.topics[record.topic_id]
-    row = Row(record.position, record.publisher_id, record.sequence, place)
-    content = Content(record.payload, record.correlation_id, record.timestamp_us)
-    for queue in route.queues:
-        if record.position >= starts[queue]:
-            queue.enter(row, content, expiration_s=record.expiration_s)
 
 
 def _define(state: State, record: Record) -> None:

@@ -2,8 +2,8 @@
 
 A message is copied, and acknowledged once the server has persisted the copy. So a kill at any
 moment loses no message. A copy whose original was not acknowledged in time is there, and so is the
-original, which is copied again by the next run. Copies keep the correlation id, if need be as
-Base64. A signal lets the copies that were begun be finished and acknowledged.
+original, which is copied again by the next run. Copies keep the correlation id. A signal
+lets the copies that were begun be finished and acknowledged.
 
 A queue with `at-most-once` removes a message when it delivers it, so a kill would lose the message.
 Such a queue is refused if the server publishes its semantics.
@@ -11,7 +11,6 @@ Such a queue is refused if the server publishes its semantics.
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -36,9 +35,8 @@ from haclient.cli.queue.bounded_consumer import BoundedConsumer, run_connected
 from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, query_queues
 from haclient.cli.termination import ExitCode, hidden_warnings, run_until_signal
 from haclient.client import Client
-from haclient.errors import HAClientError, PublishFailed, TimedOut, UsageError
+from haclient.errors import HAClientError, PublishFailed, TimedOut
 from haclient.ha import HAClient
-from haclient.protocol.codec import check_correlation_id
 from haclient.protocol.messages import Message
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.engine.patterns import TopicMatcher
@@ -141,23 +139,6 @@ async def _check_logged(client: Client, topic: str) -> None:
         )
 
 
-def publishable_correlation_id(correlation_id: str) -> str:
-    """The correlation id of a copy.
-
-    Args:
-        correlation_id: That of the original. A broker's dead letter has JSON there, which no
-            client may publish.
-
-    Returns:
-        The same, or its Base64 form, which `DeadLetter.context` reads too.
-    """
-    try:
-        check_correlation_id(correlation_id)
-    except UsageError:
-        return base64.b64encode(correlation_id.encode("utf-8", "surrogateescape")).decode("ascii")
-    return correlation_id
-
-
 class Mover:
     """Copies messages, and finishes each when its copy is persisted.
 
@@ -190,7 +171,7 @@ class Mover:
                     await client.publish(
                         self._target,
                         message.data,
-                        correlation_id=publishable_correlation_id(message.correlation_id),
+                        correlation_id=message.correlation_id,
                     ),
                     message,
                 )

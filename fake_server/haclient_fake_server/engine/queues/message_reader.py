@@ -93,7 +93,7 @@ class MessageReader:
             if not self._fill(number, offset, at_least=length):
                 return None
             at = 0
-        return _content(self._data, at)
+        return content_of(self._data, at)
 
     def contents(self, rows: Sequence[Row], max_bytes: int) -> list[Content]:
         """The first ones of some messages, until they are large enough.
@@ -127,7 +127,7 @@ class MessageReader:
         return True
 
 
-def _content(data: bytes, at: int) -> Content:
+def content_of(data: bytes, at: int) -> Content:
     """What the record at an offset contains.
 
     Raises:

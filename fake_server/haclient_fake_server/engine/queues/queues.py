@@ -11,6 +11,7 @@ connection that has enough to send gets no more messages until it has sent them.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +22,8 @@ from haclient.protocol.identity import instance_publisher_id
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.patterns import to_bytes, to_text
+from haclient_fake_server.engine.patterns import to_text
+from haclient_fake_server.engine.publishing import MAX_HEADER_BYTES
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Expired, Lease, Queue
@@ -46,7 +48,8 @@ must not fill the memory."""
 POINTS_INTERVAL_S: Final = 1.0
 """How often the places at which recovery may begin are written."""
 
-_MAX_CORRELATION_ID: Final = 65_535
+_MAX_CORRELATION_ID: Final = MAX_HEADER_BYTES // 4
+"""Bytes of a correlation id with which a client may publish a copy."""
 
 
 class Queues:
@@ -324,7 +327,7 @@ def _head(queue: Queue, consumer: QueueSubscription) -> bytes:
 
 
 def _context(queue: Queue, expired: Expired, correlation_id: str) -> bytes:
-    """The correlation id of a dead letter: why it is one, as JSON."""
+    """The correlation id of a dead letter: why it is one, as JSON in Base64."""
     context: dict[str, object] = {
         "queue": queue.settings.name,
         "reason": expired.reason.name.lower(),
@@ -332,6 +335,11 @@ def _context(queue: Queue, expired: Expired, correlation_id: str) -> bytes:
         "deliveries": expired.deliveries,
         "cancels": expired.cancels,
     }
-    whole = to_bytes(json.dumps({**context, "correlation_id": correlation_id}))
+    whole = _encoded({**context, "correlation_id": correlation_id})
     # One that was as long as may be does not fit any more.
-    return whole if len(whole) <= _MAX_CORRELATION_ID else to_bytes(json.dumps(context))
+    return whole if len(whole) <= _MAX_CORRELATION_ID else _encoded(context)
+
+
+def _encoded(context: Mapping[str, object]) -> bytes:
+    # A client may publish a copy only if the correlation id has the characters of Base64 alone.
+    return base64.b64encode(json.dumps(context).encode("ascii"))

@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from haclient.cli.queue.bounded_consumer import BoundedConsumer
-from haclient.cli.queue.move import move_messages, publishable_correlation_id
+from haclient.cli.queue.move import move_messages
 from haclient.client import Client
 from haclient.errors import HAClientError, PublishFailed
 from haclient.protocol.messages import Message
-from haclient.session.dead_letter import DeadLetter
 from haclient.stores import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, listening, together
@@ -85,14 +84,6 @@ def test_dead_letters_are_moved_back_to_their_queue(queue: QueueCommands) -> Non
     assert (code, err) == (0, "")
     assert queue("browse", "doomed") == (0, rows(3), "")
     assert queue.statistics("dead")["depth"] == 0
-
-
-def test_the_context_of_a_dead_letter_survives_a_move() -> None:
-    original = '{"queue":"work","reason":"max_cancels","bookmark":"7|1|"}'
-    copy = Message(topic="dead", correlation_id=publishable_correlation_id(original))
-    assert DeadLetter.context(copy) == json.loads(original)
-    assert publishable_correlation_id("ab/+=") == "ab/+="
-    assert publishable_correlation_id("caf\udce9") == "Y2Fm6Q=="
 
 
 # -- against a server that has no statistics of its queues -----------------------------------
