@@ -13,12 +13,20 @@ from haclient._version import __version__
 if TYPE_CHECKING:
     from haclient.auth import Authenticator, DefaultAuthenticator
     from haclient.chooser import (
+        AsyncServerChooser,
         DefaultServerChooser,
         FailureCountServerChooser,
+        MovingServerChooser,
         ServerChooser,
     )
     from haclient.client import Client
-    from haclient.delay import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
+    from haclient.delay import (
+        DelayStrategy,
+        ExponentialDelayStrategy,
+        FixedDelayStrategy,
+        SpreadDelayStrategy,
+        TenacityDelayStrategy,
+    )
     from haclient.errors import (
         AuthenticationError,
         BadFilter,
@@ -51,10 +59,12 @@ if TYPE_CHECKING:
         WouldBlock,
     )
     from haclient.ha import HAClient
+    from haclient.priority_chooser import PriorityServerChooser
     from haclient.protocol.commands import Command
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
+    from haclient.random_chooser import RandomServerChooser
     from haclient.session.connection_state import ConnectionState, StateListener
     from haclient.session.dead_letter import DeadLetter
     from haclient.sow_adapter import SOWRecoveryPointAdapter
@@ -76,6 +86,7 @@ __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "AsyncServerChooser",
     "AuthenticationError",
     "Authenticator",
     "BadFilter",
@@ -109,16 +120,20 @@ __all__ = [
     "MemorySubscriptionManager",
     "Message",
     "MessageStream",
+    "MovingServerChooser",
     "NameInUse",
     "NotEntitled",
     "Options",
+    "PriorityServerChooser",
     "ProtocolError",
     "PublishFailed",
     "PublishGap",
+    "RandomServerChooser",
     "ReconnectGaveUp",
     "SOWRecoveryPointAdapter",
     "ServerChooser",
     "SlowClient",
+    "SpreadDelayStrategy",
     "StateListener",
     "StoreCorrupt",
     "StoreError",
@@ -126,6 +141,7 @@ __all__ = [
     "StoreLocked",
     "SubIdInUse",
     "SubscriptionManager",
+    "TenacityDelayStrategy",
     "TimedOut",
     "Timestamp",
     "Uri",
@@ -146,6 +162,12 @@ _HOMES = {
     "DelayStrategy": "haclient.delay",
     "ExponentialDelayStrategy": "haclient.delay",
     "FixedDelayStrategy": "haclient.delay",
+    "AsyncServerChooser": "haclient.chooser",
+    "MovingServerChooser": "haclient.chooser",
+    "PriorityServerChooser": "haclient.priority_chooser",
+    "RandomServerChooser": "haclient.random_chooser",
+    "SpreadDelayStrategy": "haclient.delay",
+    "TenacityDelayStrategy": "haclient.delay",
     "HAClient": "haclient.ha",
     "HAOptions": "haclient.transport.settings",
     "MemorySubscriptionManager": "haclient.subscription_manager",

@@ -2,13 +2,17 @@
 
 The client asks its chooser before each attempt and reports each result to it. A chooser never calls
 the client and never waits. An empty URI means that there is no server to try; `error` says why.
+
+A chooser that has to wait for something is an `AsyncServerChooser`. One that wants the client to
+leave a server that works, for a better one, is a `MovingServerChooser`: the client checks the
+servers that it names, reports what it finds, and asks whether to move.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Protocol, runtime_checkable
 
 from typing_extensions import override
 
@@ -16,7 +20,14 @@ from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 
-__all__ = ["ConnectionInfo", "DefaultServerChooser", "FailureCountServerChooser", "ServerChooser"]
+__all__ = [
+    "AsyncServerChooser",
+    "ConnectionInfo",
+    "DefaultServerChooser",
+    "FailureCountServerChooser",
+    "MovingServerChooser",
+    "ServerChooser",
+]
 
 ConnectionInfo = Mapping[str, str]
 """What is known of an attempt: `uri` (without its password), `client_name`, `server_version`."""
@@ -66,6 +77,67 @@ class ServerChooser(Protocol):
 
         Returns:
             One line for people to read; it must not contain a password.
+        """
+
+
+class AsyncServerChooser(Protocol):
+    """A chooser whose answers may take a while, such as one that asks a name service.
+
+    The members are those of `ServerChooser`. The client ends with `ReconnectGaveUp` when an answer
+    takes longer than 60 seconds or raises an error of `haclient.errors`.
+    """
+
+    @abstractmethod
+    async def current_uri(self) -> str:
+        """The server to try now; empty when there is none. See `ServerChooser.current_uri`."""
+
+    @abstractmethod
+    def current_authenticator(self) -> Authenticator | Awaitable[Authenticator]:
+        """The authenticator for that server; this may be a coroutine, too."""
+
+    @abstractmethod
+    def report_success(self, info: ConnectionInfo) -> None:
+        """Note that the attempt led to a logon. See `ServerChooser.report_success`."""
+
+    @abstractmethod
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        """Note that the attempt failed. See `ServerChooser.report_failure`."""
+
+    @abstractmethod
+    def error(self) -> str:
+        """Why there is no server to try, in one line without a password."""
+
+
+@runtime_checkable
+class MovingServerChooser(Protocol):
+    """What a chooser also has when it may move a client whose connection works.
+
+    Attributes:
+        check_every: Seconds between two rounds of checks while the client is live.
+    """
+
+    check_every: float
+
+    @abstractmethod
+    def to_check(self) -> list[tuple[str, Authenticator]]:
+        """The servers to log on to now, for a check, with their authenticators."""
+
+    @abstractmethod
+    def report_check(self, uri: str, error: Exception | None, now: float) -> None:
+        """Note the result of a check.
+
+        Args:
+            uri: The server.
+            error: Why it failed; `None` when the server has accepted a logon.
+            now: Seconds on a clock that only rises.
+        """
+
+    @abstractmethod
+    def is_move_due(self, now: float) -> bool | Awaitable[bool]:
+        """Whether the client is to move; if so, `current_uri` is where to.
+
+        Args:
+            now: Seconds on a clock that only rises.
         """
 
 
@@ -159,15 +231,17 @@ class FailureCountServerChooser(ServerChooser):
     Args:
         uris: The servers, best first.
         limit: Failures in a row after which a server is still tried.
+        ends: Whether the client ends when all have failed too often, instead of trying all again.
 
     Raises:
         UsageError: A URI is wrong, or the limit is negative.
     """
 
-    def __init__(self, uris: Iterable[str] = (), *, limit: int = 5) -> None:
+    def __init__(self, uris: Iterable[str] = (), *, limit: int = 5, ends: bool = False) -> None:
         if limit < 0:
             raise UsageError(f"the limit of failures in a row cannot be {limit}")
         self._limit = limit
+        self._ends = ends
         self._ring = DefaultServerChooser()
         self._failures: dict[str, int] = {}
         self._succeeded = False  # and no failure was reported since
@@ -195,7 +269,10 @@ class FailureCountServerChooser(ServerChooser):
             # one. A server that logs us on and cuts the connection at once must not be cleared.
             self._succeeded = False
             self._failures[uri] = 0
-        return uri
+        return "" if self._ends and self._all_failed() else uri
+
+    def _all_failed(self) -> bool:
+        return all(count > self._limit for count in self._failures.values())
 
     @override
     def current_authenticator(self) -> Authenticator:
@@ -212,7 +289,7 @@ class FailureCountServerChooser(ServerChooser):
         if self._failures:
             self._failures[self._ring.current_uri()] += 1
         self._ring.report_failure(error, info)
-        if any(count <= self._limit for count in self._failures.values()):
+        if not self._all_failed():
             while self._failures[self._ring.current_uri()] > self._limit:
                 self._ring.report_failure(error, {})  # skipped, not tried
 

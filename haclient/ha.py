@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
 
 from typing_extensions import Unpack, override
 
+from haclient.auth import Authenticator
 from haclient.client import Client
-from haclient.errors import UsageError
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
@@ -68,7 +71,7 @@ class HAClient(Client):
         )
         manager = settings.subscription_manager or MemorySubscriptionManager()
         core = Core(settings, manager)
-        self._reconnector = Reconnector(core, settings, manager)
+        self._reconnector = Reconnector(core, settings, manager, check=partial(_check, name))
         self._compose(core)
 
     @classmethod
@@ -159,6 +162,20 @@ class HAClient(Client):
             raise
         return self
 
+    def set_reconnect_delay(self, delay: float) -> None:
+        """Wait the same time before each further attempt at a server, from the next attempt on.
+
+        This replaces the delay strategy, and its limit of time.
+
+        Args:
+            delay: Seconds.
+
+        Raises:
+            UsageError: The time is negative, or the call comes from another thread.
+        """
+        self._core.thread.check("set_reconnect_delay")
+        self._reconnector.delay = FixedDelayStrategy(delay)
+
     @property
     def disconnected(self) -> bool:
         """Whether there is no connection that has logged on right now."""
@@ -195,3 +212,16 @@ class HAClient(Client):
         if self._core.entered:
             raise UsageError("an HAClient takes its heartbeat before it connects: heartbeat=...")
         await super().set_heartbeat(interval, idle_limit)
+
+
+async def _check(
+    name: str, uri: str, authenticator: Authenticator, timeout: float
+) -> HAClientError | None:
+    """Log on to a server under another name, and off again; why that failed, if it did."""
+    async with Client(f"{name}-check", authenticator=authenticator, exit_timeout=0) as client:
+        try:  # within: a cancellation while the block is left would come as a group with the error
+            await client.connect(uri, timeout=timeout)
+            await client.logon(timeout=timeout)
+        except HAClientError as error:
+            return error
+    return None

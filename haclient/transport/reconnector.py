@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from inspect import isawaitable
+from typing import Final, TypeAlias, TypeVar
 
 import trio
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import DefaultServerChooser
-from haclient.delay import ExponentialDelayStrategy
+from haclient.chooser import DefaultServerChooser, MovingServerChooser
+from haclient.delay import DelayStrategy, ExponentialDelayStrategy
 from haclient.errors import (
     AuthenticationError,
     CommandError,
@@ -34,10 +37,22 @@ from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, Reco
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
+from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import HASettings
 
+Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]
+"""Logs on to a server under another name, within so many seconds; why it failed, if it did."""
+
+CHOOSING_LIMIT_S: Final = 60.0
+"""How long a chooser may take for an answer, in seconds."""
+
+_T = TypeVar("_T")
 _EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
 _logger = logging.getLogger(__name__)
+
+
+class _Moved(Exception):  # no error: the client leaves a server that works
+    """The client has drained its connection, in order to move to another server."""
 
 
 class Reconnector:
@@ -47,13 +62,19 @@ class Reconnector:
         core: What to connect; it was made with the same settings and subscription manager.
         settings: The servers, the delays, and what to do with a server that cannot be used.
         manager: Remembers the subscriptions to send again.
+        check: Checks whether a server that a `MovingServerChooser` prefers is healthy.
     """
 
-    def __init__(self, core: Core, settings: HASettings, manager: SubscriptionManager) -> None:
+    def __init__(
+        self, core: Core, settings: HASettings, manager: SubscriptionManager, *, check: Check
+    ) -> None:
         self._core = core
+        self._check = check
+        self._is_moving = False  # until the first attempt after a planned move
+        self._held: trio.Event | None = None  # what publishes wait for during a planned move
         self._settings = settings
         self._chooser = settings.server_chooser or DefaultServerChooser(settings.servers)
-        self._delay = settings.delay_strategy or ExponentialDelayStrategy()
+        self.delay: DelayStrategy = settings.delay_strategy or ExponentialDelayStrategy()
         self._manager = manager
         self._plan = RecoveryPlan()
         self._failures = FailureLog()
@@ -103,10 +124,13 @@ class Reconnector:
     # -- the plan -------------------------------------------------------------
 
     async def _run(self) -> None:
-        with self._scope:
+        with self._scope, ExitStack() as at_end:
+            at_end.callback(self._release_publishes)
             while self._core.status.stop_reason is None:
                 try:
                     await self._steps[self._plan.state]()
+                except _Moved:
+                    await self._leave_for_another()
                 except _EXPECTED as error:  # anything else is a defect and ends the client
                     await self._failed(error)
                 else:
@@ -117,6 +141,7 @@ class Reconnector:
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
         core, state = self._core, self._plan.state
+        self._release_publishes()
         if core.status.stop_reason is not None:  # stopped on purpose, which is what made it fail
             return
         lost_reason = core.status.lost_reason
@@ -193,11 +218,26 @@ class Reconnector:
     # -- its steps --------------------------------------------------------------
 
     async def _choose(self) -> None:
-        self._uri = self._chooser.current_uri()
+        self._uri = await self._answer(self._chooser.current_uri())
         if not self._uri:
             raise ReconnectGaveUp(self._plan.attempts, self._chooser.error())
         self._check_credentials()
-        self._authenticator = self._chooser.current_authenticator()
+        self._authenticator = await self._answer(self._chooser.current_authenticator())
+
+    async def _answer(self, answer: _T | Awaitable[_T]) -> _T:
+        """What the chooser answers, at once or after a while."""
+        if not isawaitable(answer):
+            return answer
+        with trio.move_on_after(CHOOSING_LIMIT_S):
+            try:
+                return await answer
+            except _EXPECTED as error:  # no server was tried, so no delay would follow
+                why = f"the server chooser failed: {error}"
+                raise ReconnectGaveUp(self._plan.attempts, why) from error
+        raise ReconnectGaveUp(
+            self._plan.attempts,
+            f"the server chooser did not answer within {CHOOSING_LIMIT_S:g} s",
+        )
 
     def _check_credentials(self) -> None:
         """At the end of a sweep of all servers: end the client if each refused the credentials.
@@ -218,12 +258,14 @@ class Reconnector:
             raise self._fatal
 
     async def _wait(self) -> None:
+        was_moving, self._is_moving = self._is_moving, False
         try:
-            delay_s = self._delay.delay_for(self._uri, trio.current_time())
+            delay_s = self.delay.delay_for(self._uri, trio.current_time())
         except TimedOut as error:  # the strategy gives up
             why = f"{error}; the last error: {self._chooser.error()}"
             raise ReconnectGaveUp(self._plan.attempts, why) from error
-        await trio.sleep(delay_s)
+        # A planned move is not a loss: the chooser has seen that the server is there.
+        await trio.sleep(0.0 if was_moving else delay_s)
 
     async def _dial(self) -> None:
         core, plan = self._core, self._plan
@@ -285,14 +327,82 @@ class Reconnector:
         core.check_connected()
         self._refused_by.clear()
         core.live()
-        with trio.move_on_after(STABLE_AFTER_S) as young:
-            await core.wait_lost()
-        if young.cancelled_caught:
-            self._plan.stable()
-            self._failures.reset()
-            self._delay.reset()
-            await core.wait_lost()
+        self._release_publishes()
+        async with open_nursery() as nursery:
+            if isinstance(self._chooser, MovingServerChooser):
+                nursery.start_soon(self._watch, self._chooser)
+            with trio.move_on_after(STABLE_AFTER_S) as young:
+                await core.wait_lost()
+            if young.cancelled_caught:
+                self._plan.stable()
+                self._failures.reset()
+                self.delay.reset()
+                await core.wait_lost()
+            nursery.cancel_scope.cancel()
         raise core.status.why_not_connected()
+
+    # -- planned moves -------------------------------------------------------------
+
+    async def _watch(self, chooser: MovingServerChooser) -> None:
+        """Check the servers that the chooser prefers, until it is time to move to one of them.
+
+        Raises:
+            _Moved: It is, and the connection has been drained.
+        """
+        while True:
+            await trio.sleep(chooser.check_every)
+            for uri, authenticator in chooser.to_check():
+                error = await self._check(uri, authenticator, self._settings.connect_timeout)
+                if error is not None:
+                    _logger.info("client %s: %s: %s", self._core.name, Uri.parse(uri).safe, error)
+                chooser.report_check(uri, error, trio.current_time())
+            if not await self._answer(chooser.is_move_due(trio.current_time())):
+                continue
+            if await self._drained():
+                raise _Moved
+
+    async def _drained(self) -> bool:
+        """Wait until the server has what was sent to it; whether the client can leave it."""
+        core, limit_s = self._core, self._settings.connect_timeout
+        if core.publisher.log is None:
+            self._hold_publishes()
+        try:
+            await core.flush_persisted(timeout=limit_s)
+            await core.flush_acks(timeout=limit_s)
+        except (TimedOut, DisconnectedError) as error:
+            if core.publisher.log is None:  # what was sent is kept nowhere else
+                self._release_publishes()
+                if core.connection is not None:
+                    core.publisher.open_log()
+                _logger.warning("client %s does not move: %s", core.name, error)
+                return False
+        return True
+
+    def _hold_publishes(self) -> None:
+        """Without a store: let publishes wait for the next server, so that none is cut off."""
+        publisher = self._core.publisher
+        assert publisher.writer is not None  # noqa: S101  # the client is live
+        self._held = held = trio.Event()
+        publisher.writer.log_open = False
+        publisher.wait_for_connection = held.wait
+
+    def _release_publishes(self) -> None:
+        """Let them be sent, or fail, as without a move."""
+        held, self._held = self._held, None
+        if held is not None:
+            waits = self._settings.retry_on_disconnect
+            self._core.publisher.wait_for_connection = self._core.ready if waits else None
+            held.set()
+
+    async def _leave_for_another(self) -> None:
+        """Close a connection that works; the next attempt is at the chooser's new server."""
+        core = self._core
+        _logger.info("client %s leaves %s for a better server", core.name, self._info()["uri"])
+        self._plan.lost()
+        self._is_moving = True
+        await core.abandon(DisconnectedError("the client moves to a server of higher priority"))
+        if core.status.state is ConnectionState.DISCONNECTED:
+            core.set_state(ConnectionState.RECONNECTING)
 
     # -- resubscribing -------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 from typing_extensions import override
 
 from haclient.auth import Authenticator
-from haclient.chooser import ServerChooser
+from haclient.chooser import AsyncServerChooser, ServerChooser
 from haclient.delay import DelayStrategy
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
@@ -149,7 +149,7 @@ class HAOptions(ClientOptions, total=False):
     """
 
     servers: Sequence[str]
-    server_chooser: ServerChooser | None
+    server_chooser: ServerChooser | AsyncServerChooser | None
     delay_strategy: DelayStrategy | None
     subscription_manager: SubscriptionManager | None
     connect_timeout: float
@@ -224,7 +224,7 @@ class HASettings(Settings):
     heartbeat: float | None = 10.0
     logon_options: str | Options = "ack_conflation=100ms"
     servers: Sequence[str] = ()
-    server_chooser: ServerChooser | None = None
+    server_chooser: ServerChooser | AsyncServerChooser | None = None
     delay_strategy: DelayStrategy | None = None
     subscription_manager: SubscriptionManager | None = None
     connect_timeout: float = TIMEOUT_S

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 
 from haclient.auth import DefaultAuthenticator
-from haclient.chooser import DefaultServerChooser, FailureCountServerChooser
+from haclient.chooser import (
+    DefaultServerChooser,
+    FailureCountServerChooser,
+    ServerChooser,
+)
 from haclient.errors import DisconnectedError, UsageError
 
 A, B, C = (f"tcp://{host}:9007/amps/json" for host in "abc")
 ERROR = DisconnectedError("connection refused")
 
 
-def tried(chooser: DefaultServerChooser | FailureCountServerChooser, times: int) -> str:
+def tried(chooser: ServerChooser, times: int) -> str:
     """The hosts of so many attempts that all fail; a dot where there is no server."""
     hosts = ""
     for _ in range(times):
@@ -147,3 +151,26 @@ def test_counting_without_servers() -> None:
     assert chooser.current_uri() == ""
     assert "no servers configured" in chooser.error()
     assert isinstance(chooser.current_authenticator(), DefaultAuthenticator)
+
+
+@pytest.mark.row("SC7")
+def test_by_default_a_server_is_skipped_after_its_sixth_failure_in_a_row() -> None:
+    chooser = FailureCountServerChooser([A, B])
+    hosts = ""
+    for _ in range(16):  # A always fails, B works for a while
+        uri = chooser.current_uri()
+        hosts += uri[6]
+        if uri == A:
+            chooser.report_failure(ERROR, {"uri": A})
+        else:
+            chooser.report_success({"uri": B})
+            assert chooser.current_uri() == B  # the connection has lasted
+            chooser.report_failure(ERROR, {"uri": B})
+    assert hosts == "ab" * 6 + "b" * 4
+
+
+@pytest.mark.row("SC10")
+def test_a_chooser_may_end_the_client_when_each_server_was_tried_so_often() -> None:
+    chooser = FailureCountServerChooser([A, B], limit=1, ends=True)
+    assert tried(chooser, 5) == "abab."
+    assert chooser.error() == "connection refused"

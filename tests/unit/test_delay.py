@@ -5,10 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
+import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.delay import ExponentialDelayStrategy, FixedDelayStrategy
+from haclient.delay import (
+    ExponentialDelayStrategy,
+    FixedDelayStrategy,
+    SpreadDelayStrategy,
+    TenacityDelayStrategy,
+)
 from haclient.errors import TimedOut, UsageError
 
 A, B = "tcp://a:9007/amps", "tcp://b:9007/amps"
@@ -81,3 +87,76 @@ def test_times_that_cannot_be_are_refused(initial: float, factor: float, maximum
         ExponentialDelayStrategy(initial=initial, factor=factor, maximum=maximum)
     with pytest.raises(UsageError, match="delay is a time in seconds and cannot be -1"):
         FixedDelayStrategy(-1)
+
+
+@pytest.mark.row("DS7")
+def test_clients_that_lost_the_same_server_come_back_spread_over_the_time() -> None:
+    def times() -> list[float]:
+        strategies = [
+            SpreadDelayStrategy(FixedDelayStrategy(0.5), spread=5.0, source=random.Random(seed))
+            for seed in range(1000)
+        ]
+        for each in strategies:
+            assert each.delay_for(A, 0.0) == 0.0  # the first connection does not wait
+            each.reset()
+        return [each.delay_for(A, 100.0) for each in strategies]
+
+    found = times()
+    assert found == times()
+    assert all(0 <= each <= 5 for each in found)
+    for tenth in range(10):  # of the time: about a tenth of the clients
+        assert 60 < sum(tenth <= 2 * each < tenth + 1 for each in found) < 140
+
+
+@pytest.mark.row("DS7")
+def test_only_the_first_attempt_after_a_loss_is_spread() -> None:
+    strategy = SpreadDelayStrategy(
+        FixedDelayStrategy(0.5, give_up_after=60.0), spread=5.0, source=random.Random(3)
+    )
+    assert [strategy.delay_for(uri, 0.0) for uri in (A, B, A)] == [0.0, 0.0, 0.5]
+    strategy.reset()
+    first, *others = (strategy.delay_for(uri, 100.0) for uri in (A, B, A, B))
+    assert 0.0 < first < 5.0
+    assert others == [0.0, 0.5, 0.5]
+    with pytest.raises(TimedOut, match="the limit is 60 s"):
+        strategy.delay_for(A, 160.0)
+    with pytest.raises(UsageError, match="spread is a time in seconds"):
+        SpreadDelayStrategy(spread=-1.0)
+
+
+def test_tenacity_waits_count_the_attempts_at_each_server() -> None:
+    wait = tenacity.wait_incrementing(start=1, increment=1, max=3) + tenacity.wait_fixed(0.5)
+    strategy = TenacityDelayStrategy(wait)
+    found = [strategy.delay_for(uri, 0.0) for uri in (A, A, B, A, A, A, B)]
+    assert found == [0.0, 1.5, 0.0, 2.5, 3.5, 3.5, 1.5]
+    strategy.reset()
+    assert strategy.delay_for(A, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("stop", "attempts"),
+    [
+        (tenacity.stop_after_attempt(3), 3),
+        (tenacity.stop_after_delay(10), 6),
+        (tenacity.stop_before_delay(10), 5),
+        (tenacity.stop_after_delay(4) | tenacity.stop_after_attempt(9), 3),
+        (tenacity.stop_after_delay(4) & tenacity.stop_after_attempt(9), 9),
+    ],
+)
+def test_tenacity_stops_by_the_clock_that_is_passed_in(
+    stop: tenacity.stop.stop_base, attempts: int
+) -> None:
+    strategy, now = TenacityDelayStrategy(tenacity.wait_fixed(2), stop), 1e6
+    for _ in range(attempts):
+        now += strategy.delay_for(A, now)
+    with pytest.raises(TimedOut, match=f"in {attempts} attempts and {now - 1e6:g} s, where stop_"):
+        strategy.delay_for(A, now)
+    strategy.reset()
+    assert strategy.delay_for(A, now) == 0.0
+
+
+def test_what_is_none_of_tenacitys_objects_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"wait is one of tenacity's wait_\* objects.*not 5"):
+        TenacityDelayStrategy(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match=r"stop is one of tenacity's stop_\* objects.*not 60"):
+        TenacityDelayStrategy(tenacity.wait_fixed(1), 60)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

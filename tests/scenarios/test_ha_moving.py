@@ -1,0 +1,365 @@
+"""Choosers that wait, and choosers that move a client to a better server."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+import trio.lowlevel
+from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
+
+from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.chooser import AsyncServerChooser, ConnectionInfo
+from haclient.delay import FixedDelayStrategy, SpreadDelayStrategy
+from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp, UsageError
+from haclient.ha import HAClient
+from haclient.priority_chooser import PriorityServerChooser
+from haclient.session.connection_state import ConnectionState
+from haclient.session.recovery import STABLE_AFTER_S
+from haclient.transport.reconnector import CHOOSING_LIMIT_S
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering
+from support.recovery import entered, live, lose
+
+pytestmark = in_virtual_time
+
+
+# -- choosers that wait ----------------------------------------------------------------------------
+
+
+class NameService(AsyncServerChooser):
+    """Finds out about the server in `look_up`."""
+
+    def __init__(self, look_up: Callable[[], Awaitable[str]]) -> None:
+        self._look_up = look_up
+        self.reported: list[str] = []
+
+    @override
+    async def current_uri(self) -> str:
+        return await self._look_up()
+
+    @override
+    async def current_authenticator(self) -> Authenticator:
+        await trio.sleep(1.0)
+        return DefaultAuthenticator()
+
+    @override
+    def report_success(self, info: ConnectionInfo) -> None:
+        self.reported.append("success")
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        self.reported.append("failure")
+
+    @override
+    def error(self) -> str:
+        return "the name service knows no server"
+
+
+@pytest.mark.row("SC13")
+async def test_a_chooser_may_wait_for_each_of_its_answers(server: Server, other: Server) -> None:
+    answers = [server.uri, "unix://localhost:0/amps/json?path=/nonexistent/amps", other.uri, ""]
+
+    async def look_up() -> str:
+        await trio.sleep(10.0)
+        return answers.pop(0)
+
+    chooser = NameService(look_up)
+    client = HAClient("ha", server_chooser=chooser, heartbeat=None)
+    began = trio.current_time()
+    with pytest.raises(ReconnectGaveUp, match="knows no server"):  # noqa: PT012  # it leaves the block
+        async with entered(client, partial(live, server)) as peer:
+            assert trio.current_time() == began + 11.0
+            peer.link.close()  # a failure: it was young
+            again = await live(other)
+            await lose(again)
+            await trio.sleep_forever()
+    assert chooser.reported == ["success", "failure", "failure", "success"]
+
+
+@pytest.mark.row("SC13")
+async def test_a_chooser_that_never_answers_or_fails_ends_the_client() -> None:
+    async def fail() -> str:
+        raise DisconnectedError("no route to the name service")
+
+    for look_up, why in (
+        (trio.sleep_forever, f"did not answer within {CHOOSING_LIMIT_S:g} s"),
+        (fail, "the server chooser failed: no route to the name service"),
+    ):
+        with pytest.raises(ReconnectGaveUp, match=why):
+            async with HAClient("ha", server_chooser=NameService(look_up)):
+                pytest.fail("never entered")
+
+
+@pytest.mark.row("SC13", "HA8")
+async def test_disconnect_ends_the_wait_for_a_chooser(server: Server) -> None:
+    waits = False
+
+    async def look_up() -> str:
+        if waits:
+            await trio.sleep_forever()
+        return server.uri
+
+    client = HAClient("ha", server_chooser=NameService(look_up), heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        waits = True
+        await lose(peer)
+        began = trio.current_time()
+        await client.disconnect()
+        assert trio.current_time() == began
+
+
+# -- back to the better server ---------------------------------------------------------------------
+
+
+async def check(server: Server) -> None:
+    """Be healthy for one check."""
+    peer = await server.accept()
+    assert (await peer.log_on()).client_name == "ha-check"
+    await peer.expect_end()
+
+
+class Pair:
+    """A client of two servers that is live with the second, since the first has refused it."""
+
+    def __init__(self, first: Server, second: Server, *, store: bool = True) -> None:
+        self.first, self.second = first, second
+        self.lost: list[HAClientError] = []
+        self.states: list[ConnectionState] = []
+        self.chooser = PriorityServerChooser(
+            [first.uri, second.uri], healthy_for=20.0, check_every=5.0
+        )
+        self.client = HAClient(
+            "ha",
+            server_chooser=self.chooser,
+            publish_store=MemoryPublishStore() if store else None,
+            delay_strategy=SpreadDelayStrategy(
+                FixedDelayStrategy(0.5), spread=60.0, source=random.Random(1)
+            ),
+            heartbeat=None,
+            connect_timeout=3.0,
+            exit_timeout=0,
+            on_disconnect=self.lost.append,
+            on_state=self.states.append,
+        )
+
+    async def serve(self) -> Peer:
+        """Let it come to the second server."""
+        refusing = await self.first.accept()
+        await refusing.refuse(await refusing.expect("logon"), "recovering")
+        return await live(self.second)
+
+
+@pytest.mark.row("SC8")
+async def test_the_client_returns_once_each_check_of_so_many_seconds_has_succeeded(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other)
+    async with entered(pair.client, pair.serve) as peer:
+        began = trio.current_time()
+        async with answering(peer):
+            await check(server)  # healthy since 5 s
+            refusing = await server.accept()  # and no more at 10 s
+            await refusing.refuse(await refusing.expect("logon"), "recovering")
+            await refusing.expect_end()
+            for _ in range(5):  # from 15 s to 35 s
+                await check(server)
+            back = await server.accept()
+        assert (await back.log_on()).client_name == "ha"
+        assert trio.current_time() == began + 35.0  # a move waits for no delay
+        await wait_all_tasks_blocked()
+        assert not pair.client.disconnected
+        assert [str(each) for each in pair.lost[1:]] == [
+            "the client moves to a server of higher priority"
+        ]
+        await trio.sleep(100)  # nothing is checked any more
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8")
+async def test_a_server_that_accepts_connections_and_no_logon_is_not_healthy(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other)
+    async with entered(pair.client, pair.serve) as peer:
+        for _ in range(8):
+            hanging = await server.accept()
+            await hanging.expect("logon")
+            await hanging.expect_end()  # after 3 s
+        assert not pair.client.disconnected
+        assert peer.link is not None
+        assert len(pair.lost) == 1
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8", "PS1")
+async def test_publishes_and_subscriptions_move_along_without_loss(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other)
+    got: list[bytes] = []
+    async with entered(pair.client, pair.serve) as peer:
+        async with answering(peer):
+            await pair.client.subscribe("prices", handler=lambda each: got.append(each.data))
+        number = await pair.client.publish("orders", b"1") or 0
+        assert (await peer.expect("publish")).sequence == number
+        for _ in range(5):
+            await check(server)
+        await peer.expect("flush")  # the server is asked for what it has persisted
+        later = await pair.client.publish("orders", b"2") or 0
+        await peer.persisted(number)
+        back = await server.accept()
+        await back.log_on(seen=number, persisted=number)
+        assert (await back.expect("publish")).sequence == later
+        await back.answer("subscribe", t="prices")
+        await back.publish(pair.client._core.subscriptions()[0].sub_id, b"new", topic="prices")
+        await wait_all_tasks_blocked()
+        assert got == [b"new"]
+        await back.persisted(later)
+        await pair.client.wait_empty(timeout=1)
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8")
+async def test_without_a_store_publishes_wait_for_the_move_and_none_is_cut_off(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other, store=False)
+    async with entered(pair.client, pair.serve) as peer:
+        await pair.client.publish("orders", b"1")
+        await peer.expect("publish")
+        for _ in range(5):
+            await check(server)
+        flush = await peer.expect("flush")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.client.publish, "orders", b"2")
+            await wait_all_tasks_blocked()
+            await peer.ack(flush)
+            await peer.expect_end()  # and no publish before it
+            back = await live(server)
+            assert (await back.expect("publish")).data == b"2"
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8")
+async def test_a_client_without_a_store_stays_when_its_server_does_not_confirm_what_was_sent(
+    server: Server, other: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair(server, other, store=False)
+    async with entered(pair.client, pair.serve) as peer:
+        for _ in range(5):
+            await check(server)
+        await peer.expect("flush")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.client.publish, "orders", b"2")
+            assert (await peer.expect("publish")).data == b"2"  # after 3 s
+        assert not pair.client.disconnected
+        assert "client ha does not move: flush: the server did not answer" in caplog.text
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8")
+async def test_a_server_that_fails_when_the_client_returns_sends_it_back_at_once(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other)
+    async with entered(pair.client, pair.serve) as peer:
+        await trio.lowlevel.checkpoint()
+        async with answering(peer):
+            for _ in range(5):
+                await check(server)
+            failing = await server.accept()
+        await failing.expect("logon")
+        failing.link.close()
+        again = await live(other)
+        began = trio.current_time()
+        async with answering(again):
+            for _ in range(8):  # 40 s this time
+                await check(server)
+            assert trio.current_time() == began + 40.0
+            await check(server)
+            await live(server)
+        await trio.sleep(STABLE_AFTER_S + 1)
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8")
+async def test_a_connection_that_is_lost_while_it_is_drained_is_a_loss_like_any_other(
+    server: Server, other: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    pair = Pair(server, other, store=False)
+    async with entered(pair.client, pair.serve) as peer:
+        for _ in range(5):
+            await check(server)
+        await peer.expect("flush")
+        peer.link.close()
+        back = await live(server)  # the chooser has chosen it
+        await wait_all_tasks_blocked()
+        await pair.client.publish("orders", b"2")
+        assert (await back.expect("publish")).data == b"2"
+        assert "client ha lost its connection" in caplog.text
+        await pair.client.disconnect()
+
+
+# -- the wait and the options of each logon --------------------------------------------------------
+
+
+@pytest.mark.row("HA15")
+async def test_a_fixed_reconnect_delay_replaces_the_strategy_from_the_next_attempt_on(
+    server: Server,
+) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as peer:
+        client.set_reconnect_delay(7.0)
+        with pytest.raises(UsageError, match="delay is a time in seconds"):
+            client.set_reconnect_delay(-1.0)
+        await lose(peer)
+        began, times = trio.current_time(), list[float]()
+        for _ in range(4):
+            refusing = await server.accept()
+            times.append(trio.current_time() - began)
+            await refusing.refuse(await refusing.expect("logon"), "recovering")
+        assert times == [0.0, 7.0, 14.0, 21.0]
+        await client.disconnect()
+
+
+@pytest.mark.row("HA16")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [(None, "ack_conflation=100ms"), ("ack_conflation=1ms", "ack_conflation=1ms"), ("", "")],
+)
+async def test_the_first_and_every_later_logon_have_the_options_of_the_client(
+    server: Server, other: Server, options: str | None, expected: str
+) -> None:
+    found: list[str] = []
+
+    async def serve(at: Server) -> Peer:
+        peer = await at.accept()
+        found.append((await peer.log_on()).options)
+        return peer
+
+    def new_client() -> HAClient:
+        uris = [server.uri, other.uri]
+        if options is None:
+            return HAClient("ha", servers=uris, heartbeat=None, exit_timeout=0)
+        return HAClient("ha", servers=uris, heartbeat=None, exit_timeout=0, logon_options=options)
+
+    client = new_client()
+    async with entered(client, partial(serve, server)) as peer:
+        await lose(peer)
+        await serve(server)
+        await wait_all_tasks_blocked()
+        await client.disconnect()
+    client = new_client()
+    async with entered(client, partial(serve, server)) as peer:
+        peer.link.close()
+        await serve(other)
+        await client.disconnect()
+    assert found == [expected] * 4
