@@ -48,6 +48,8 @@ async def _run(config: BrokerConfig, *, faults_from_stdin: bool) -> None:
         async with BrokerServer(config, kill_points=points) as server, open_nursery() as nursery:
             for uri in server.uris:
                 print(f"listening {uri}", flush=True)  # noqa: T201 - a command's output
+            if server.admin_uri:
+                print(f"admin {server.admin_uri}", flush=True)  # noqa: T201 - a command's output
             if faults_from_stdin:
                 nursery.start_soon(_take_faults, points)
             async for _ in signals:
@@ -70,6 +72,7 @@ async def _take_faults(points: KillPoints) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="haclient-fake-server", description=__doc__)
     parser.add_argument("--listen", action="append", help="tcp://HOST:PORT, port 0 for any")
+    parser.add_argument("--admin", default="", help="HOST:PORT of the admin interface")
     parser.add_argument("--name", default="broker", help="instance name")
     parser.add_argument("--data", type=Path, help="journal directory; without it: in memory")
     parser.add_argument("--log-topic", action="append", help="topic or pattern to record")
@@ -96,6 +99,7 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
     return BrokerConfig(
         name=chosen.name,
         listen=listen,
+        admin=chosen.admin,
         data_dir=chosen.data,
         log_topics=tuple(map(parse_log_topic, chosen.log_topic or (".*",))),
         sow_topics=tuple(parse_sow_topic(text, allow_user_keys=True) for text in chosen.sow),

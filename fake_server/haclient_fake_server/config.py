@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from haclient.errors import UsageError
 from haclient.protocol.framing import MAX_FRAME_BYTES
+from haclient_fake_server.admin import parse_admin
 from haclient_fake_server.engine.patterns import PatternError, compile_search
 from haclient_fake_server.engine.settings import (
     EngineSettings,
@@ -101,6 +102,8 @@ class BrokerConfig:
         redial_s: Wait after the first failure to connect; each further failure doubles it.
         redial_max_s: The longest such wait.
         queues: The message queues.
+        admin: Where the admin interface listens, `HOST:PORT`; empty for none. Port 0 takes a free
+            one. It asks for no password: see `haclient_fake_server.admin`.
 
     Raises:
         UsageError: A value is of the wrong kind, or out of range.
@@ -127,6 +130,7 @@ class BrokerConfig:
     redial_s: float = 0.05
     redial_max_s: float = 2.0
     queues: tuple[QueueTopic, ...] = ()
+    admin: str = ""
 
     def __post_init__(self) -> None:
         """Check the values, before anything is opened.
@@ -142,6 +146,7 @@ class BrokerConfig:
             _check_users,
             _check_parquet,
             _check_queues,
+            _check_admin,
         )
         for check in checks:
             wrong = check(self)
@@ -232,6 +237,18 @@ def _check_parquet(config: BrokerConfig) -> str:
 def _check_queues(config: BrokerConfig) -> str:
     try:
         check_queues(config.queues, config.sow_topics, config.log_topics)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _check_admin(config: BrokerConfig) -> str:
+    found = cast("object", config.admin)
+    if not isinstance(found, str):
+        return f"admin={found!r}: wanted HOST:PORT, or nothing"
+    try:
+        if found:
+            parse_admin(found)
     except UsageError as error:
         return str(error)
     return ""

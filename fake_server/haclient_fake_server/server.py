@@ -26,6 +26,7 @@ from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.transport.link import Link
 from haclient.transport.nursery import open_nursery
+from haclient_fake_server.admin import AdminServer, answer, parse_admin
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
@@ -76,6 +77,7 @@ class BrokerServer:
         self._nurseries = open_nursery()
         self._nursery: trio.Nursery | None = None
         self._listeners: list[Listener] = []
+        self._admin = AdminServer(self._answer_admin) if config.admin else None
         self._journal: JournalFiles | MemoryJournal | None = None
         self._hub: Hub | None = None
 
@@ -83,6 +85,17 @@ class BrokerServer:
     def uris(self) -> list[str]:
         """The addresses on which it listens, with their real ports."""
         return [listener.uri for listener in self._listeners]
+
+    @property
+    def admin_uri(self) -> str:
+        """`http://HOST:PORT` of the admin interface, with its real port; empty without one."""
+        return "" if self._admin is None else self._admin.uri
+
+    def _answer_admin(self, head: bytes) -> bytes:
+        config = self._config
+        return answer(
+            head, name=config.name, version=config.version, destinations=self.destinations
+        )
 
     async def __aenter__(self) -> Self:
         """Open the journal and the listeners.
@@ -96,6 +109,8 @@ class BrokerServer:
         try:
             for uri in self._config.listen:
                 self._listeners.append(listen(uri, self.attach))
+            if self._admin is not None:
+                await self._admin.listen(*parse_admin(self._config.admin))
             self._progress_file = self._open_progress_file()
             self._hub = Hub(
                 self._config,
@@ -123,6 +138,8 @@ class BrokerServer:
             self._nursery.start_soon(self._keep_exported)
         for listener in self._listeners:
             self._nursery.start_soon(listener.run)
+        if self._admin is not None:
+            self._nursery.start_soon(self._admin.run)
         for to in self._config.replicate_to:
             self._nursery.start_soon(self._replicate, to)
         return self
@@ -281,6 +298,8 @@ class BrokerServer:
     def _close(self) -> None:
         for listener in self._listeners:
             listener.close()
+        if self._admin is not None:
+            self._admin.close()
         try:
             if self._hub is not None:
                 self._hub.close()

@@ -32,6 +32,7 @@ class _Request:
     replicate_to: tuple[str, ...]
     user_file: Path | None
     parquet: bool
+    admin: str
 
 
 def read_users(path: Path) -> dict[str, str]:
@@ -97,6 +98,7 @@ def _config(request: _Request) -> BrokerConfig:
         queues=queues,
         replicate_to=replicate_to,
         parquet=request.parquet,
+        admin=request.admin,
     )
 
 
@@ -110,6 +112,8 @@ async def _serve(config: BrokerConfig, request: _Request) -> int:
             if request.data is None:
                 print_error(f"no --data: the log is in {config.data_dir}", kind="note")
             print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
+            if server.admin_uri:
+                print_result(f"admin {server.admin_uri}", aside=True)
             await trio.sleep_forever()
     finally:
         if request.data is None and config.data_dir is not None and not has_started:
@@ -181,6 +185,12 @@ def broker() -> None:
     "--parquet",
     is_flag=True,
     help="Write each closed file of the log to DIR/parquet too, for analytics; needs pyarrow.",
+)
+@click.option(
+    "--admin",
+    default="",
+    metavar="HOST:PORT",
+    help="Where the state of replication is served as JSON over HTTP, to everyone who can connect.",
 )
 @with_request(_Request)
 def run_broker(request: _Request) -> int:

@@ -194,6 +194,7 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         replicate_to=tuple(ReplicateTo(each.uri, each.mode) for each in config.replicate_to),
         fsync=config.fsync,
         segment_bytes=config.segment_bytes,
+        admin=config.admin,
     )
     names = [field.name for field in fields(config)]
     unsupported = [name for name in names if getattr(config, name) != getattr(plain, name)]
@@ -211,6 +212,8 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         arguments += ["--sow", f"{sow.name}:{','.join(sow.keys)}"]
     for to in plain.replicate_to:
         arguments += ["--replicate-to", f"{to.uri},{to.mode}"]
+    if plain.admin:
+        arguments += ["--admin", plain.admin]
     arguments += ["--fsync", plain.fsync, "--segment-bytes", str(plain.segment_bytes)]
     return arguments
 

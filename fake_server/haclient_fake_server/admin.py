@@ -1,0 +1,155 @@
+"""The admin interface: the state of an instance, as JSON over HTTP.
+
+| path | answer |
+|---|---|
+| `/amps/instance.json` | the name and the version of the instance |
+| `/amps/instance/replication.json` | the same, and the state of each destination |
+
+It only reads. A request has a limit in size and time, and connections have a limit in number: no
+client of this interface holds up the broker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import trio
+
+from haclient.errors import UsageError
+from haclient_fake_server.engine.replication.destination import DestinationStatus
+
+MAX_REQUEST_BYTES: Final = 8192
+"""A longer head of a request is refused."""
+
+REQUEST_LIMIT_S: Final = 5.0
+"""How long one connection may take."""
+
+MAX_CONNECTIONS: Final = 32
+"""Connections that are served at the same time; others wait in the backlog."""
+
+_REPLICATION: Final = "/amps/instance/replication.json"
+_INSTANCE: Final = "/amps/instance.json"
+_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+
+
+def answer(
+    head: bytes, *, name: str, version: str, destinations: Sequence[DestinationStatus]
+) -> bytes:
+    """The answer to a request, as bytes to send before the connection is closed.
+
+    Args:
+        head: The request up to the empty line.
+        name: The instance name.
+        version: The server version.
+        destinations: The state of each destination of replication.
+    """
+    parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/"):  # noqa: PLR2004  # method, path, version
+        return _response(400, {"error": "wanted a request of HTTP"})
+    method, path = parts[0], parts[1].partition("?")[0]
+    if method not in {"GET", "HEAD"}:
+        return _response(405, {"error": f"{method}: wanted GET"})
+    if path not in {_INSTANCE, _REPLICATION}:
+        return _response(404, {"error": f"no {path}: there are {_INSTANCE} and {_REPLICATION}"})
+    instance: dict[str, object] = {"name": name, "version": version}
+    if path == _REPLICATION:
+        instance["replication"] = [_destination(each) for each in destinations]
+    return _response(200, {"amps": {"instance": instance}}, with_body=method == "GET")
+
+
+def _destination(status: DestinationStatus) -> dict[str, object]:
+    return {
+        "name": status.instance,
+        "address": status.address,
+        "configured_type": status.mode,
+        "replication_type": "sync" if status.is_sync else "async",
+        "is_connected": status.is_connected,
+        "messages_behind": status.behind,
+        "messages_missing": status.missing,
+    }
+
+
+def _response(status: int, content: object, *, with_body: bool = True) -> bytes:
+    body = json.dumps(content).encode()
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (body if with_body else b"")
+
+
+def parse_admin(text: str) -> tuple[str, int]:
+    """`HOST:PORT` of an admin interface.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    wanted = f"admin address {text!r}: wanted HOST:PORT, such as 127.0.0.1:8085"
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(wanted) from error
+    if host is None or port is None or parts.path or parts.username is not None:
+        raise UsageError(wanted)
+    return host, port
+
+
+class AdminServer:
+    """Serves the admin interface until it is closed.
+
+    Args:
+        respond: The answer to the head of a request.
+
+    Attributes:
+        uri: `http://HOST:PORT`, with the real port, once it listens.
+    """
+
+    def __init__(self, respond: Callable[[bytes], bytes]) -> None:
+        self.uri = ""
+        self._respond = respond
+        self._listeners: list[trio.SocketListener] = []
+        self._limit = trio.CapacityLimiter(MAX_CONNECTIONS)
+
+    async def listen(self, host: str, port: int) -> None:
+        """Listen on an address.
+
+        Raises:
+            OSError: The address cannot be used for listening.
+        """
+        self._listeners = await trio.open_tcp_listeners(port, host=host)
+        bound = self._listeners[0].socket.getsockname()[1]
+        self.uri = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+
+    async def run(self) -> None:
+        """Answer requests until cancelled."""
+        await trio.serve_listeners(self._serve, self._listeners)
+
+    def close(self) -> None:
+        """Stop listening."""
+        for listener in self._listeners:
+            listener.socket.close()
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        with trio.move_on_after(REQUEST_LIMIT_S):
+            async with self._limit, stream:
+                try:
+                    head = await _head(stream)
+                    if head:
+                        await stream.send_all(self._respond(head))
+                except trio.BrokenResourceError:  # the client has gone; nobody waits for the answer
+                    return
+
+
+async def _head(stream: trio.SocketStream) -> bytes:
+    """The head of a request; empty when the client leaves or sends too much."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        chunk = await stream.receive_some(MAX_REQUEST_BYTES)
+        received += chunk
+        if not chunk or len(received) > MAX_REQUEST_BYTES:
+            return b""
+    return received.partition(b"\r\n\r\n")[0]
