@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         WouldBlock,
     )
     from haclient.ha import HAClient
+    from haclient.health_chooser import HealthAwareServerChooser
     from haclient.priority_chooser import PriorityServerChooser
     from haclient.protocol.commands import Command
     from haclient.protocol.messages import Message
@@ -112,6 +113,7 @@ __all__ = [
     "HAClient",
     "HAClientError",
     "HAOptions",
+    "HealthAwareServerChooser",
     "HeartbeatLost",
     "InvalidBookmark",
     "InvalidOptions",
@@ -168,6 +170,7 @@ _HOMES = {
     "RandomServerChooser": "haclient.random_chooser",
     "SpreadDelayStrategy": "haclient.delay",
     "TenacityDelayStrategy": "haclient.delay",
+    "HealthAwareServerChooser": "haclient.health_chooser",
     "HAClient": "haclient.ha",
     "HAOptions": "haclient.transport.settings",
     "MemorySubscriptionManager": "haclient.subscription_manager",

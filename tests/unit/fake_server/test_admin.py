@@ -76,6 +76,7 @@ def test_an_address_that_cannot_be_is_refused(text: str) -> None:
 async def test_a_broker_serves_it() -> None:
     async with BrokerServer(BrokerConfig(name="east", admin="127.0.0.1:0")) as server:
         host, port = parse_admin(server.admin_uri.removeprefix("http://"))
+        received = b""
         for _ in range(3):
             async with await trio.open_tcp_stream(host, port) as stream:
                 await stream.send_all(b"GET /amps/instance/replication.json HTTP/1.1\r\n")

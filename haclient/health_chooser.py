@@ -1,0 +1,163 @@
+"""A server chooser that asks the servers' admin interfaces before it lets a client go there.
+
+It is a shell: `haclient.session.replica_health` decides, another chooser gives the order. While the
+client is live, all admin interfaces are asked every few seconds, because the server that knows best
+cannot be asked after it has failed. What a server did in the seconds since is not known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from typing import Final
+
+import trio
+from typing_extensions import override
+
+from haclient.auth import Authenticator
+from haclient.chooser import (
+    AsyncServerChooser,
+    ConnectionInfo,
+    DefaultServerChooser,
+    MovingServerChooser,
+    ServerChooser,
+)
+from haclient.errors import DisconnectedError, HAClientError, UsageError
+from haclient.protocol.uri import Uri
+from haclient.session.replica_health import ReplicaHealth, parse_replication
+from haclient.transport.http_get import http_get
+
+__all__ = ["HealthAwareServerChooser"]
+
+MAX_PATIENCE_S: Final = 45.0
+"""Below the limit that the client sets to the answer of a chooser."""
+
+ASK_LIMIT_S: Final = 3.0
+"""How long an admin interface may take, in seconds."""
+
+PATH: Final = "/amps/instance/replication.json"
+_logger = logging.getLogger(__name__)
+
+
+class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
+    """Refuses servers that lack what was acknowledged.
+
+    A server is refused while the last word of another one is that it has downgraded it to
+    asynchronous replication, or that it is too far behind. A server of which nothing is known, and
+    one whose admin interface does not answer, may be used. When every server is refused, it asks
+    again every `check_every` seconds; after `patience` seconds the client ends with
+    `ReconnectGaveUp`, which has the reasons.
+
+    Args:
+        admin: The admin interface of each server, `http://HOST:PORT` by connection string.
+        inner: Gives the order of the servers; by default that of `admin`, as
+            `DefaultServerChooser`. With a `PriorityServerChooser` the client returns only to a
+            server that is not refused.
+        max_behind: How many messages a server may be behind for which acknowledgements do not wait;
+            `None` for any number.
+        patience: Seconds to wait while every server is refused, at most 45.
+        check_every: Seconds between two rounds of questions; less than what a server waits before
+            it downgrades another one.
+        ask: Gets the content of a URL within so many seconds.
+
+    Raises:
+        UsageError: A URI is wrong, or a number cannot be.
+    """
+
+    def __init__(  # the settings by keyword
+        self,
+        admin: Mapping[str, str],
+        *,
+        inner: ServerChooser | None = None,
+        max_behind: int | None = None,
+        patience: float = 30.0,
+        check_every: float = 5.0,
+        ask: Callable[[str, float], Awaitable[bytes]] = http_get,
+    ) -> None:
+        if not (0 <= patience <= MAX_PATIENCE_S and check_every > 0):
+            raise UsageError(
+                f"patience is 0 to {MAX_PATIENCE_S:g} seconds and check_every more than 0; found "
+                f"{patience!r} and {check_every!r}"
+            )
+        self.check_every = check_every
+        self._admin = {Uri.parse(uri).address: url.rstrip("/") for uri, url in admin.items()}
+        self._inner = inner or DefaultServerChooser(admin)
+        self._health = ReplicaHealth(max_behind)
+        self._patience_s = patience
+        self._ask = ask
+        self._refused = ""  # why every server was
+
+    @override
+    async def current_uri(self) -> str:
+        give_up_at = trio.current_time() + self._patience_s
+        while True:
+            await self._ask_all()
+            refused = dict[str, str]()
+            while (uri := self._inner.current_uri()) not in refused:
+                danger = self._health.danger(Uri.parse(uri).address) if uri else ""
+                if not danger:
+                    self._refused = ""
+                    return uri
+                refused[uri] = f"{Uri.parse(uri).safe}: {danger}"
+                _logger.warning("not used: %s", refused[uri])
+                self._inner.report_failure(_unsafe(danger), {"uri": uri})
+            self._refused = "; ".join(refused.values())
+            if trio.current_time() >= give_up_at:
+                return ""
+            await trio.sleep(self.check_every)
+
+    @override
+    def current_authenticator(self) -> Authenticator:
+        return self._inner.current_authenticator()
+
+    @override
+    def report_success(self, info: ConnectionInfo) -> None:
+        self._inner.report_success(info)
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        self._inner.report_failure(error, info)
+
+    @override
+    def error(self) -> str:
+        return f"every server is refused: {self._refused}" if self._refused else self._inner.error()
+
+    @override
+    def to_check(self) -> list[tuple[str, Authenticator]]:
+        return self._inner.to_check() if isinstance(self._inner, MovingServerChooser) else []
+
+    @override
+    def report_check(self, uri: str, error: Exception | None, now: float) -> None:
+        if isinstance(self._inner, MovingServerChooser):
+            danger = self._health.danger(Uri.parse(uri).address)
+            self._inner.report_check(uri, _unsafe(danger) if danger else error, now)
+
+    @override
+    async def is_move_due(self, now: float) -> bool:
+        await self._ask_all()
+        if not isinstance(self._inner, MovingServerChooser):
+            return False
+        for uri, _ in self._inner.to_check():
+            if danger := self._health.danger(Uri.parse(uri).address):
+                self._inner.report_check(uri, _unsafe(danger), now)
+        due = self._inner.is_move_due(now)
+        return await due if isawaitable(due) else due
+
+    async def _ask_all(self) -> None:
+        """Ask every admin interface at the same time; those that do not answer keep their word."""
+        async with trio.open_nursery() as nursery:
+            for address, url in self._admin.items():
+                nursery.start_soon(self._ask_one, address, url)
+
+    async def _ask_one(self, address: str, url: str) -> None:
+        try:
+            name, reports = parse_replication(await self._ask(f"{url}{PATH}", ASK_LIMIT_S))
+        except (HAClientError, OSError) as error:  # it is down, or has no such interface
+            _logger.debug("%s: %s", url, error)
+        else:
+            self._health.note(address, name, reports)
+
+
+def _unsafe(danger: str) -> DisconnectedError:
+    return DisconnectedError(f"not used, since messages may be missing there: {danger}")

@@ -1,0 +1,83 @@
+"""A subscriber does not fail over to a replica that its server had downgraded."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import trio
+
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import ReconnectGaveUp
+from haclient.ha import HAClient
+from haclient.health_chooser import HealthAwareServerChooser
+from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.server import BrokerServer
+
+LIMIT_S = 60.0
+
+
+def _free_port() -> int:
+    """A port that nobody listens on, for brokers that must know each other before they run."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.row("SC12")
+@pytest.mark.parametrize("downgraded", [False, True])
+async def test_a_client_goes_to_the_replica_of_a_lost_server_unless_that_was_downgraded(
+    *, downgraded: bool
+) -> None:
+    ports = {name: _free_port() for name in ("east", "west")}
+    address = {name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()}
+    west = BrokerConfig(name="west", listen=(address["west"],), admin="127.0.0.1:0")
+    east = BrokerConfig(
+        name="east",
+        listen=(address["east"],),
+        admin="127.0.0.1:0",
+        replicate_to=(ReplicateTo(address["west"]),),
+    )
+    uris = {name: f"{each}/amps/json" for name, each in address.items()}
+
+    async def run_eastern(
+        scope: trio.CancelScope, *, task_status: trio.TaskStatus[BrokerServer]
+    ) -> None:
+        with scope:
+            async with BrokerServer(east) as server:
+                task_status.started(server)
+                await trio.sleep_forever()
+
+    kill_east, lost = trio.CancelScope(), trio.Event()
+    with trio.fail_after(LIMIT_S):
+        async with BrokerServer(west) as western, trio.open_nursery() as nursery:
+            eastern: BrokerServer = await nursery.start(run_eastern, kill_east)
+            if downgraded:
+                eastern.downgrade(address["west"])
+            chooser = HealthAwareServerChooser(
+                {uris["east"]: eastern.admin_uri, uris["west"]: western.admin_uri},
+                patience=0.3,
+                check_every=0.1,
+            )
+            client = HAClient.memory_backed(
+                "reader",
+                server_chooser=chooser,
+                delay_strategy=FixedDelayStrategy(0.05, give_up_after=1.0),
+                on_disconnect=lambda _: lost.set(),
+                exit_timeout=0,
+            )
+            if not downgraded:
+                async with client:
+                    kill_east.cancel()
+                    with trio.fail_after(LIMIT_S):
+                        await lost.wait()
+                    await client.flush(timeout=LIMIT_S)
+                    assert client._core.status.address == f"127.0.0.1:{ports['west']}"
+            else:
+                with pytest.raises(ReconnectGaveUp, match="no server could be reached"):  # noqa: PT012  # it leaves the block
+                    async with client:
+                        kill_east.cancel()
+                        await trio.sleep_forever()
+                danger = chooser._health.danger(f"127.0.0.1:{ports['west']}")
+                assert danger.startswith("east has downgraded it")

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from haclient.errors import ProtocolError
+from haclient.session.replica_health import DestinationReport, ReplicaHealth, parse_replication
+
+EAST, WEST = "east:9007", "west:9007"
+
+
+def report(**changes: object) -> DestinationReport:
+    values = {"name": "west", "address": WEST, "is_downgraded": False, "is_sync": True}
+    return DestinationReport(**{**values, "messages_behind": 7, **changes})  # type: ignore[arg-type]  # of any field
+
+
+@pytest.mark.row("SC12")
+def test_a_server_that_another_one_has_downgraded_is_refused_until_that_is_taken_back() -> None:
+    health = ReplicaHealth()
+    assert health.danger(WEST) == ""
+    health.note(EAST, "east", [report(is_downgraded=True, is_sync=False)])
+    health.note("north:9007", "north", [report()])
+    assert health.danger(WEST) == "east has downgraded it, 7 messages behind"
+    assert health.danger(EAST) == ""
+    health.note(EAST, "east", [report()])
+    assert health.danger(WEST) == ""
+
+
+@pytest.mark.row("SC12")
+def test_the_limit_of_messages_is_for_servers_that_no_acknowledgement_waits_for() -> None:
+    health = ReplicaHealth(max_behind=6)
+    health.note(EAST, "east", [report()])
+    assert health.danger(WEST) == ""
+    health.note(EAST, "east", [report(is_sync=False)])
+    assert health.danger(WEST) == "for east it is 7 messages behind, the limit is 6"
+    health.note(EAST, "east", [report(is_sync=False, messages_behind=6)])
+    assert health.danger(WEST) == ""
+
+
+@pytest.mark.row("SC12")
+def test_a_server_is_known_by_its_name_behind_another_address() -> None:
+    health = ReplicaHealth()
+    bad = report(is_downgraded=True, is_sync=False, address="10.0.0.2:9007")
+    health.note(EAST, "east", [bad])
+    assert health.danger(WEST) == ""
+    health.note(WEST, "west", [])
+    assert "downgraded" in health.danger(WEST)
+
+
+def test_the_answer_of_an_admin_interface() -> None:
+    west: dict[str, object] = {
+        "name": "west",
+        "address": f"tcp://{WEST}",
+        "configured_type": "sync",
+    }
+    west |= {"replication_type": "async", "messages_behind": 7}
+    instance = {"name": "east", "replication": [west]}
+    body = json.dumps({"amps": {"instance": instance}}).encode()
+    assert parse_replication(body) == ("east", (report(is_downgraded=True, is_sync=False),))
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"amps":{"instance":{"replication":[{}]}}}'])
+def test_another_answer_is_an_error(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="did not answer with the state of replication"):
+        parse_replication(body)

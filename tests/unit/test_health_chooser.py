@@ -1,0 +1,108 @@
+"""No fail-over to a server that lacks what was acknowledged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+from haclient.errors import ConnectionRefused, DisconnectedError, UsageError
+from haclient.health_chooser import HealthAwareServerChooser
+from haclient.priority_chooser import PriorityServerChooser
+from support.clock import in_virtual_time
+
+pytestmark = in_virtual_time
+
+A, B = "tcp://a:9007/amps/json", "tcp://b:9007/amps/json"
+ADMIN = {A: "http://a:8085/", B: "http://b:8085"}
+ERROR = DisconnectedError("connection refused")
+
+
+class Servers:
+    """Two admin interfaces: of each server, whether it runs and has downgraded the other one."""
+
+    def __init__(self) -> None:
+        self.is_up = {"a": True, "b": True}
+        self.has_downgraded = {"a": False, "b": False}
+        self.asked: list[float] = []
+
+    async def ask(self, url: str, timeout: float) -> bytes:  # as the real one
+        assert url.endswith(":8085/amps/instance/replication.json")
+        self.asked.append(trio.current_time())
+        name = url[7]
+        if not self.is_up[name]:
+            await trio.sleep(timeout)
+            raise ConnectionRefused("it is down")
+        other = "b" if name == "a" else "a"
+        destination = {
+            "name": other,
+            "address": f"tcp://{other}:9007",
+            "configured_type": "sync",
+            "replication_type": "async" if self.has_downgraded[name] else "sync",
+            "messages_behind": 5,
+        }
+        instance = {"name": name, "replication": [destination]}
+        return json.dumps({"amps": {"instance": instance}}).encode()
+
+
+@pytest.mark.row("SC12")
+async def test_the_last_word_of_a_server_that_has_failed_counts() -> None:
+    servers = Servers()
+    chooser = HealthAwareServerChooser(ADMIN, ask=servers.ask)
+    assert await chooser.current_uri() == A
+    chooser.report_success({})
+    servers.has_downgraded["a"] = True
+    assert not await chooser.is_move_due(0.0)  # asked while the client is live
+    servers.is_up["a"] = False
+    assert await chooser.current_uri() == A
+    chooser.report_failure(ERROR, {"uri": A})
+    assert await chooser.current_uri() == A  # and not B
+
+
+@pytest.mark.row("SC12")
+async def test_a_client_waits_while_every_server_is_refused_and_ends_with_the_reasons() -> None:
+    servers = Servers()
+    servers.has_downgraded = {"a": True, "b": True}
+    chooser = HealthAwareServerChooser(ADMIN, ask=servers.ask, patience=20.0)
+    began = trio.current_time()
+    assert await chooser.current_uri() == ""
+    assert trio.current_time() == began + 20.0
+    assert chooser.error() == (
+        "every server is refused: tcp://a:9007/amps/json: b has downgraded it, 5 messages behind; "
+        "tcp://b:9007/amps/json: a has downgraded it, 5 messages behind"
+    )
+    servers.has_downgraded["b"] = False
+    assert await chooser.current_uri() == A
+    chooser.report_failure(ERROR, {"uri": A})
+    assert chooser.error() == "connection refused"
+
+
+@pytest.mark.row("SC12", "SC8")
+async def test_a_client_returns_to_a_better_server_only_when_that_one_has_caught_up() -> None:
+    servers = Servers()
+    inner = PriorityServerChooser([A, B], healthy_for=10)
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, ask=servers.ask)
+    chooser.report_failure(ERROR, {"uri": A})
+    assert await chooser.current_uri() == B
+    chooser.report_success({})
+    servers.has_downgraded["b"] = True
+    for now in (0.0, 5.0, 10.0, 15.0):
+        ((uri, _),) = chooser.to_check()
+        chooser.report_check(uri, None, now)
+        assert not await chooser.is_move_due(now)
+    servers.has_downgraded["b"] = False
+    due = list[float]()
+    for now in (20.0, 25.0, 30.0, 35.0):
+        chooser.report_check(A, None, now)
+        if await chooser.is_move_due(now):
+            due.append(now)
+            break
+    assert due == [35.0]  # 25 was the first check after the word of B
+    assert await chooser.current_uri() == A
+
+
+async def test_numbers_that_cannot_be_are_refused() -> None:
+    for patience, check_every in ((-1, 1), (46, 1), (1, 0)):
+        with pytest.raises(UsageError, match="patience is 0 to 45 seconds"):
+            HealthAwareServerChooser(ADMIN, patience=patience, check_every=check_every)
