@@ -326,6 +326,12 @@ _QUEUE_OPTIONS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
 }
 """The options of `--queue`: the attribute of `QueueTopic` that each sets, and its type."""
 
+_WANTED: Final[dict[object, str]] = {
+    int: "a whole number",
+    float: "a number",
+    _boolean: "true or false",
+}
+
 
 def parse_queue(text: str) -> QueueTopic:
     """`NAME[:TOPIC][,option=value]...`, as on a command line.
@@ -383,6 +389,6 @@ def _queue_options(text: str, parts: Sequence[str]) -> dict[str, object]:
         try:
             values[attribute] = kind(value)
         except ValueError as error:
-            wanted = "true or false" if kind is _boolean else "a number"
+            wanted = _WANTED[kind]
             raise UsageError(f"--queue {text}: {option}={value}: wanted {wanted}") from error
     return values

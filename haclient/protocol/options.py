@@ -430,7 +430,7 @@ def _read(name: str, value: str | None) -> object:
         return tuple(_split(inner))
     if name in _NUMBERS:
         if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
-            raise UsageError(f"the option {name} is a number, not {value!r}")
+            raise UsageError(f"the option {name} is a whole number, not {value!r}")
         return int(value)
     return value
 

@@ -23,6 +23,9 @@ from typing import Final, NamedTuple
 from haclient.errors import UsageError
 from haclient.protocol.options import format_interval
 
+MAX_EXTENSION_S: Final = 10 * 365 * 86_400
+"""Seconds: longer than any lease, and what the reference broker takes."""
+
 MAX_BOOKMARKS: Final = 1000
 """Bookmarks in one command: some 40 KiB of header."""
 
@@ -80,10 +83,13 @@ def lease_extension(seconds: float) -> str:
     """The option that extends a lease.
 
     Raises:
-        UsageError: It is not a number of seconds above 0.
+        UsageError: It is not a number of seconds above 0, or longer than any lease.
     """
-    if not seconds > 0:
-        raise UsageError(f"a lease is extended by more than 0 seconds, not by {seconds!r}")
+    if not 0 < seconds <= MAX_EXTENSION_S:
+        raise UsageError(
+            f"a lease is extended by more than 0 seconds and at most {MAX_EXTENSION_S}, not by "
+            f"{seconds!r}"
+        )
     return f"lease_extension={format_interval(seconds)}"
 
 

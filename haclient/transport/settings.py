@@ -67,8 +67,16 @@ def _clock_us() -> int:
 
 
 def seconds(timeout: float | None) -> float:
-    """A timeout of the public API as a number: `None`, no timeout, is infinite."""
-    return math.inf if timeout is None else timeout
+    """A timeout of the public API as a number: `None`, no timeout, is infinite.
+
+    Raises:
+        UsageError: It is negative or no number.
+    """
+    if timeout is None:
+        return math.inf
+    if not timeout >= 0:  # which is true of NaN, too
+        raise UsageError(f"timeout={timeout!r}: wanted seconds from 0 on, or None for no limit")
+    return timeout
 
 
 class ClientOptions(TypedDict, total=False):

@@ -62,9 +62,27 @@ class _Request:
     filter: str
     count: int | None
     max_backlog: int
-    afterwards: Afterwards
+    ack: bool
+    cancel: bool
+    expire: bool
+    no_ack: bool
     timeout: float | None
     as_json: bool
+
+    @property
+    def _chosen(self) -> list[Afterwards]:
+        flags: dict[Afterwards, bool] = {
+            "ack": self.ack,
+            "cancel": self.cancel,
+            "expire": self.expire,
+            "no-ack": self.no_ack,
+        }
+        return [name for name, is_set in flags.items() if is_set]
+
+    @property
+    def afterwards(self) -> Afterwards:
+        """What happens to a message that was printed."""
+        return self._chosen[0] if self._chosen else "ack"
 
     @property
     def keeps(self) -> bool:
@@ -75,8 +93,12 @@ class _Request:
         """Check what one option alone does not show.
 
         Raises:
-            click.UsageError: Messages that are given back would be redelivered without end.
+            click.UsageError: Options exclude each other, or messages that are given back would be
+                redelivered without end.
         """
+        if len(self._chosen) > 1:
+            first, second, *_ = self._chosen
+            raise click.UsageError(f"--{first} and --{second} exclude each other: choose one")
         if self.keeps and self.count is None:
             raise click.UsageError(
                 f"--{self.afterwards} needs -n: messages that are given back are delivered again"
@@ -147,27 +169,22 @@ async def _work(request: _Request, consumer: BoundedConsumer, output: OutputWrit
 )
 @click.option(
     "--ack",
-    "afterwards",
-    flag_value="ack",
-    default=True,
+    is_flag=True,
     help="Acknowledge what is printed. This is the default.",
 )
 @click.option(
     "--cancel",
-    "afterwards",
-    flag_value="cancel",
+    is_flag=True,
     help="Give back what was printed, at the end; it counts as cancelled. Needs -n.",
 )
 @click.option(
     "--expire",
-    "afterwards",
-    flag_value="expire",
+    is_flag=True,
     help="Remove what is printed as expired; the dead-letter topic gets a copy.",
 )
 @click.option(
     "--no-ack",
-    "afterwards",
-    flag_value="no-ack",
+    is_flag=True,
     help="Do not acknowledge: the server gives back what was printed, at the end. Needs -n.",
 )
 @client_name_option

@@ -182,7 +182,7 @@ def test_a_queue_on_the_command_line_is_a_name_a_topic_and_options() -> None:
         ("work,max_backlog=0", "queue 'work': max_backlog=0: wanted 1 or more"),
         ("work,queue_backlog=0", "queue 'work': queue_backlog=0: wanted 1 or more"),
         ("work,expiration=-1", "queue 'work': expiration=-1.0: wanted more than 0 seconds"),
-        ("work,max_backlog=1.5", "max_backlog=1.5: wanted a number"),
+        ("work,max_backlog=1.5", "max_backlog=1.5: wanted a whole number"),
         ("work,max_deliveries=-1", "wanted 0 or more"),
         ("work,semantics=once", "wanted one of at-least-once, at-most-once"),
         ("work,delivery=slow", "wanted one of fast, round-robin, proportional"),

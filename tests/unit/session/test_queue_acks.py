@@ -70,7 +70,7 @@ def test_a_batch_is_never_larger_than_the_granted_backlog(
 def test_a_lease_is_extended_by_an_interval_above_0() -> None:
     assert lease_extension(60) == "lease_extension=60s"
     assert lease_extension(0.5) == "lease_extension=500ms"
-    for nonsense in (0, -1, float("nan"), float("inf")):
+    for nonsense in (0, -1, float("nan"), float("inf"), 1e20):
         with pytest.raises(UsageError):
             lease_extension(nonsense)
 

@@ -15,6 +15,7 @@ from haclient.transport.settings import (
     HAOptions,
     HASettings,
     Settings,
+    seconds,
     wall_clock,
 )
 
@@ -48,6 +49,13 @@ def test_an_exit_timeout_is_a_time_or_none(exit_timeout: float) -> None:
         Settings(name="c", exit_timeout=exit_timeout)
     for fine in (None, 0, 2.5, math.inf):
         assert Settings(name="c", exit_timeout=fine).exit_timeout == fine
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.1, math.nan])
+def test_a_timeout_is_a_time_or_none(timeout: float) -> None:
+    with pytest.raises(UsageError, match="wanted seconds from 0 on, or None"):
+        seconds(timeout)
+    assert (seconds(None), seconds(0), seconds(2.5)) == (math.inf, 0, 2.5)
 
 
 @pytest.mark.row("PS8")

@@ -45,6 +45,13 @@ def test_what_is_cancelled_or_left_is_there_again(queue: QueueCommands) -> None:
 
 
 @pytest.mark.row("CLI9")
+def test_a_message_has_one_end(queue: QueueCommands) -> None:
+    code, lines, err = queue("consume", "kept", "--expire", "--cancel", "-n", "1")
+    assert (code, lines) == (2, [])
+    assert "--cancel and --expire exclude each other: choose one" in err
+
+
+@pytest.mark.row("CLI9")
 def test_messages_that_are_given_back_have_a_limit(queue: QueueCommands) -> None:
     queue.publish("left", *rows(2))
     code, _, err = queue("consume", "left", "--no-ack")
