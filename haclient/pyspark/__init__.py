@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from haclient.pyspark.jobs.fleet import fleet
     from haclient.pyspark.jobs.history import between, export, read_export, replay, sow_as_of
     from haclient.pyspark.jobs.latency import add_latency
+    from haclient.pyspark.jobs.queue_audit import AuditedQueue, audit_queues
     from haclient.pyspark.jobs.reconcile import reconcile
     from haclient.pyspark.jobs.reports import write_report
     from haclient.pyspark.jobs.verdict import Audit
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Audit",
+    "AuditedQueue",
     "Subscription",
     "add_latency",
     "audit",
+    "audit_queues",
     "between",
     "check_installation",
     "export",
@@ -54,6 +57,7 @@ _HOMES = {
     "jobs.fleet": ("fleet",),
     "jobs.history": ("between", "export", "read_export", "replay", "sow_as_of"),
     "jobs.latency": ("add_latency",),
+    "jobs.queue_audit": ("AuditedQueue", "audit_queues"),
     "jobs.reconcile": ("reconcile",),
     "jobs.reports": ("write_report",),
     "jobs.verdict": ("Audit",),

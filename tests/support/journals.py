@@ -125,10 +125,12 @@ class JournalWriter:
             )
         )
 
-    def remove_from_queue(self, entries: Sequence[tuple[int, int, int]]) -> None:
+    def remove_from_queue(
+        self, entries: Sequence[tuple[int, int, int]], *, queue: str = "work"
+    ) -> None:
         """Append a block of nothing but removals: publisher id, sequence and reason of each."""
         position, now_us = self.files.next_position, self.now_us
-        data = encode_removals(b"work", b"json", entries, now_us=now_us)
+        data = encode_removals(queue.encode(), b"json", entries, now_us=now_us)
         self.files.append(Block(data, 1, position, position, now_us, now_us))
 
     def seal(self) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from haclient.cli.options import json_option, with_request
 from haclient.cli.output import payload_field, print_report, print_result
 from haclient.cli.pyspark.session import (
+    check_broker_directory,
     check_request,
     check_still_whole,
     check_target,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from haclient.pyspark.jobs.verdict import Audit
+    from haclient_fake_server.config import QueueTopic
 
 _LINES_AT_A_TIME = 1000  # one write for so many
 _SHOWN = 20  # violations that are printed; the report has more
@@ -114,6 +116,16 @@ class _Audited(_Range):
     after: Path | None
     limit: int
     output: Path | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AuditedQueues:
+    journal: str
+    queues: tuple[str, ...]
+    limit: int
+    output: Path | None
+    master: str | None
     as_json: bool
 
 
@@ -365,6 +377,65 @@ def _check_audit(request: _Audited) -> Path | None:
     if not table.is_dir():
         raise UsageError(f"{request.after}: no audit was written there with --output")
     return table
+
+
+@pyspark_commands.command("audit-queues")
+@journal_argument
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    required=True,
+    metavar="NAME[:TOPIC]",
+    help="A queue, as given to `haclient broker run --queue`, with or without its options. May be "
+    "repeated.",
+)
+@limit_option
+@output_option
+@master_option
+@json_option
+@with_request(_AuditedQueues)
+def audit_queues(request: _AuditedQueues) -> int:
+    """Check that each message of a queue has left it once, or is still in it.
+
+    JOURNAL is the directory of a broker: exports have no removals. Leases and redeliveries are not
+    in a journal. Exit code 4: there are violations, or a queue has no topic.
+    """
+    check_broker_directory(request.journal)
+    configured = tuple(map(_parse_queue, request.queues))
+    with session(request.master) as spark:
+        from haclient.pyspark.jobs.queue_audit import AuditedQueue
+        from haclient.pyspark.jobs.queue_audit import audit_queues as run_audit
+
+        queues = [
+            AuditedQueue(
+                name=each.name,
+                topics=each.topics,
+                message_type=each.message_type,
+                dead_letter=each.dead_letter,
+                is_from_epoch=each.recovery_point == "epoch",
+            )
+            for each in configured
+        ]
+        result = run_audit(spark, request.journal, queues, limit=request.limit)
+        if request.output is None and not request.as_json:
+            for row in result.tables["queues"].collect():
+                print_result(_queue_line(row.asDict()))
+        return _report(result, request.output, request.journal, as_json=request.as_json)
+
+
+def _parse_queue(text: str) -> QueueTopic:
+    try:
+        from haclient_fake_server.config import parse_queue
+    except ImportError as error:  # the broker needs packages of its own
+        raise UsageError(f"--queue needs the broker's packages: {error}") from error
+    return parse_queue(text)
+
+
+def _queue_line(values: dict[str, Any]) -> str:
+    named = {"queue", "message_type", "oldest_queued"}
+    counts = [f"{count} {name}" for name, count in values.items() if name not in named and count]
+    return f"{values['queue']}: {', '.join(counts) or 'no message'}"
 
 
 @pyspark_commands.command()

@@ -87,6 +87,20 @@ def check_request(
             raise UsageError(f"{path}: there is no such directory")
 
 
+def check_broker_directory(path: str) -> None:
+    """Check that a journal is the directory of a broker, before a session is started.
+
+    Args:
+        path: A directory of this machine.
+
+    Raises:
+        UsageError: The extra is missing, or it is an export, an address, or no journal.
+    """
+    check_packages()
+    if "://" in path or not _is_broker(path):
+        raise UsageError(f"{path}: an export has no removals: give the directory of a broker")
+
+
 def _check_topics(topic: str | None, pattern: str | None) -> None:
     if topic is not None and pattern is not None:
         raise UsageError("give --topic or --topic-pattern, not both")

@@ -28,6 +28,9 @@ class Kind(enum.StrEnum):
     MISSING_IN_REPLICA = "missing in replica"
     REPLICA_ORDER = "other order in replica"
     CONTENT = "other content in replica"
+    REMOVED_TWICE = "removed twice"
+    NEVER_QUEUED = "removed but never queued"
+    LOST_FROM_QUEUE = "lost from queue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,8 @@ class Audit:
         violations: The first ones of each kind, by position.
         facts: Figures about the journal and the logs, by name.
         tables: `publishers`, and with audit logs `latency`, `latency_by_publisher`,
-            `latency_by_subscription`, `lag`.
+            `latency_by_subscription`, `lag`; of an audit of queues, `queues`, `queue_times` and
+            `queue_dead_letters`.
         not_verified: What was asked for and could not be compared, a line for each.
     """
 

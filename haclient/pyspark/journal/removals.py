@@ -1,0 +1,148 @@
+"""What has left the message queues of a broker, from its journal: one row for each removal.
+
+Removals are records without a position, so `format("amps-journal")` has no rows of them. Here a
+removal has the position of the last record before it: the message that it names has this position
+or a lower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from haclient.pyspark.journal.log import Chunk, JournalLog, Piece, read_pieces
+from haclient.pyspark.journal.records import Integers, headers_at, record_offsets
+from haclient.pyspark.rows import printable
+from haclient_fake_server.journal.format import (
+    QUEUE_ENTRY,
+    SEGMENT_HEADER_BYTES,
+    RecordCommand,
+    read_record,
+    read_removals,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REMOVALS_DDL: Final = (
+    "queue STRING, message_type STRING, publisher_id BIGINT, sequence BIGINT, reason INT, "
+    "position BIGINT, timestamp TIMESTAMP"
+)
+
+_SCHEMA: Final = pa.schema(
+    [
+        ("queue", pa.string()),
+        ("message_type", pa.string()),
+        ("publisher_id", pa.int64()),
+        ("sequence", pa.int64()),
+        ("reason", pa.int32()),
+        ("position", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_ENTRY: Final = np.dtype([("publisher_id", "<i8"), ("sequence", "<i8"), ("reason", "u1")])
+"""`haclient_fake_server.journal.format.QUEUE_ENTRY` as a structure of numpy, with signed numbers
+as rows have them."""
+
+_SPLIT_BYTES: Final = 128 * 2**20
+"""Bytes of the journal that one task reads, as the journal source has them by default."""
+
+_UTF_8: Final = ("utf-8", "surrogateescape")
+
+
+def removals_of(spark: SparkSession, log: JournalLog) -> DataFrame:
+    """The removals of a log, up to the end that it had when it was refreshed last.
+
+    Args:
+        spark: The session; its workers can read the files.
+        log: The log.
+    """
+    splits = removal_splits(log)
+    rows = [(number, *piece) for number, split in enumerate(splits) for piece in split]
+    pieces = spark.createDataFrame(rows, "split INT, segment BIGINT, begin BIGINT, end BIGINT")
+    spread = pieces.repartitionById(max(1, len(splits)), pieces["split"])
+    ordered = spread.sortWithinPartitions("split", "segment", "begin")
+    return ordered.mapInArrow(_reader(log.directory), REMOVALS_DDL)
+
+
+def removal_splits(log: JournalLog, split_bytes: int = _SPLIT_BYTES) -> list[list[Piece]]:
+    """All blocks of a log, in splits of a limited size; one stride of the index is never cut.
+
+    Args:
+        log: The log.
+        split_bytes: Size of a split.
+    """
+    splits: list[list[Piece]] = []
+    size = 0
+    for manifest in log.manifests:
+        # Not from the first entry of the index on: there may be removals before any message.
+        edges = [SEGMENT_HEADER_BYTES, *(each.offset for each in manifest.index[1:])]
+        for begin, end in pairwise([*edges, manifest.data_bytes]):
+            if begin == end:
+                continue
+            if not splits or size + end - begin > split_bytes:
+                splits.append([])
+                size = 0
+            splits[-1].append(Piece(manifest.number, begin, end))
+            size += end - begin
+    return splits
+
+
+def _reader(directory: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            names = ("segment", "begin", "end")
+            columns = [batch.column(name).to_pylist() for name in names]
+            yield from read_removal_batches(directory, map(Piece, *columns))
+
+    return run
+
+
+def read_removal_batches(directory: Path, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """The removals in some blocks, a record batch for each record of them.
+
+    Args:
+        directory: Where the journal is.
+        pieces: The blocks.
+
+    Raises:
+        DataLoss: A segment was removed.
+        StoreCorrupt: A block is damaged.
+        StoreError: The file cannot be read.
+    """
+    for chunk in read_pieces(directory, pieces):
+        offsets = record_offsets(chunk.data, chunk.blocks, base=chunk.base)
+        headers = headers_at(chunk.data, offsets)
+        found = np.flatnonzero(headers["command"] == RecordCommand.QUEUE_REMOVE)
+        if len(found):
+            before = chunk.blocks[0].first_position - 1
+            positions = np.maximum.accumulate(headers["position"].astype(np.int64))
+            yield from _batches(chunk, offsets[found], np.maximum(positions[found], before))
+
+
+def _batches(chunk: Chunk, offsets: Integers, positions: Integers) -> Iterator[pa.RecordBatch]:
+    for offset, position in zip(offsets.tolist(), positions.tolist(), strict=True):
+        record, _ = read_record(chunk.data, offset, len(chunk.data))
+        if len(record.payload) % QUEUE_ENTRY.size:
+            read_removals(record)  # raises the error that says so
+        entries = np.frombuffer(record.payload, _ENTRY)
+        count = len(entries)
+        columns: Sequence[pa.Array] = [
+            _repeat(printable(record.key.decode(*_UTF_8)), count, pa.string()),
+            _repeat(printable(record.correlation_id.decode(*_UTF_8)), count, pa.string()),
+            pa.array(np.ascontiguousarray(entries["publisher_id"])),
+            pa.array(np.ascontiguousarray(entries["sequence"])),
+            pa.array(entries["reason"].astype(np.int32)),
+            _repeat(position, count, pa.int64()),
+            _repeat(record.timestamp_us, count, pa.int64()).view(pa.timestamp("us", tz="UTC")),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def _repeat(value: str | int, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
