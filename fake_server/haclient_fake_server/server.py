@@ -88,7 +88,7 @@ class BrokerServer:
 
     @property
     def admin_uri(self) -> str:
-        """`http://HOST:PORT` of the admin interface, with its real port; empty without one."""
+        """The URI of the admin interface, with its real port; empty without one."""
         return "" if self._admin is None else self._admin.uri
 
     def _answer_admin(self, head: bytes) -> bytes:

@@ -50,7 +50,7 @@ OTHER_REASON: Final = "other"
 DEAD_LETTER_DDL: Final = (
     "queue STRING, reason STRING, bookmark STRING, deliveries BIGINT, cancels BIGINT"
 )
-"""The correlation id of a message in a dead-letter topic, which is JSON."""
+"""The correlation id of a message in a dead-letter topic: JSON, in Base64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +347,8 @@ def _add_dead_letters(
             continue
         rows = _rows(spark, log, queue.message_type, "topic,correlation_id,command")
         copies = rows.where((sf.col("topic") == queue.dead_letter) & sf.expr("command='publish'"))
-        read = copies.select(sf.from_json("correlation_id", DEAD_LETTER_DDL).alias("copy"))
+        context = sf.try_to_binary("correlation_id", sf.lit("base64")).cast("STRING")
+        read = copies.select(sf.from_json(context, DEAD_LETTER_DDL).alias("copy"))
         fields = read.select("copy.*").where(sf.col("queue") == queue.name)
         parts.append(fields.withColumn("message_type", sf.lit(queue.message_type)))
     if not parts:

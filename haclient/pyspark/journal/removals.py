@@ -145,4 +145,5 @@ def _batches(chunk: Chunk, offsets: Integers, positions: Integers) -> Iterator[p
 
 
 def _repeat(value: str | int, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
+    repeated: pa.Array = pa.repeat(pa.scalar(value, kind), count)
+    return repeated

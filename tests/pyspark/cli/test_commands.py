@@ -20,6 +20,7 @@ from haclient.cli.pyspark.commands import _lines
 from haclient.pyspark.jobs.history import export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient.stores import AuditLog, LoggedBookmarkStore
+from support.journals import JournalWriter, message
 from support.process import QUICK_JAVA, python_environment
 
 if TYPE_CHECKING:
@@ -318,3 +319,44 @@ def test_what_is_neither_a_journal_nor_an_export_is_one_line(
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
         assert reason in done.stderr
+
+
+@pytest.fixture
+def queue_journal(tmp_path: Path) -> Path:
+    """A broker's files: three jobs, of which one was acknowledged, and one twice."""
+    folder = tmp_path / "broker"
+    writer = JournalWriter(folder)
+    writer.append([message(b"%d" % number, topic="jobs", publisher_id=9) for number in range(3)])
+    writer.remove_from_queue([(9, 1, 1), (9, 2, 1), (9, 2, 1)])
+    writer.close()
+    return folder
+
+
+@pytest.mark.row("AU4")
+def test_an_audit_of_queues_counts_how_messages_ended_and_names_what_is_wrong(
+    haclient: Haclient, queue_journal: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report"
+    words = ("audit-queues", str(queue_journal), "--queue", "work:jobs,lease=5")
+    done = haclient(*words, "--output", str(report))
+    assert done.returncode == 4, done.stderr
+    assert "bad: 1 removed twice" in done.stdout
+    assert (report / "verdict.json").exists()
+    done = haclient(*words)
+    assert done.stdout.startswith("work: 3 messages, 2 acknowledged, 1 queued\n")
+
+
+@pytest.mark.row("AU4")
+@pytest.mark.parametrize(
+    ("folder", "queue", "told"),
+    [
+        ("nowhere", "work:jobs", "nowhere: there is no such directory"),
+        ("broker", "work,lease=soon", "--queue work,lease=soon: lease=soon: wanted a number"),
+    ],
+)
+def test_an_audit_of_queues_that_cannot_be_is_refused(
+    haclient: Haclient, queue_journal: Path, folder: str, queue: str, told: str
+) -> None:
+    done = haclient("audit-queues", str(queue_journal.parent / folder), "--queue", queue)
+    assert done.returncode == 2
+    assert told in done.stderr

@@ -22,6 +22,7 @@ OFFERED = [
     "publish",
     "pyspark",
     "pyspark audit",
+    "pyspark audit-queues",
     "pyspark export",
     "pyspark fleet",
     "pyspark reconcile",

@@ -49,7 +49,7 @@ def positions(world: World) -> dict[str, int]:
     return {point.name: point.position for point in world.queue_points}
 
 
-@pytest.mark.row("QB29")
+@pytest.mark.row("QB29", "TL14")
 def test_a_point_is_the_oldest_message_that_has_not_left_the_queue() -> None:
     world = World(queues=(WORK,))
     published(world, 1, 4)
@@ -69,7 +69,7 @@ def test_a_point_is_the_oldest_message_that_has_not_left_the_queue() -> None:
     assert consumer(world)[1] == ["7094790850998930143|5|", "7094790850998930143|6|"]
 
 
-@pytest.mark.row("QB29")
+@pytest.mark.row("QB29", "TL14")
 def test_the_point_of_an_empty_queue_follows_the_end_of_the_log() -> None:
     world = World(queues=(QueueTopic(name="idle", topics=("elsewhere",)),))
     published(world, 1, 4)
@@ -79,7 +79,7 @@ def test_the_point_of_an_empty_queue_follows_the_end_of_the_log() -> None:
     assert world.engine.next_due > world.now + 1.0, "nothing more is to be written"
 
 
-@pytest.mark.row("QB29")
+@pytest.mark.row("QB29", "TL14")
 def test_points_are_written_at_most_once_a_second() -> None:
     world = World(queues=(WORK,))
     published(world, 1, 50)
@@ -93,7 +93,7 @@ def test_points_are_written_at_most_once_a_second() -> None:
     assert seen == sorted(seen)
 
 
-@pytest.mark.row("QB29")
+@pytest.mark.row("QB29", "TL14")
 def test_a_queue_that_began_now_keeps_its_beginning() -> None:
     world = World()
     published(world, 1, 2)
@@ -107,7 +107,7 @@ def test_a_queue_that_began_now_keeps_its_beginning() -> None:
     assert positions(world) == {"q": 3}
 
 
-@pytest.mark.row("QB29")
+@pytest.mark.row("QB29", "TL14")
 @pytest.mark.parametrize(
     "change", [{"recovery_point": "epoch"}, {"topics": ("orders", "prices")}, {"name": "other"}]
 )
@@ -129,7 +129,7 @@ def test_another_queue_or_another_beginning_begins_where_the_configuration_says(
     assert positions(world) == {again.name: begin}
 
 
-@pytest.mark.row("QB29")
+@pytest.mark.row("QB29", "TL14")
 @pytest.mark.parametrize(
     ("recovery_point", "begin"),
     [
@@ -161,7 +161,7 @@ def status(world: World) -> dict[str, int]:
     return found
 
 
-@pytest.mark.row("QB29")
+@pytest.mark.row("QB29", "TL14")
 def test_what_a_queue_needs_is_needed_of_the_log() -> None:
     world = World(queues=(WORK, QueueTopic(name="idle", topics=("elsewhere",))))
     published(world, 1, 4)
@@ -175,7 +175,7 @@ def test_what_a_queue_needs_is_needed_of_the_log() -> None:
     assert status(world)["oldest_needed_position"] == 5
 
 
-@pytest.mark.row("QB29")
+@pytest.mark.row("QB29", "TL14")
 def test_messages_that_were_removed_from_the_log_are_reported_at_the_start() -> None:
     world = World(queues=(WORK,))
     published(world, 1, 4)
