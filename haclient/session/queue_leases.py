@@ -1,9 +1,9 @@
 """What a server grants to a queue subscription, and the lease of each message. Pure.
 
 **The grant.** The `processed` ack of a subscribe has the effective backlog in its options
-(`max_backlog=10`). The reference broker adds the shortest lease of the queues (`lease=30.0`, in
-seconds), which other servers do not send. An ack without options does not show whether the topic is
-a queue.
+(`max_backlog=10`). The reference broker adds the lease of the queues (`lease=30.0`, in seconds) if
+it is the same for all; other servers do not send it. An ack without options does not show whether
+the topic is a queue.
 
 **The lease of a message** ends at the time in its header (`lp`), by the clock of the server. Two
 machines' clocks differ, so only the *time left* at the receipt counts. If the server has granted
@@ -34,7 +34,7 @@ class Grant(NamedTuple):
 
     Attributes:
         backlog: How many messages may be unacknowledged; `None` if the server does not say.
-        lease_s: The shortest lease of its queues in seconds; `None` if the server does not say.
+        lease_s: The lease of its queues in seconds; `None` if the server does not say.
     """
 
     backlog: int | None = None
@@ -52,7 +52,7 @@ def parse_grant(options: str) -> Grant:
     for item in options.split(","):
         name, _, value = (part.strip() for part in item.partition("="))
         if name == "max_backlog" and _NUMBER.fullmatch(value):
-            backlog = int(value) or None
+            backlog = int(value)
         elif name == "lease":
             lease_s = _interval(value)
     return Grant(backlog, lease_s)

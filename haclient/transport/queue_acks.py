@@ -367,7 +367,13 @@ class QueueConsumer(QueueSide):
         if grant.backlog is None and not self._is_queue:
             return
         self._is_queue = True
-        self.backlog, self.lease_s = grant
+        self.backlog, self.lease_s = grant.backlog or None, grant.lease_s
+        if grant.backlog == 0:
+            self.warn_once(
+                "nothing",
+                "the server grants the queue %s a backlog of 0, so it may send no message: allow a "
+                "backlog at the server",
+            )
         policy = self.acks.policy
         self.batch.limit = batch_limit(policy.batch_size, grant.backlog, policy.timeout_s)
         if grant.backlog == 1:
@@ -392,6 +398,12 @@ class QueueConsumer(QueueSide):
         for message in messages:
             if message.bookmark:  # else nothing names it in an acknowledgement
                 message.lease = lease
+            elif self._is_queue:
+                self.warn_once(
+                    "bookmark",
+                    "messages of the queue %s have no bookmark, so they cannot be acknowledged: "
+                    "the server will stop sending when the backlog is full",
+                )
 
     def acknowledge(self, lease: Lease, message: Message, option: str) -> None:
         """Acknowledge a message, on the client's thread."""

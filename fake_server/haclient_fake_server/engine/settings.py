@@ -202,13 +202,16 @@ class QueueTopic:
     def _check_expressions(self) -> str:
         if self.priority and self.barrier:
             return "priority and barrier exclude each other"
+        name = "priority" if self.priority else "barrier"
+        if (self.priority or self.barrier) and self.message_type != "json":
+            return f"{name}: wanted message_type='json', found {self.message_type!r}"
         try:
             if self.priority:
                 compile_expression(self.priority)
             if self.barrier:
                 compile_filter(self.barrier)
         except FilterError as error:
-            return f"{'priority' if self.priority else 'barrier'}: {error}"
+            return f"{name}: {error}"
         return ""
 
     def _check_recovery_point(self) -> str:

@@ -1,9 +1,13 @@
-"""The small files next to the journal: JSON with the version of its format, replaced as a whole."""
+"""The small files next to the journal: JSON with the version of its format, replaced as a whole.
+
+`crc32` is the checksum of the text without that field. A file that lacks it is read as well.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -25,7 +29,9 @@ def write_json_file(disk: Disk, path: Path, version: int, **fields: object) -> N
     Raises:
         StoreError: The disk failed.
     """
-    disk.replace(path, json.dumps({"format": version, **fields}).encode("ascii"))
+    content = {"format": version, **fields}
+    whole = {**content, "crc32": _checksum(content)}
+    disk.replace(path, json.dumps(whole).encode("ascii"))
 
 
 def read_json_file(
@@ -61,6 +67,22 @@ def read_json_file(
                 f"{path}: version {found}, but this version of haclient reads up to {version}: "
                 "use the newer one"
             )
+        _check(content)
         return parse(content)
     except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
         raise StoreCorrupt(path, 0, damage.format(error=error)) from error
+
+
+def _check(content: dict[str, Any]) -> None:
+    """Take the checksum out of the content, and compare it.
+
+    Raises:
+        ValueError: The content has changed.
+    """
+    checksum = content.pop("crc32", None)
+    if checksum is not None and checksum != _checksum(content):
+        raise ValueError("its checksum does not match")
+
+
+def _checksum(content: Mapping[str, object]) -> int:
+    return zlib.crc32(json.dumps(content).encode("ascii"))

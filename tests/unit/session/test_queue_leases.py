@@ -23,7 +23,7 @@ NOON_US = Timestamp.parse(NOON).microseconds
         ("timestamp, max_backlog=3,lease=30.0", Grant(3, 30.0)),
         ("max_backlog=2,lease=500ms,unheard_of=[1,2]", Grant(2, 0.5)),
         ("", Grant()),
-        ("max_backlog=0", Grant()),
+        ("max_backlog=0", Grant(0)),
         ("max_backlog=many,lease=soon", Grant()),
         ("max_backlog=" + "9" * 5000, Grant()),
         ("lease=-1", Grant()),

@@ -423,3 +423,15 @@ def test_every_plain_acknowledgement_is_confirmed_or_sent_again(
         assert walk.world.acks.dropped == 0
 
     trio.run(run)
+
+
+async def test_a_consumer_that_cannot_go_on_is_told_why(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.consumer.granted("max_backlog=0")
+    assert "grants the queue work a backlog of 0" in caplog.text
+    for number in (1, 2):
+        message = Message(kind="p", topic="work", data=b"%d" % number)
+        world.consumer.received([message], trio.current_time())
+        message.ack()
+    assert caplog.text.count("have no bookmark, so they cannot be acknowledged") == 1

@@ -96,8 +96,9 @@ class Queues:
         limits = [queue.settings.max_per_subscription_backlog for queue in queues]
         text = f"max_backlog={min(wanted or 1, *limits)}"
         leases = [queue.settings.lease_s for queue in queues if not queue.is_at_most_once]
-        known = [lease_s for lease_s in leases if lease_s is not None]
-        return {"opts": f"{text},lease={min(known)!r}" if known else text}
+        # With several leases only the end of each message's own one says which it has.
+        known = {lease_s for lease_s in leases if lease_s is not None}
+        return {"opts": f"{text},lease={known.pop()!r}" if len(known) == 1 else text}
 
     def leave(self, consumer: QueueSubscription) -> None:
         """A consumer has ended: what it has returns to the queues."""

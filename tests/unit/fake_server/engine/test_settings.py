@@ -208,3 +208,12 @@ def test_queues_have_names_of_their_own_and_topics_that_are_logged(
 def test_queues_of_one_name_may_be_of_different_types() -> None:
     queues = (QueueTopic(name="a"), QueueTopic(name="a", message_type="nvfix"))
     assert EngineSettings(queues=queues).queues == queues
+
+
+@pytest.mark.parametrize("rule", [{"priority": "/p"}, {"barrier": "/b = 1"}])
+@pytest.mark.parametrize("kind", ["nvfix", "fix", "xml", "binary"])
+def test_priorities_and_barriers_need_messages_that_can_be_read(
+    kind: str, rule: dict[str, str]
+) -> None:
+    with pytest.raises(UsageError, match=f"wanted message_type='json', found '{kind}'"):
+        QueueTopic(name="work", message_type=kind, **rule)  # type: ignore[arg-type]  # texts

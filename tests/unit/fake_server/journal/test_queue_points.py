@@ -52,7 +52,19 @@ def test_the_file_is_as_the_readme_says(tmp_path: Path) -> None:
                 "position": 7,
             }
         ],
+        "crc32": 2485862938,
     }
+
+
+@pytest.mark.row("QB29")
+@pytest.mark.parametrize(("old", "new"), [(": 7", ": 70"), ("later", "latex"), ("0016", "0011")])
+def test_a_changed_character_is_damage(tmp_path: Path, old: str, new: str) -> None:
+    """A point that is too high would leave out messages without a word."""
+    opened(tmp_path).write(POINTS[1:])
+    path = tmp_path / QUEUE_POINTS_NAME
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(StoreCorrupt, match="its checksum does not match"):
+        opened(tmp_path)
 
 
 @pytest.mark.row("QB29")

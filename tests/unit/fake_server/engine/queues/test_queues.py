@@ -70,7 +70,8 @@ def test_a_pattern_consumes_all_queues_that_match_and_plain_topics_too() -> None
         QueueTopic(name="q/b", topics=("b",), max_per_subscription_backlog=5, lease_s=7.5),
     )
     worker = world.client("worker")
-    assert consume(worker, t="^q/", opts="max_backlog=4") == "max_backlog=3,lease=7.5"
+    # With several leases it names none: each message has the end of its own.
+    assert consume(worker, t="^q/", opts="max_backlog=4") == "max_backlog=3"
     for topic in ("a", "b", "q/plain", "a", "b"):
         world.publish_numbers(1, first=world._sequence + 1)
         world.publish(b'{"n": 1}', topic=topic)
