@@ -204,7 +204,9 @@ class QueueClient(PublishingClient):
         return stats.records_deleted or 0
 
     async def flush_acks(self, *, timeout: float | None = TIMEOUT_S) -> None:
-        """Wait until the server has processed every acknowledgement of a message so far.
+        """Wait until the server has answered every acknowledgement of a message so far.
+
+        One that it refuses is logged as an error, and its message may be redelivered.
 
         Args:
             timeout: Seconds to wait; `None` waits for as long as it takes.
