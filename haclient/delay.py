@@ -10,6 +10,7 @@ so the limit is checked here instead, against the times that are passed in.
 
 from __future__ import annotations
 
+import math
 import random
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ class SpreadDelayStrategy(DelayStrategy):
         source: The random number generator; pass a seeded one for repeatable runs.
 
     Raises:
-        UsageError: The time is negative.
+        UsageError: The time is negative or without an end.
     """
 
     def __init__(
@@ -134,6 +135,8 @@ class SpreadDelayStrategy(DelayStrategy):
         source: random.Random | None = None,
     ) -> None:
         _check(spread=spread)
+        if spread == math.inf:
+            raise UsageError("spread is a time in seconds and cannot be inf")
         self._inner = inner or ExponentialDelayStrategy(source=source)
         self._spread_s = spread
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
@@ -186,7 +189,7 @@ class TenacityDelayStrategy(DelayStrategy):
     @override
     def delay_for(self, uri: str, now: float) -> float:
         before = self._attempts.next(uri, now)
-        began_at = self._attempts.began_at or now
+        began_at = now if self._attempts.began_at is None else self._attempts.began_at
         delay_s = 0.0
         if before:
             state = _call_state(before, began_at=began_at, now=now, idle_s=self._idle_s)
@@ -281,5 +284,5 @@ def _call_state(
 
 def _check(**times: float | None) -> None:
     for name, value in times.items():
-        if value is not None and value < 0:
+        if value is not None and not value >= 0:  # which is true of NaN, too
             raise UsageError(f"{name} is a time in seconds and cannot be {value:g}")

@@ -26,7 +26,7 @@ from haclient.chooser import (
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.session.replica_health import ReplicaHealth, parse_replication
-from haclient.transport.http_get import http_get
+from haclient.transport.http_get import check_url, http_get
 
 __all__ = ["HealthAwareServerChooser"]
 
@@ -62,7 +62,7 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         ask: Gets the content of a URL within so many seconds.
 
     Raises:
-        UsageError: A URI is wrong, or a number cannot be.
+        UsageError: A URI or a URL is wrong, or a number cannot be.
     """
 
     def __init__(  # the settings by keyword
@@ -81,6 +81,8 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
                 f"{patience!r} and {check_every!r}"
             )
         self.check_every = check_every
+        for url in admin.values():
+            check_url(url)
         self._admin = {Uri.parse(uri).address: url.rstrip("/") for uri, url in admin.items()}
         self._inner = inner or DefaultServerChooser(admin)
         self._health = ReplicaHealth(max_behind)
@@ -101,11 +103,11 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
                     return uri
                 refused[uri] = f"{Uri.parse(uri).safe}: {danger}"
                 _logger.warning("not used: %s", refused[uri])
-                self._inner.report_failure(_unsafe(danger), {"uri": uri})
+                self._inner.report_failure(_unsafe(danger), {"uri": Uri.parse(uri).safe})
             self._refused = "; ".join(refused.values())
             if trio.current_time() >= give_up_at:
                 return ""
-            await trio.sleep(self.check_every)
+            await trio.sleep(min(self.check_every, give_up_at - trio.current_time()))
 
     @override
     def current_authenticator(self) -> Authenticator:

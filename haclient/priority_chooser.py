@@ -69,6 +69,7 @@ class PriorityServerChooser(ServerChooser, MovingServerChooser):
         self._extra_s = generator.uniform(0.0, spread)
         self._servers: list[tuple[str, Authenticator]] = []
         self._current = 0
+        self._target: int | None = None  # of a move that is due, until the next attempt
         self._healthy_since: dict[str, float] = {}
         self._factor: dict[str, int] = {}
         self._moved_to = ""  # until the result is known
@@ -92,6 +93,9 @@ class PriorityServerChooser(ServerChooser, MovingServerChooser):
 
     @override
     def current_uri(self) -> str:
+        if self._target is not None:  # the client has left, or lost, the server that it had
+            self._current, self._target = self._target, None
+            self._moved_to, self._succeeded = self._servers[self._current][0], False
         uri = self._servers[self._current][0] if self._servers else ""
         if self._succeeded:  # asked again without a failure: the last connection was a lasting one
             self._succeeded, self._moved_to = False, ""
@@ -141,9 +145,12 @@ class PriorityServerChooser(ServerChooser, MovingServerChooser):
     def is_move_due(self, now: float) -> bool:
         for index, (uri, _) in enumerate(self._servers[: self._current]):
             since = self._healthy_since.get(uri)
-            needed_s = self._healthy_for_s * self._factor.get(uri, 1) + self._extra_s
+            factor, needed_s = self._factor.get(uri, 1), self._healthy_for_s
+            if factor > 1:  # of 0 seconds, too
+                needed_s = max(needed_s, self.check_every) * factor
+            needed_s += self._extra_s
             if since is not None and now - since >= needed_s:
-                self._current, self._moved_to, self._succeeded = index, uri, False
-                self._healthy_since.clear()
+                self._target = index
+                self._healthy_since.clear()  # if the client stays all the same, it starts anew
                 return True
         return False

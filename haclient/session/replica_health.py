@@ -54,7 +54,7 @@ def parse_replication(body: bytes) -> tuple[str, tuple[DestinationReport, ...]]:
             for each in instance["replication"]
         )
         return str(instance["name"]), reports
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ProtocolError(
             f"the admin interface did not answer with the state of replication: {error!r}"
         ) from error

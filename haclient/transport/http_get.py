@@ -13,6 +13,28 @@ MAX_ANSWER_BYTES: Final = 2**20
 """A longer answer is an error."""
 
 
+def check_url(url: str) -> tuple[str, int, str, str]:
+    """Take a URL apart, as far as it can be used here.
+
+    Returns:
+        Host, port, path, and host and port as they are written.
+
+    Raises:
+        UsageError: It is of another kind, or has a user or a password, which would be sent
+            unencrypted.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:  # a port that is no number, brackets that are not closed
+        host, port, parts = None, 0, urlsplit("")
+    if "@" in url:
+        raise UsageError("the URL of an admin interface takes no user and no password")
+    if parts.scheme != "http" or host is None:
+        raise UsageError(f"{url!r}: wanted http://HOST:PORT")
+    return host, port, parts.path or "/", parts.netloc
+
+
 async def http_get(url: str, timeout: float) -> bytes:  # part of the error
     """The body of the answer to `GET url`.
 
@@ -26,18 +48,16 @@ async def http_get(url: str, timeout: float) -> bytes:  # part of the error
         ProtocolError: The answer is no success, or too long.
         TimedOut: It took longer than `timeout` seconds.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "http" or parts.hostname is None:
-        raise UsageError(f"{url!r}: wanted http://HOST:PORT")
+    host, port, path, where = check_url(url)
     with trio.move_on_after(timeout):
         try:
-            stream = await trio.open_tcp_stream(parts.hostname, parts.port or 80)
+            stream = await trio.open_tcp_stream(host, port)
             async with stream:
                 # 1.0: the answer ends with the connection, and comes in one piece.
-                head = f"GET {parts.path or '/'} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n"
+                head = f"GET {path} HTTP/1.0\r\nHost: {where}\r\n\r\n"
                 await stream.send_all(head.encode())
                 return _body(await _everything(stream, url), url)
-        except (OSError, trio.BrokenResourceError) as error:
+        except (OSError, UnicodeError, trio.BrokenResourceError) as error:
             raise ConnectionRefused(f"{url}: {error}") from error
     raise TimedOut(f"{url}: no answer within {timeout:g} s")
 

@@ -364,12 +364,14 @@ class Reconnector:
     async def _drained(self) -> bool:
         """Wait until the server has what was sent to it; whether the client can leave it."""
         core, limit_s = self._core, self._settings.connect_timeout
+        if core.publisher.writer is None:
+            return False  # just lost, which is found out in a moment
         if core.publisher.log is None:
             self._hold_publishes()
         try:
             await core.flush_persisted(timeout=limit_s)
             await core.flush_acks(timeout=limit_s)
-        except (TimedOut, DisconnectedError) as error:
+        except (TimedOut, DisconnectedError, CommandError) as error:
             if core.publisher.log is None:  # what was sent is kept nowhere else
                 self._release_publishes()
                 if core.connection is not None:

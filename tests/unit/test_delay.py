@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -160,3 +161,9 @@ def test_what_is_none_of_tenacitys_objects_is_refused() -> None:
         TenacityDelayStrategy(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match=r"stop is one of tenacity's stop_\* objects.*not 60"):
         TenacityDelayStrategy(tenacity.wait_fixed(1), 60)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("spread", [-1.0, math.nan, math.inf])
+def test_a_spread_is_a_time(spread: float) -> None:
+    with pytest.raises(UsageError, match="spread is a time in seconds"):
+        SpreadDelayStrategy(FixedDelayStrategy(1), spread=spread)

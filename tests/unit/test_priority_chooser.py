@@ -108,3 +108,33 @@ def test_a_priority_chooser_says_why_there_is_no_server_and_refuses_times_that_c
             PriorityServerChooser(
                 [A], healthy_for=healthy_for, check_every=check_every, spread=spread
             )
+
+
+@pytest.mark.row("SC8")
+def test_after_a_move_that_did_not_take_place_the_better_server_is_checked_again() -> None:
+    chooser = PriorityServerChooser([A, C], healthy_for=30)
+    on_last(chooser)
+    chooser.report_check(A, None, 100.0)
+    assert chooser.is_move_due(130.0)  # and the client stays where it is
+    assert [uri for uri, _ in chooser.to_check()] == [A]
+    chooser.report_check(A, None, 140.0)
+    assert not chooser.is_move_due(169.0)
+    assert chooser.is_move_due(170.0)
+    assert chooser.current_uri() == A
+
+
+@pytest.mark.row("SC8")
+def test_a_server_that_fails_after_each_return_waits_even_where_no_time_was_set() -> None:
+    chooser = PriorityServerChooser([A, C], healthy_for=0, check_every=5)
+    now, moves = 0.0, 0
+    on_last(chooser)
+    while now < 600:
+        now += 5
+        chooser.report_check(A, None, now)
+        if chooser.is_move_due(now):
+            moves += 1
+            assert chooser.current_uri() == A
+            chooser.report_success({})
+            chooser.report_failure(ERROR, {})
+            on_last(chooser)
+    assert moves < 15

@@ -64,3 +64,12 @@ def test_the_answer_of_an_admin_interface() -> None:
 def test_another_answer_is_an_error(body: bytes) -> None:
     with pytest.raises(ProtocolError, match="did not answer with the state of replication"):
         parse_replication(body)
+
+
+@pytest.mark.parametrize("behind", ["Infinity", "1e999", "[" * 100_000])
+def test_an_answer_that_cannot_be_is_a_protocol_error(behind: str) -> None:
+    report = '"configured_type":"sync","replication_type":"sync","messages_behind":' + behind
+    body = '{"amps":{"instance":{"name":"a","replication":[{"name":"b","address":"b:1",'
+    body += report + "}]}}}"
+    with pytest.raises(ProtocolError):
+        parse_replication(body.encode())

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from haclient.errors import ConnectionRefused, ProtocolError, TimedOut, UsageError
-from haclient.transport.http_get import MAX_ANSWER_BYTES, http_get
+from haclient.transport.http_get import MAX_ANSWER_BYTES, check_url, http_get
 
 
 @asynccontextmanager
@@ -60,3 +60,17 @@ async def test_a_server_that_is_down_and_a_url_of_another_kind() -> None:
         await http_get(url, 10.0)
     with pytest.raises(UsageError, match="wanted http://HOST:PORT"):
         await http_get("ftp://x", 10.0)
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8085", "https://a:1/x", "", "http://a:x/", "http://[::1/", "http://:1/"]
+)
+def test_a_url_that_cannot_be_used_is_refused_before_it_is_tried(url: str) -> None:
+    with pytest.raises(UsageError, match="wanted http://HOST:PORT"):
+        check_url(url)
+
+
+def test_a_url_with_a_password_is_refused_without_showing_it() -> None:
+    with pytest.raises(UsageError, match="takes no user and no password") as caught:
+        check_url("http://ops:secret@a:1/")
+    assert "secret" not in str(caught.value)
