@@ -425,6 +425,9 @@ class Run:
         for scope in self._hurry:
             scope.cancel()
         self.wires.heal()
+        if self.plan.queues:
+            # A later cut would lose what a queue delivers at most once, which is no defect.
+            self.wires.call_off_cuts()
         for consumer in self.consumers.values():
             consumer.healthy = True
         for node in self.nodes.values():

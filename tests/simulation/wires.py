@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -94,6 +95,12 @@ class Wires:
         for connection in self.of(node):
             pipe = self._chance.choice(_pipes(connection))
             pipe.fail_after(count, connection.reset)
+
+    def call_off_cuts(self) -> None:
+        """No connection is cut any more that was to be after some more bytes."""
+        for connection in network().connections:
+            for pipe in _pipes(connection):
+                pipe.fail_after(sys.maxsize, connection.reset)
 
     def silence(self, node: str) -> None:
         """The connections are half open: what is sent on them disappears without a word."""
