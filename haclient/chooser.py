@@ -1,7 +1,8 @@
 """Server choosers: which server is tried next.
 
-The client asks its chooser before each attempt and reports each result to it. A chooser never calls
-the client and never waits. An empty URI means that there is no server to try; `error` says why.
+The client asks its chooser before each attempt and reports each result to it. A chooser belongs to
+one client, never calls it and never waits. An empty URI means that there is no server to try;
+`error` says why.
 
 A chooser that has to wait for something is an `AsyncServerChooser`. One that wants the client to
 leave a server that works, for a better one, is a `MovingServerChooser`: the client checks the
@@ -134,11 +135,18 @@ class MovingServerChooser(Protocol):
 
     @abstractmethod
     def is_move_due(self, now: float) -> bool | Awaitable[bool]:
-        """Whether the client is to move; if so, `current_uri` is where to.
+        """Whether the client is to move.
+
+        It then waits until its server has what was sent to it, and calls `report_move`; or it stays
+        where it is, because that fails or the connection is lost.
 
         Args:
             now: Seconds on a clock that only rises.
         """
+
+    @abstractmethod
+    def report_move(self) -> None:
+        """Note that the client leaves its server: from now on `current_uri` is where to."""
 
 
 class DefaultServerChooser(ServerChooser):

@@ -92,11 +92,12 @@ class FixedDelayStrategy(DelayStrategy):
             never gives up.
 
     Raises:
-        UsageError: A time is negative.
+        UsageError: A time is negative or without an end.
     """
 
     def __init__(self, delay: float = 0.2, *, give_up_after: float | None = None) -> None:
-        _check(delay=delay, give_up_after=give_up_after)
+        _check(delay=delay)
+        _check_limit(give_up_after)
         self._delay_s = delay
         self._attempts = _Attempts(give_up_after)
 
@@ -135,8 +136,6 @@ class SpreadDelayStrategy(DelayStrategy):
         source: random.Random | None = None,
     ) -> None:
         _check(spread=spread)
-        if spread == math.inf:
-            raise UsageError("spread is a time in seconds and cannot be inf")
         self._inner = inner or ExponentialDelayStrategy(source=source)
         self._spread_s = spread
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
@@ -230,7 +229,7 @@ class ExponentialDelayStrategy(DelayStrategy):
         source: The random number generator; pass a seeded one for repeatable runs.
 
     Raises:
-        UsageError: A time is negative, or the waits would shrink.
+        UsageError: A time is negative or without an end, or the waits would shrink.
     """
 
     def __init__(  # all by keyword
@@ -243,8 +242,9 @@ class ExponentialDelayStrategy(DelayStrategy):
         give_up_after: float | None = None,
         source: random.Random | None = None,
     ) -> None:
-        _check(initial=initial, maximum=maximum, jitter=jitter, give_up_after=give_up_after)
-        if factor < 1:
+        _check(initial=initial, maximum=maximum, jitter=jitter)
+        _check_limit(give_up_after)
+        if not 1 <= factor < math.inf:
             raise UsageError(f"a factor of {factor:g} would make the waits shrink: at least 1")
         from tenacity import wait_exponential  # noqa: PLC0415  # 40 ms to import
 
@@ -282,7 +282,12 @@ def _call_state(
     return state
 
 
-def _check(**times: float | None) -> None:
+def _check(**times: float) -> None:
     for name, value in times.items():
-        if value is not None and not value >= 0:  # which is true of NaN, too
+        if not 0 <= value < math.inf:  # which is true of NaN, too
             raise UsageError(f"{name} is a time in seconds and cannot be {value:g}")
+
+
+def _check_limit(give_up_after: float | None) -> None:
+    if give_up_after != math.inf:  # the same as `None`
+        _check(give_up_after=give_up_after or 0.0)

@@ -8,18 +8,20 @@ method of `Client` works on it except three: `connect` and `logon`, which it cal
 
 from __future__ import annotations
 
+import secrets
 import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
 
+import trio
 from typing_extensions import Unpack, override
 
 from haclient.auth import Authenticator
 from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import HAClientError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
@@ -71,7 +73,9 @@ class HAClient(Client):
         )
         manager = settings.subscription_manager or MemorySubscriptionManager()
         core = Core(settings, manager)
-        self._reconnector = Reconnector(core, settings, manager, check=partial(_check, name))
+        # A name of its own, and always the same: servers keep what they know of a name.
+        check = partial(_check, f"{name}-check-{secrets.token_hex(4)}")
+        self._reconnector = Reconnector(core, settings, manager, check=check)
         self._compose(core)
 
     @classmethod
@@ -218,10 +222,12 @@ async def _check(
     name: str, uri: str, authenticator: Authenticator, timeout: float
 ) -> HAClientError | None:
     """Log on to a server under another name, and off again; why that failed, if it did."""
-    async with Client(f"{name}-check", authenticator=authenticator, exit_timeout=0) as client:
+    async with Client(name, authenticator=authenticator, exit_timeout=0) as client:
         try:  # within: a cancellation while the block is left would come as a group with the error
-            await client.connect(uri, timeout=timeout)
-            await client.logon(timeout=timeout)
+            with trio.move_on_after(timeout):  # with what the authenticator takes
+                await client.connect(uri, timeout=timeout)
+                await client.logon(timeout=timeout)
+                return None
         except HAClientError as error:
             return error
-    return None
+    return TimedOut(f"the check was not logged on within {timeout:g} s")

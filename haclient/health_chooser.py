@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
+from math import inf
 from typing import Final
 
 import trio
@@ -75,11 +76,13 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         check_every: float = 5.0,
         ask: Callable[[str, float], Awaitable[bytes]] = http_get,
     ) -> None:
-        if not (0 <= patience <= MAX_PATIENCE_S and check_every > 0):
+        if not (0 <= patience <= MAX_PATIENCE_S and 0 < check_every < inf):
             raise UsageError(
                 f"patience is 0 to {MAX_PATIENCE_S:g} seconds and check_every more than 0; found "
                 f"{patience!r} and {check_every!r}"
             )
+        if max_behind is not None and max_behind < 0:
+            raise UsageError(f"max_behind is a number of messages from 0 on, not {max_behind!r}")
         self.check_every = check_every
         for url in admin.values():
             check_url(url)
@@ -145,6 +148,11 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
                 self._inner.report_check(uri, _unsafe(danger), now)
         due = self._inner.is_move_due(now)
         return await due if isawaitable(due) else due
+
+    @override
+    def report_move(self) -> None:
+        if isinstance(self._inner, MovingServerChooser):
+            self._inner.report_move()
 
     async def _ask_all(self) -> None:
         """Ask every admin interface at the same time; those that do not answer keep their word."""

@@ -9,33 +9,38 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from math import inf
 from typing import Final
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import ConnectionInfo, MovingServerChooser, ServerChooser
+from haclient.auth import Authenticator
+from haclient.chooser import ConnectionInfo, DefaultServerChooser, MovingServerChooser
 from haclient.errors import UsageError
-from haclient.protocol.uri import Uri
 
 __all__ = ["PriorityServerChooser"]
 
 MAX_WAIT_FACTOR: Final = 16
-"""How much longer than `healthy_for`, at most, a server that fails after moves is watched."""
+"""How much longer, at most, a server that fails after moves is watched."""
+
+MIN_WAIT_S: Final = 30.0
+"""What is multiplied for such a server, if `healthy_for` is less, in seconds."""
 
 
-class PriorityServerChooser(ServerChooser, MovingServerChooser):
+class PriorityServerChooser(DefaultServerChooser, MovingServerChooser):
     """Servers in order, and back to a better one once it has been healthy for a while.
 
     After a failure the next server is tried, after a lost connection the one that was connected
     last. While the client is live with another server than the first, it logs on to each better
-    server every `check_every` seconds, under the name `NAME-check`, and logs off. A server is
+    server every `check_every` seconds, as another client, and logs off. A server is
     healthy while each of these logons succeeds: a process that hangs, or is still recovering its
     log, accepts a TCP connection, but no logon. After `healthy_for` seconds without a failure the
     client moves to the best such server.
 
-    If the server fails within 5 seconds of the move, it has to be healthy for twice as long before
-    the next one, at most 16 times as long.
+    If the server fails within 5 seconds of the move, it has to be healthy for twice as long, and at
+    least a minute, before the next one; then for four times as long, and at most 16 times.
+
+    Like every chooser it belongs to one client.
 
     Args:
         uris: The servers, best first.
@@ -58,7 +63,7 @@ class PriorityServerChooser(ServerChooser, MovingServerChooser):
         spread: float = 0.0,
         source: random.Random | None = None,
     ) -> None:
-        if not (healthy_for >= 0 and check_every > 0 and spread >= 0):
+        if not (0 <= healthy_for < inf and 0 < check_every < inf and 0 <= spread < inf):
             raise UsageError(
                 "healthy_for and spread are seconds from 0 on, check_every more than 0; found "
                 f"{healthy_for!r}, {spread!r} and {check_every!r}"
@@ -67,68 +72,36 @@ class PriorityServerChooser(ServerChooser, MovingServerChooser):
         self._healthy_for_s = healthy_for
         generator = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
         self._extra_s = generator.uniform(0.0, spread)
-        self._servers: list[tuple[str, Authenticator]] = []
-        self._current = 0
-        self._target: int | None = None  # of a move that is due, until the next attempt
+        self._target = ""  # of the move that is due
         self._healthy_since: dict[str, float] = {}
         self._factor: dict[str, int] = {}
         self._moved_to = ""  # until the result is known
         self._succeeded = False  # and no failure was reported since
-        self._last_error = ""
-        for uri in uris:
-            self.add(uri)
-
-    def add(self, uri: str, authenticator: Authenticator | None = None) -> None:
-        """Append a server, the least preferred so far.
-
-        Args:
-            uri: Its connection string.
-            authenticator: Its own authenticator; by default the URI's password is sent.
-
-        Raises:
-            UsageError: The URI is wrong.
-        """
-        Uri.parse(uri)
-        self._servers.append((uri, authenticator or DefaultAuthenticator()))
+        super().__init__(uris)
 
     @override
     def current_uri(self) -> str:
-        if self._target is not None:  # the client has left, or lost, the server that it had
-            self._current, self._target = self._target, None
-            self._moved_to, self._succeeded = self._servers[self._current][0], False
-        uri = self._servers[self._current][0] if self._servers else ""
+        uri = super().current_uri()
         if self._succeeded:  # asked again without a failure: the last connection was a lasting one
             self._succeeded, self._moved_to = False, ""
             self._factor.pop(uri, None)
         return uri
 
     @override
-    def current_authenticator(self) -> Authenticator:
-        return self._servers[self._current][1] if self._servers else DefaultAuthenticator()
-
-    @override
     def report_success(self, info: ConnectionInfo) -> None:
-        self._last_error = ""
+        super().report_success(info)
         self._succeeded = True
         self._healthy_since.clear()
 
     @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-        self._last_error = str(error)
         self._succeeded = False
         uri = self.current_uri()
         if uri and uri == self._moved_to:
             self._factor[uri] = min(2 * self._factor.get(uri, 1), MAX_WAIT_FACTOR)
         self._moved_to = ""
         self._healthy_since.clear()
-        if self._servers:
-            self._current = (self._current + 1) % len(self._servers)
-
-    @override
-    def error(self) -> str:
-        if not self._servers:
-            return "no servers configured: give some to the chooser"
-        return self._last_error or "no server was tried yet"
+        super().report_failure(error, info)
 
     @override
     def to_check(self) -> list[tuple[str, Authenticator]]:
@@ -143,14 +116,24 @@ class PriorityServerChooser(ServerChooser, MovingServerChooser):
 
     @override
     def is_move_due(self, now: float) -> bool:
-        for index, (uri, _) in enumerate(self._servers[: self._current]):
+        for uri, _ in self.to_check():
             since = self._healthy_since.get(uri)
-            factor, needed_s = self._factor.get(uri, 1), self._healthy_for_s
-            if factor > 1:  # of 0 seconds, too
-                needed_s = max(needed_s, self.check_every) * factor
-            needed_s += self._extra_s
-            if since is not None and now - since >= needed_s:
-                self._target = index
+            if since is not None and now - since >= self._needed_s(uri):
+                self._target = uri
                 self._healthy_since.clear()  # if the client stays all the same, it starts anew
                 return True
         return False
+
+    def _needed_s(self, uri: str) -> float:
+        """For how long a server has to be healthy."""
+        factor = self._factor.get(uri, 1)
+        least_s = MIN_WAIT_S if factor > 1 else 0.0
+        return max(self._healthy_for_s, least_s) * factor + self._extra_s
+
+    @override
+    def report_move(self) -> None:
+        self.current_uri()  # the client leaves a connection that did not fail
+        known = [uri for uri, _ in self._servers]
+        if self._target in known:  # else it was removed since
+            self._current, self._moved_to = known.index(self._target), self._target
+        self._target = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Final, cast
 
 from typing_extensions import override
 
@@ -18,6 +18,9 @@ from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 
 __all__ = ["RandomServerChooser"]
+
+MAX_WEIGHT: Final = 1e9
+"""Of any number of servers the sum is finite."""
 
 
 class RandomServerChooser(ServerChooser):
@@ -32,7 +35,7 @@ class RandomServerChooser(ServerChooser):
         source: The random number generator; pass a seeded one for repeatable runs.
 
     Raises:
-        UsageError: A URI is wrong, or a weight is not above 0.
+        UsageError: A URI is wrong, or a weight is not above 0 or exceeds `MAX_WEIGHT`.
     """
 
     def __init__(
@@ -63,11 +66,14 @@ class RandomServerChooser(ServerChooser):
             weight: How often it comes first, compared with the others.
 
         Raises:
-            UsageError: The URI is wrong, or the weight is not above 0.
+            UsageError: The URI is wrong, or the weight is not above 0 or exceeds `MAX_WEIGHT`.
         """
         safe = Uri.parse(uri).safe
-        if not 0 < weight < float("inf"):
-            raise UsageError(f"the weight of {safe} is a number above 0, not {weight!r}")
+        if not 0 < weight <= MAX_WEIGHT:
+            raise UsageError(
+                f"the weight of {safe} is a number above 0 and at most {MAX_WEIGHT:g}, "
+                f"not {weight!r}"
+            )
         self._servers[uri] = (weight, authenticator or DefaultAuthenticator())
 
     @override

@@ -5,8 +5,8 @@
 | `/amps/instance.json` | the name and the version of the instance |
 | `/amps/instance/replication.json` | the same, and the state of each destination |
 
-It only reads. A request has a limit in size and time, and connections have a limit in number: no
-client of this interface holds up the broker.
+It only reads. A request has a limit in size and time. Connections have a limit in number, beyond
+which the oldest is closed: no client of this interface holds up the broker or the other clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REQUEST_LIMIT_S: Final = 5.0
 """How long one connection may take."""
 
 MAX_CONNECTIONS: Final = 32
-"""Connections that are served at the same time; others wait in the backlog."""
+"""Open connections; for a further one the oldest is closed."""
 
 _REPLICATION: Final = "/amps/instance/replication.json"
 _INSTANCE: Final = "/amps/instance.json"
@@ -112,7 +112,7 @@ class AdminServer:
         self.uri = ""
         self._respond = respond
         self._listeners: list[trio.SocketListener] = []
-        self._limit = trio.CapacityLimiter(MAX_CONNECTIONS)
+        self._open: dict[trio.CancelScope, None] = {}  # oldest first
 
     async def listen(self, host: str, port: int) -> None:
         """Listen on an address.
@@ -134,14 +134,21 @@ class AdminServer:
             listener.socket.close()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        with trio.move_on_after(REQUEST_LIMIT_S):
-            async with self._limit, stream:
-                try:
+        with trio.move_on_after(REQUEST_LIMIT_S) as scope:
+            self._open[scope] = None
+            if len(self._open) > MAX_CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                oldest.cancel()
+            try:
+                async with stream:
                     head = await _head(stream)
                     if head:
                         await stream.send_all(self._respond(head))
-                except trio.BrokenResourceError:  # the client has gone; nobody waits for the answer
-                    return
+            except trio.BrokenResourceError:  # the client has gone; nobody waits for the answer
+                return
+            finally:
+                self._open.pop(scope, None)
 
 
 async def _head(stream: trio.SocketStream) -> bytes:

@@ -26,6 +26,8 @@ class DestinationReport:
             for it.
         is_sync: Whether acknowledgements wait for it.
         messages_behind: How many messages it has not acknowledged.
+        messages_missing: How many it will never get, because the reporting server no longer has
+            them.
     """
 
     name: str
@@ -33,6 +35,7 @@ class DestinationReport:
     is_downgraded: bool
     is_sync: bool
     messages_behind: int
+    messages_missing: int
 
 
 def parse_replication(body: bytes) -> tuple[str, tuple[DestinationReport, ...]]:
@@ -50,6 +53,7 @@ def parse_replication(body: bytes) -> tuple[str, tuple[DestinationReport, ...]]:
                 each["configured_type"] == "sync" and each["replication_type"] == "async",
                 each["replication_type"] == "sync",
                 int(each["messages_behind"]),
+                int(each.get("messages_missing", 0)),
             )
             for each in instance["replication"]
         )
@@ -97,6 +101,8 @@ class ReplicaHealth:
                 if source == address or not is_meant:
                     continue
                 behind = f"{each.messages_behind} messages behind"
+                if each.messages_missing:
+                    return f"for {source_name} it lacks {each.messages_missing} messages for good"
                 if each.is_downgraded:
                     return f"{source_name} has downgraded it, {behind}"
                 limit = self._max_behind

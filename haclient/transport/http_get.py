@@ -25,12 +25,13 @@ def check_url(url: str) -> tuple[str, int, str, str]:
     """
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or 80
-    except ValueError:  # a port that is no number, brackets that are not closed
+        host, port = parts.hostname, 80 if parts.port is None else parts.port
+        (host or "").encode("idna")
+    except ValueError:  # a port that is no number, brackets that are not closed, a label too long
         host, port, parts = None, 0, urlsplit("")
     if "@" in url:
         raise UsageError("the URL of an admin interface takes no user and no password")
-    if parts.scheme != "http" or host is None:
+    if parts.scheme != "http" or host is None or port == 0:
         raise UsageError(f"{url!r}: wanted http://HOST:PORT")
     return host, port, parts.path or "/", parts.netloc
 

@@ -39,6 +39,7 @@ from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import HASettings
+from haclient.transport.writer import Writer
 
 Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]
 """Logs on to a server under another name, within so many seconds; why it failed, if it did."""
@@ -70,7 +71,7 @@ class Reconnector:
     ) -> None:
         self._core = core
         self._check = check
-        self._is_moving = False  # until the first attempt after a planned move
+        self._left_uri = ""  # of the server that a planned move left, until it or another is live
         self._held: trio.Event | None = None  # what publishes wait for during a planned move
         self._settings = settings
         self._chooser = settings.server_chooser or DefaultServerChooser(settings.servers)
@@ -147,6 +148,8 @@ class Reconnector:
         lost_reason = core.status.lost_reason
         if lost_reason is not None and error.__cause__ is lost_reason:
             error = lost_reason  # a command failed for no other reason than the lost connection
+        if self._uri == self._left_uri:  # and it fails now
+            self._left_uri = ""
         final = self._is_final(error)
         self._warn(error)
         if self._plan.lost():
@@ -168,8 +171,8 @@ class Reconnector:
         """
         if error is self._fatal or isinstance(error, ReconnectGaveUp):
             return True
-        if isinstance(error, PublishGap):
-            return self._settings.on_publish_gap == "raise"
+        if isinstance(error, PublishGap):  # no reason to end if another server worked just now
+            return self._settings.on_publish_gap == "raise" and not self._left_uri
         address = self._core.status.address
         if isinstance(error, NameInUse):
             if _is_refusal(error) or address not in self._abandoned:
@@ -258,14 +261,14 @@ class Reconnector:
             raise self._fatal
 
     async def _wait(self) -> None:
-        was_moving, self._is_moving = self._is_moving, False
         try:
             delay_s = self.delay.delay_for(self._uri, trio.current_time())
         except TimedOut as error:  # the strategy gives up
             why = f"{error}; the last error: {self._chooser.error()}"
             raise ReconnectGaveUp(self._plan.attempts, why) from error
         # A planned move is not a loss: the chooser has seen that the server is there.
-        await trio.sleep(0.0 if was_moving else delay_s)
+        is_move = self._left_uri and not self._plan.attempts
+        await trio.sleep(0.0 if is_move else delay_s)
 
     async def _dial(self) -> None:
         core, plan = self._core, self._plan
@@ -326,6 +329,7 @@ class Reconnector:
         core = self._core
         core.check_connected()
         self._refused_by.clear()
+        self._left_uri = ""
         core.live()
         self._release_publishes()
         async with open_nursery() as nursery:
@@ -359,17 +363,22 @@ class Reconnector:
             if not await self._answer(chooser.is_move_due(trio.current_time())):
                 continue
             if await self._drained():
+                chooser.report_move()
                 raise _Moved
 
     async def _drained(self) -> bool:
         """Wait until the server has what was sent to it; whether the client can leave it."""
         core, limit_s = self._core, self._settings.connect_timeout
-        if core.publisher.writer is None:
+        writer = core.publisher.writer
+        if writer is None:
             return False  # just lost, which is found out in a moment
         if core.publisher.log is None:
-            self._hold_publishes()
+            self._hold_publishes(writer)
         try:
-            await core.flush_persisted(timeout=limit_s)
+            if core.publisher.log is None:
+                await core.flush(timeout=limit_s, ack="persisted")
+            else:
+                await core.flush_persisted(timeout=limit_s)
             await core.flush_acks(timeout=limit_s)
         except (TimedOut, DisconnectedError, CommandError) as error:
             if core.publisher.log is None:  # what was sent is kept nowhere else
@@ -380,13 +389,11 @@ class Reconnector:
                 return False
         return True
 
-    def _hold_publishes(self) -> None:
+    def _hold_publishes(self, writer: Writer) -> None:
         """Without a store: let publishes wait for the next server, so that none is cut off."""
-        publisher = self._core.publisher
-        assert publisher.writer is not None  # noqa: S101  # the client is live
         self._held = held = trio.Event()
-        publisher.writer.log_open = False
-        publisher.wait_for_connection = held.wait
+        writer.log_open = False
+        self._core.publisher.wait_for_connection = held.wait
 
     def _release_publishes(self) -> None:
         """Let them be sent, or fail, as without a move."""
@@ -400,8 +407,10 @@ class Reconnector:
         """Close a connection that works; the next attempt is at the chooser's new server."""
         core = self._core
         _logger.info("client %s leaves %s for a better server", core.name, self._info()["uri"])
+        self._plan.stable()  # this connection did not fail, however young it was
+        self.delay.reset()
         self._plan.lost()
-        self._is_moving = True
+        self._left_uri = self._uri
         await core.abandon(DisconnectedError("the client moves to a server of higher priority"))
         if core.status.state is ConnectionState.DISCONNECTED:
             core.set_state(ConnectionState.RECONNECTING)

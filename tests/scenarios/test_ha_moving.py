@@ -11,10 +11,15 @@ import pytest
 import trio
 import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import AsyncServerChooser, ConnectionInfo
+from haclient.chooser import (
+    AsyncServerChooser,
+    ConnectionInfo,
+    DefaultServerChooser,
+    MovingServerChooser,
+)
 from haclient.delay import FixedDelayStrategy, SpreadDelayStrategy
 from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
@@ -22,6 +27,7 @@ from haclient.priority_chooser import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import STABLE_AFTER_S
 from haclient.transport.reconnector import CHOOSING_LIMIT_S
+from haclient.transport.settings import HAOptions
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
@@ -34,15 +40,15 @@ pytestmark = in_virtual_time
 
 
 class NameService(AsyncServerChooser):
-    """Finds out about the server in `look_up`."""
+    """Resolves the server with `resolve`."""
 
-    def __init__(self, look_up: Callable[[], Awaitable[str]]) -> None:
-        self._look_up = look_up
+    def __init__(self, resolve: Callable[[], Awaitable[str]]) -> None:
+        self._resolve = resolve
         self.reported: list[str] = []
 
     @override
     async def current_uri(self) -> str:
-        return await self._look_up()
+        return await self._resolve()
 
     @override
     async def current_authenticator(self) -> Authenticator:
@@ -66,11 +72,11 @@ class NameService(AsyncServerChooser):
 async def test_a_chooser_may_wait_for_each_of_its_answers(server: Server, other: Server) -> None:
     answers = [server.uri, "unix://localhost:0/amps/json?path=/nonexistent/amps", other.uri, ""]
 
-    async def look_up() -> str:
+    async def resolve() -> str:
         await trio.sleep(10.0)
         return answers.pop(0)
 
-    chooser = NameService(look_up)
+    chooser = NameService(resolve)
     client = HAClient("ha", server_chooser=chooser, heartbeat=None)
     began = trio.current_time()
     with pytest.raises(ReconnectGaveUp, match="knows no server"):  # noqa: PT012  # it leaves the block
@@ -88,12 +94,12 @@ async def test_a_chooser_that_never_answers_or_fails_ends_the_client() -> None:
     async def fail() -> str:
         raise DisconnectedError("no route to the name service")
 
-    for look_up, why in (
+    for resolve, why in (
         (trio.sleep_forever, f"did not answer within {CHOOSING_LIMIT_S:g} s"),
         (fail, "the server chooser failed: no route to the name service"),
     ):
         with pytest.raises(ReconnectGaveUp, match=why):
-            async with HAClient("ha", server_chooser=NameService(look_up)):
+            async with HAClient("ha", server_chooser=NameService(resolve)):
                 pytest.fail("never entered")
 
 
@@ -101,12 +107,12 @@ async def test_a_chooser_that_never_answers_or_fails_ends_the_client() -> None:
 async def test_disconnect_ends_the_wait_for_a_chooser(server: Server) -> None:
     waits = False
 
-    async def look_up() -> str:
+    async def resolve() -> str:
         if waits:
             await trio.sleep_forever()
         return server.uri
 
-    client = HAClient("ha", server_chooser=NameService(look_up), heartbeat=None)
+    client = HAClient("ha", server_chooser=NameService(resolve), heartbeat=None)
     async with entered(client, partial(live, server)) as peer:
         waits = True
         await lose(peer)
@@ -121,33 +127,42 @@ async def test_disconnect_ends_the_wait_for_a_chooser(server: Server) -> None:
 async def check(server: Server) -> None:
     """Be healthy for one check."""
     peer = await server.accept()
-    assert (await peer.log_on()).client_name == "ha-check"
+    assert (await peer.log_on()).client_name.startswith("ha-check-")
     await peer.expect_end()
 
 
 class Pair:
     """A client of two servers that is live with the second, since the first has refused it."""
 
-    def __init__(self, first: Server, second: Server, *, store: bool = True) -> None:
+    def __init__(  # all by keyword
+        self,
+        first: Server,
+        second: Server,
+        *,
+        store: bool = True,
+        times: tuple[float, float] = (20.0, 5.0),  # healthy for so long, checked every
+        authenticator: Authenticator | None = None,
+        **options: Unpack[HAOptions],
+    ) -> None:
         self.first, self.second = first, second
         self.lost: list[HAClientError] = []
         self.states: list[ConnectionState] = []
-        self.chooser = PriorityServerChooser(
-            [first.uri, second.uri], healthy_for=20.0, check_every=5.0
-        )
-        self.client = HAClient(
-            "ha",
-            server_chooser=self.chooser,
-            publish_store=MemoryPublishStore() if store else None,
-            delay_strategy=SpreadDelayStrategy(
-                FixedDelayStrategy(0.5), spread=60.0, source=random.Random(1)
-            ),
-            heartbeat=None,
-            connect_timeout=3.0,
-            exit_timeout=0,
-            on_disconnect=self.lost.append,
-            on_state=self.states.append,
-        )
+        self.chooser = PriorityServerChooser(healthy_for=times[0], check_every=times[1])
+        self.chooser.add(first.uri, authenticator)
+        self.chooser.add(second.uri)
+        spread = SpreadDelayStrategy(FixedDelayStrategy(0.5), spread=60.0, source=random.Random(1))
+        wanted: HAOptions = {
+            "server_chooser": self.chooser,
+            "delay_strategy": spread,
+            "heartbeat": None,
+            "connect_timeout": 3.0,
+            "exit_timeout": 0,
+            "on_disconnect": self.lost.append,
+            "on_state": self.states.append,
+        }
+        wanted.update(options)
+        publishes = MemoryPublishStore() if store else None
+        self.client = HAClient("ha", publish_store=publishes, **wanted)
 
     async def serve(self) -> Peer:
         """Let it come to the second server."""
@@ -240,7 +255,7 @@ async def test_without_a_store_publishes_wait_for_the_move_and_none_is_cut_off(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.client.publish, "orders", b"2")
             await wait_all_tasks_blocked()
-            await peer.ack(flush)
+            await peer.ack(flush, "persisted")
             await peer.expect_end()  # and no publish before it
             back = await live(server)
             assert (await back.expect("publish")).data == b"2"
@@ -280,9 +295,9 @@ async def test_a_server_that_fails_when_the_client_returns_sends_it_back_at_once
         again = await live(other)
         began = trio.current_time()
         async with answering(again):
-            for _ in range(8):  # 40 s this time
+            for _ in range(12):  # 60 s this time
                 await check(server)
-            assert trio.current_time() == began + 40.0
+            assert trio.current_time() == began + 60.0
             await check(server)
             await live(server)
         await trio.sleep(STABLE_AFTER_S + 1)
@@ -300,12 +315,166 @@ async def test_a_connection_that_is_lost_while_it_is_drained_is_a_loss_like_any_
             await check(server)
         await peer.expect("flush")
         peer.link.close()
-        back = await live(server)  # the chooser has chosen it
+        back = await live(other)  # the client has not moved
         await wait_all_tasks_blocked()
         await pair.client.publish("orders", b"2")
         assert (await back.expect("publish")).data == b"2"
         assert "client ha lost its connection" in caplog.text
         await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8")
+async def test_a_move_that_does_not_take_place_leaves_no_trace(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other, store=False)
+    async with entered(pair.client, pair.serve) as peer:
+        for _ in range(5):
+            await check(server)
+        flush = await peer.expect("flush")
+        await peer.refuse(flush, "not entitled", "persisted")
+        for _ in range(2):
+            await check(server)  # the client has stayed, and goes on checking
+        assert len(pair.lost) == 1
+        peer.link.close()
+        await live(other)  # after a loss the same server is tried first
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8")
+async def test_publishes_that_are_flushed_during_a_move_are_persisted_by_the_server_that_has_them(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other, store=False)
+    async with entered(pair.client, pair.serve) as peer, trio.open_nursery() as nursery:
+        await pair.client.publish("orders", b"1")
+        await peer.expect("publish")
+        nursery.start_soon(partial(pair.client.flush, ack="persisted", timeout=300))
+        asked = await peer.expect("flush")
+        for _ in range(5):
+            await check(server)
+        last = await peer.expect("flush")
+        assert "persisted" in last.ack_type
+        await peer.ack(asked, "persisted")
+        await peer.ack(last, "persisted")
+        await live(server)
+        await wait_all_tasks_blocked()
+        assert not nursery.child_tasks  # and the other server is not asked
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8", "PS8")
+async def test_a_planned_move_to_a_server_that_lacks_messages_goes_back_and_ends_nothing(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other, on_publish_gap="raise")
+    async with entered(pair.client, pair.serve) as peer:
+        number = await pair.client.publish("orders", b"1") or 0
+        await peer.expect("publish")
+        await peer.persisted(number)
+        for _ in range(5):
+            await check(server)
+        lacking = await server.accept()
+        await lacking.log_on()  # it has seen nothing of this client
+        await lacking.expect_end()
+        back = await other.accept()
+        await back.log_on(seen=number, persisted=number)
+        await wait_all_tasks_blocked()
+        assert not pair.client.disconnected
+        await pair.client.disconnect()
+
+
+@pytest.mark.row("SC8", "DS3")
+async def test_the_limit_of_a_delay_strategy_does_not_count_over_a_planned_move(
+    server: Server, other: Server
+) -> None:
+    limited = FixedDelayStrategy(give_up_after=2.0)
+    pair = Pair(server, other, times=(1.0, 1.0), delay_strategy=limited)
+    async with entered(pair.client, pair.serve) as peer, answering(peer):
+        for _ in range(2):
+            await check(server)
+        await live(server)  # the connection was 2 s old
+        await wait_all_tasks_blocked()
+        assert not pair.client.disconnected
+        await pair.client.disconnect()
+
+
+class HangingOnce(DefaultAuthenticator):
+    """Hangs the second time."""
+
+    calls = 0
+
+    @override
+    async def authenticate(self, user: str, password: str) -> str:
+        self.calls += 1
+        if self.calls == 2:
+            await trio.sleep_forever()
+        return password
+
+
+@pytest.mark.row("SC8", "AT11")
+async def test_an_authenticator_that_hangs_fails_one_check_and_stops_no_other(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other, authenticator=HangingOnce())
+    async with entered(pair.client, pair.serve) as peer, answering(peer):
+        began = trio.current_time()
+        hanging = await server.accept()
+        await hanging.expect_end()
+        assert trio.current_time() == began + 5.0 + 3.0
+        await check(server)
+        await pair.client.disconnect()
+
+
+class MovesAtOnce(DefaultServerChooser, MovingServerChooser):
+    """Answers after some turns of the event loop, and loses the connection first."""
+
+    check_every = 7.0
+
+    def __init__(self, uri: str, turns: int) -> None:
+        super().__init__([uri])
+        self._turns = turns
+        self.lose_link: Callable[[], None] | None = None
+
+    @override
+    def to_check(self) -> list[tuple[str, Authenticator]]:
+        return []
+
+    @override
+    def report_check(self, uri: str, error: Exception | None, now: float) -> None:
+        pytest.fail("nothing is checked")
+
+    @override
+    async def is_move_due(self, now: float) -> bool:
+        if self.lose_link is None:
+            return False
+        lose_link, self.lose_link = self.lose_link, None
+        lose_link()
+        for _ in range(self._turns):
+            await trio.lowlevel.checkpoint()
+        return True
+
+    @override
+    def report_move(self) -> None:
+        return
+
+
+@pytest.mark.row("SC8")
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_connection_that_is_lost_at_the_moment_of_a_move_is_a_loss_like_any_other(
+    server: Server, turns: int
+) -> None:
+    chooser = MovesAtOnce(server.uri, turns)
+    client = HAClient(
+        "ha", server_chooser=chooser, heartbeat=None, connect_timeout=3.0, exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        chooser.lose_link = peer.link.close
+        again = await live(server)
+        await wait_all_tasks_blocked()
+        await client.publish("orders", b"1")
+        assert (await again.expect("publish")).data == b"1"
+        await client.disconnect()
 
 
 # -- the wait and the options of each logon --------------------------------------------------------

@@ -131,9 +131,9 @@ class Peer:
             header["cid"] = to.command_id
         await self.send(encode_frame({**header, **fields}))
 
-    async def refuse(self, to: Message, reason: str) -> None:
+    async def refuse(self, to: Message, reason: str, kind: str = "processed", /) -> None:
         """Send a failure ack for a command."""
-        await self.ack(to, status="failure", reason=reason)
+        await self.ack(to, kind, status="failure", reason=reason)
 
     async def persisted(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted."""

@@ -144,13 +144,14 @@ def test_tenacity_waits_count_the_attempts_at_each_server() -> None:
         (tenacity.stop_after_delay(4) & tenacity.stop_after_attempt(9), 9),
     ],
 )
+@pytest.mark.parametrize("zero", [1e6, 0.0])
 def test_tenacity_stops_by_the_clock_that_is_passed_in(
-    stop: tenacity.stop.stop_base, attempts: int
+    stop: tenacity.stop.stop_base, attempts: int, zero: float
 ) -> None:
-    strategy, now = TenacityDelayStrategy(tenacity.wait_fixed(2), stop), 1e6
+    strategy, now = TenacityDelayStrategy(tenacity.wait_fixed(2), stop), zero
     for _ in range(attempts):
         now += strategy.delay_for(A, now)
-    with pytest.raises(TimedOut, match=f"in {attempts} attempts and {now - 1e6:g} s, where stop_"):
+    with pytest.raises(TimedOut, match=f"in {attempts} attempts and {now - zero:g} s, where stop_"):
         strategy.delay_for(A, now)
     strategy.reset()
     assert strategy.delay_for(A, now) == 0.0
@@ -163,7 +164,21 @@ def test_what_is_none_of_tenacitys_objects_is_refused() -> None:
         TenacityDelayStrategy(tenacity.wait_fixed(1), 60)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("spread", [-1.0, math.nan, math.inf])
-def test_a_spread_is_a_time(spread: float) -> None:
-    with pytest.raises(UsageError, match="spread is a time in seconds"):
-        SpreadDelayStrategy(FixedDelayStrategy(1), spread=spread)
+@pytest.mark.parametrize("time", [-1.0, math.nan, math.inf])
+def test_a_time_that_is_none_is_refused(time: float) -> None:
+    for make in (
+        lambda: SpreadDelayStrategy(FixedDelayStrategy(1), spread=time),
+        lambda: FixedDelayStrategy(time),
+        lambda: ExponentialDelayStrategy(initial=time),
+        lambda: ExponentialDelayStrategy(maximum=time),
+        lambda: ExponentialDelayStrategy(jitter=time),
+    ):
+        with pytest.raises(UsageError, match="is a time in seconds"):
+            make()
+    with pytest.raises(UsageError, match="shrink"):
+        ExponentialDelayStrategy(factor=time)
+
+
+def test_a_limit_without_an_end_is_none() -> None:
+    strategy = FixedDelayStrategy(1.0, give_up_after=math.inf)
+    assert [strategy.delay_for(A, now) for now in (0.0, 1e300)] == [0.0, 1.0]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import pytest
 import trio
+from typing_extensions import override
 
+from haclient.chooser import ConnectionInfo, DefaultServerChooser
 from haclient.errors import ConnectionRefused, DisconnectedError, UsageError
 from haclient.health_chooser import HealthAwareServerChooser
 from haclient.priority_chooser import PriorityServerChooser
@@ -99,6 +102,7 @@ async def test_a_client_returns_to_a_better_server_only_when_that_one_has_caught
             due.append(now)
             break
     assert due == [35.0]  # 25 was the first check after the word of B
+    chooser.report_move()
     assert await chooser.current_uri() == A
 
 
@@ -106,3 +110,34 @@ async def test_numbers_that_cannot_be_are_refused() -> None:
     for patience, check_every in ((-1, 1), (46, 1), (1, 0)):
         with pytest.raises(UsageError, match="patience is 0 to 45 seconds"):
             HealthAwareServerChooser(ADMIN, patience=patience, check_every=check_every)
+    with pytest.raises(UsageError, match="max_behind is a number of messages from 0 on, not -1"):
+        HealthAwareServerChooser(ADMIN, max_behind=-1)
+
+
+@pytest.mark.row("SC12")
+async def test_the_wait_ends_with_the_patience_however_seldom_servers_are_asked() -> None:
+    servers = Servers()
+    servers.has_downgraded = {"a": True, "b": True}
+    chooser = HealthAwareServerChooser(ADMIN, ask=servers.ask, patience=30.0, check_every=100.0)
+    began = trio.current_time()
+    assert await chooser.current_uri() == ""
+    assert trio.current_time() == began + 30.0
+    assert len(servers.asked) == 4  # both at the beginning and at the end
+
+
+@pytest.mark.row("SC12", "AT9")
+async def test_another_chooser_is_told_of_a_refusal_without_the_password() -> None:
+    class Recorder(DefaultServerChooser):
+        infos: ClassVar[list[ConnectionInfo]] = []
+
+        @override
+        def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+            self.infos.append(info)
+            super().report_failure(error, info)
+
+    servers = Servers()
+    servers.has_downgraded["b"] = True
+    inner = Recorder(["tcp://user:secret@a:9007/amps/json", B])
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, ask=servers.ask)
+    assert await chooser.current_uri() == B
+    assert inner.infos == [{"uri": "tcp://user@a:9007/amps/json"}]

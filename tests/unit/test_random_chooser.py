@@ -70,7 +70,7 @@ def test_a_random_chooser_says_why_there_is_no_server_and_refuses_weights_that_c
     assert chooser.error() == "connection refused"
     chooser.report_success({})
     assert chooser.error() == "no server was tried yet"
-    for weight in (0, -1, float("nan"), float("inf")):
+    for weight in (0, -1, float("nan"), float("inf"), 1e308, 10**400):
         with pytest.raises(
             UsageError, match="weight of tcp://a:9007/amps/json is a number above 0"
         ):

@@ -9,6 +9,7 @@ import trio
 
 from haclient.errors import UsageError
 from haclient_fake_server.admin import (
+    MAX_CONNECTIONS,
     MAX_REQUEST_BYTES,
     REQUEST_LIMIT_S,
     AdminServer,
@@ -101,5 +102,27 @@ async def test_a_client_that_sends_too_much_or_nothing_is_cut() -> None:
         async with await trio.open_tcp_stream(host, port) as stream:
             assert await stream.receive_some() == b""
         assert trio.current_time() >= began + REQUEST_LIMIT_S
+        nursery.cancel_scope.cancel()
+    admin.close()
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_idle_connections_keep_nobody_from_an_answer() -> None:
+    admin = AdminServer(respond)
+    await admin.listen("127.0.0.1", 0)
+    host, port = parse_admin(admin.uri.removeprefix("http://"))
+    async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as opened:
+        nursery.start_soon(admin.run)
+        began = trio.current_time()
+        idle = [
+            await opened.enter_async_context(await trio.open_tcp_stream(host, port))
+            for _ in range(2 * MAX_CONNECTIONS)
+        ]
+        async with await trio.open_tcp_stream(host, port) as stream:
+            await stream.send_all(b"GET /amps/instance.json HTTP/1.1\r\n\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 OK")
+        for each in idle[:MAX_CONNECTIONS]:
+            assert await each.receive_some() == b""  # closed, since newer ones came
+        assert trio.current_time() == began
         nursery.cancel_scope.cancel()
     admin.close()

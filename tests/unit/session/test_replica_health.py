@@ -11,8 +11,14 @@ EAST, WEST = "east:9007", "west:9007"
 
 
 def report(**changes: object) -> DestinationReport:
-    values = {"name": "west", "address": WEST, "is_downgraded": False, "is_sync": True}
-    return DestinationReport(**{**values, "messages_behind": 7, **changes})  # type: ignore[arg-type]  # of any field
+    values: dict[str, object] = {
+        "name": "west",
+        "address": WEST,
+        "is_downgraded": False,
+        "is_sync": True,
+    }
+    values |= {"messages_behind": 7, "messages_missing": 0}
+    return DestinationReport(**{**values, **changes})  # type: ignore[arg-type]  # of any field
 
 
 @pytest.mark.row("SC12")
@@ -39,6 +45,15 @@ def test_the_limit_of_messages_is_for_servers_that_no_acknowledgement_waits_for(
 
 
 @pytest.mark.row("SC12")
+def test_a_server_that_will_never_get_some_messages_is_refused_however_little_it_is_behind() -> (
+    None
+):
+    health = ReplicaHealth()
+    health.note(EAST, "east", [report(messages_behind=0, messages_missing=2)])
+    assert health.danger(WEST) == "for east it lacks 2 messages for good"
+
+
+@pytest.mark.row("SC12")
 def test_a_server_is_known_by_its_name_behind_another_address() -> None:
     health = ReplicaHealth()
     bad = report(is_downgraded=True, is_sync=False, address="10.0.0.2:9007")
@@ -55,9 +70,11 @@ def test_the_answer_of_an_admin_interface() -> None:
         "configured_type": "sync",
     }
     west |= {"replication_type": "async", "messages_behind": 7}
-    instance = {"name": "east", "replication": [west]}
-    body = json.dumps({"amps": {"instance": instance}}).encode()
-    assert parse_replication(body) == ("east", (report(is_downgraded=True, is_sync=False),))
+    for missing in ({}, {"messages_missing": 3}):  # AMPS itself does not count them
+        instance = {"name": "east", "replication": [west | missing]}
+        body = json.dumps({"amps": {"instance": instance}}).encode()
+        wanted = report(is_downgraded=True, is_sync=False, **missing)
+        assert parse_replication(body) == ("east", (wanted,))
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"amps":{"instance":{"replication":[{}]}}}'])

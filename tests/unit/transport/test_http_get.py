@@ -63,7 +63,18 @@ async def test_a_server_that_is_down_and_a_url_of_another_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8085", "https://a:1/x", "", "http://a:x/", "http://[::1/", "http://:1/"]
+    "url",
+    [
+        "127.0.0.1:8085",
+        "https://a:1/x",
+        "",
+        "http://a:x/",
+        "http://[::1/",
+        "http://:1/",
+        "http://a:0/",
+        f"http://{'a' * 70}:1/",
+        "http://a..b:1/",
+    ],
 )
 def test_a_url_that_cannot_be_used_is_refused_before_it_is_tried(url: str) -> None:
     with pytest.raises(UsageError, match="wanted http://HOST:PORT"):
