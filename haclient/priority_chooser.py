@@ -23,7 +23,7 @@ __all__ = ["PriorityServerChooser"]
 MAX_WAIT_FACTOR: Final = 16
 """How much longer, at most, a server that fails after moves is watched."""
 
-MIN_WAIT_S: Final = 30.0
+MIN_WAIT_S: Final = 5.0
 """What is multiplied for such a server, if `healthy_for` is less, in seconds."""
 
 
@@ -37,8 +37,8 @@ class PriorityServerChooser(DefaultServerChooser, MovingServerChooser):
     log, accepts a TCP connection, but no logon. After `healthy_for` seconds without a failure the
     client moves to the best such server.
 
-    If the server fails within 5 seconds of the move, it has to be healthy for twice as long, and at
-    least a minute, before the next one; then for four times as long, and at most 16 times.
+    If the server fails within 5 seconds of the move, it has to be healthy for twice as long before
+    the next one, and at least 10 seconds; then for four times as long, and at most 16 times.
 
     Like every chooser it belongs to one client.
 

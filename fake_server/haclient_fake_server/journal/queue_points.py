@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.journal.format import LogStart
 from haclient_fake_server.journal.json_file import read_json_file, write_json_file
@@ -105,25 +107,33 @@ class QueuePointFile:
         )
 
 
+class _Point(msgspec.Struct, forbid_unknown_fields=True):
+    """A `QueuePoint` in the file."""
+
+    name: str
+    message_type: str
+    topics: list[str]
+    recovery_point: str
+    position: int
+
+
 def _parse(content: dict[str, Any]) -> tuple[int, tuple[QueuePoint, ...]]:
-    points = tuple(_point(**fields) for fields in content["queues"])
-    return int(content["log_start"], 16), points
-
-
-def _point(
-    *, name: str, message_type: str, topics: list[str], recovery_point: str, position: int
-) -> QueuePoint:
-    """Take a point from JSON.
+    """Take the points from JSON.
 
     Raises:
-        TypeError: A field is missing, unknown or of another type.
-        ValueError: A number is out of range.
+        ValueError: A field is missing, unknown, of another type or out of range.
     """
-    texts = (name, message_type, recovery_point, *topics)
-    if type(topics) is not list or any(type(each) is not str for each in texts):
-        raise TypeError(f"wanted texts and a list of topics, found {texts!r:.200}")
-    if type(position) is not int:
-        raise TypeError(f"wanted a whole number as the position, found {position!r:.50}")
-    if not 1 <= position <= MAX_POSITION:
-        raise ValueError(f"{position} is no position")
-    return QueuePoint(name, message_type, tuple(topics), recovery_point, position)
+    try:
+        start_id = int(msgspec.convert(content.get("log_start"), str), 16)
+        points = msgspec.convert(content.get("queues"), list[_Point])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"queues or log_start: {error}") from error
+    for each in points:
+        if not 1 <= each.position <= MAX_POSITION:
+            raise ValueError(f"{each.position} is no position")
+    return start_id, tuple(
+        QueuePoint(
+            each.name, each.message_type, tuple(each.topics), each.recovery_point, each.position
+        )
+        for each in points
+    )

@@ -138,8 +138,21 @@ def test_a_point_that_cannot_be_is_damage(tmp_path: Path, change: dict[str, obje
         if is_good:
             assert opened(tmp_path).points == POINTS[1:]
         else:
-            with pytest.raises(StoreCorrupt, match="not the recovery points of queues"):
+            wanted = (
+                r"not the recovery points of queues \((queues or log_start: |\d+ is no position)"
+            )
+            with pytest.raises(StoreCorrupt, match=wanted):
                 opened(tmp_path)
+
+
+@pytest.mark.parametrize("content", [{}, {"queues": {}}, {"queues": [5]}, {"log_start": "16"}])
+def test_a_file_of_another_shape_says_what_was_wanted(
+    tmp_path: Path, content: dict[str, object]
+) -> None:
+    start: dict[str, object] = {"log_start": "16"} if "queues" in content else {}
+    (tmp_path / QUEUE_POINTS_NAME).write_text(json.dumps({"format": 1, **start, **content}))
+    with pytest.raises(StoreCorrupt, match=r"\(queues or log_start: Expected `\w+`, got"):
+        opened(tmp_path)
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
