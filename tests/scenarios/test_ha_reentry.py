@@ -1,0 +1,218 @@
+"""A subscription is sent again as it was, on each way to another connection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.delay import FixedDelayStrategy
+from haclient.ha import HAClient
+from haclient.priority_chooser import PriorityServerChooser
+from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering
+from support.recovery import drop, entered, live, lose
+
+pytestmark = in_virtual_time
+
+TOPIC, FILTER = "^orders/(eu|us)/.*$", '/px > 10 AND /side = "buy, or /sell"'
+Subscribing = Callable[[HAClient, AsyncExitStack], Awaitable[object]]
+Leaving = Callable[[Peer, Server, Server], Awaitable[Peer]]
+
+
+def ignore(message: Message) -> None:
+    """Handle a message."""
+    message.discard()
+
+
+async def plain(client: HAClient, _: AsyncExitStack) -> None:
+    await client.subscribe(TOPIC, handler=ignore, filter=FILTER, options="oof,send_keys")
+
+
+async def named(client: HAClient, _: AsyncExitStack) -> None:
+    await client.subscribe(TOPIC, handler=ignore, filter=FILTER, sub_id="mine")
+
+
+async def plain_stream(client: HAClient, stack: AsyncExitStack) -> None:
+    stream = client.stream(TOPIC, filter=FILTER, options="no_empties", resumes=True)
+    await stack.enter_async_context(stream)
+
+
+async def query_and_follow(client: HAClient, _: AsyncExitStack) -> None:
+    await client.sow_and_subscribe(
+        TOPIC, handler=ignore, filter=FILTER, batch_size=7, options="oof,timestamp"
+    )
+
+
+async def query_and_follow_as_a_stream(client: HAClient, stack: AsyncExitStack) -> None:
+    stream = client.sow_and_stream(TOPIC, filter=FILTER, batch_size=3, resumes=True)
+    await stack.enter_async_context(stream)
+
+
+async def bookmark(client: HAClient, _: AsyncExitStack) -> None:
+    await client.bookmark_subscribe(
+        TOPIC, sub_id="b", handler=ignore, bookmark=EPOCH, filter=FILTER, options="rate=1000"
+    )
+
+
+async def bookmark_from_now(client: HAClient, _: AsyncExitStack) -> None:
+    await client.bookmark_subscribe(
+        TOPIC, sub_id="b", handler=ignore, bookmark=NOW, filter=FILTER, options="timestamp"
+    )
+
+
+async def bookmark_stream(client: HAClient, stack: AsyncExitStack) -> None:
+    stream = client.bookmark_stream(
+        TOPIC, sub_id="b", bookmark=MOST_RECENT, filter=FILTER, options="fully_durable"
+    )
+    await stack.enter_async_context(stream)
+
+
+async def command(client: HAClient, _: AsyncExitStack) -> None:
+    made = Command(
+        "sow_and_subscribe",
+        topic=TOPIC,
+        filter=FILTER,
+        order_by="/px DESC",
+        top_n=5,
+        batch_size=2,
+        options="oof",
+        sub_id="c",
+    )
+    await client.execute_async(made, ignore)
+
+
+async def replaced(client: HAClient, _: AsyncExitStack) -> None:
+    sub_id = await client.subscribe("other", handler=ignore, filter="/old = 1", options="oof")
+    await client.replace(sub_id, topic=TOPIC, filter=FILTER, options="send_keys")
+
+
+async def paused(client: HAClient, _: AsyncExitStack) -> None:
+    await client.bookmark_subscribe(TOPIC, sub_id="b", handler=ignore, filter=FILTER)
+    await client.pause("b")
+
+
+ALL = [
+    plain,
+    named,
+    plain_stream,
+    query_and_follow,
+    query_and_follow_as_a_stream,
+    bookmark,
+    bookmark_from_now,
+    bookmark_stream,
+    command,
+    replaced,
+    paused,
+]
+
+
+async def loss(peer: Peer, _: Server, second: Server) -> Peer:
+    """A lasting connection is lost, and made again to the same server."""
+    await lose(peer)
+    return await live(second)
+
+
+async def fail_over(peer: Peer, first: Server, second: Server) -> Peer:
+    """A server fails at once, and another one is used."""
+    await drop(peer)
+    return await live(first)
+
+
+async def move(peer: Peer, first: Server, _: Server) -> Peer:
+    """The client moves to a better server."""
+    async with answering(peer):
+        for _ in range(10):
+            checked = await first.accept()
+            logon = await checked.log_on()
+            if logon.client_name == "ha":
+                return checked
+            await checked.expect_end()
+    pytest.fail("it did not move")
+
+
+async def refusal(peer: Peer, first: Server, second: Server) -> Peer:
+    """The next server does not take the subscription, and one after it does."""
+    await lose(peer)
+    refusing = await live(second)
+    await refusing.refuse(await refusing.hear(), "not entitled")
+    await refusing.expect_end()
+    return await live(first)
+
+
+@asynccontextmanager
+async def at_the_second(
+    first: Server, second: Server, *, check_every: float
+) -> AsyncGenerator[tuple[HAClient, Peer]]:
+    """A client that is live with its second server."""
+    chooser = PriorityServerChooser(
+        [first.uri, second.uri], healthy_for=2.0, check_every=check_every
+    )
+    client = HAClient(
+        "ha",
+        server_chooser=chooser,
+        publish_store=MemoryPublishStore(),
+        bookmark_store=MemoryBookmarkStore(),
+        delay_strategy=FixedDelayStrategy(0.5),
+        heartbeat=None,
+        exit_timeout=0,
+    )
+
+    async def serve() -> Peer:
+        refusing = await first.accept()
+        await refusing.refuse(await refusing.expect("logon"), "recovering")
+        return await live(second)
+
+    async with entered(client, serve) as peer:
+        yield client, peer
+
+
+NOT_COMPARED = {"command_id", "query_id", "bookmark", "data"}
+NAMES = [each for each in Message.__struct_fields__ if each not in NOT_COMPARED]
+CHANGED: dict[Subscribing, dict[str, str]] = {
+    replaced: {"topic": TOPIC, "filter": FILTER, "options": "send_keys"},
+    paused: {"options": "pause"},
+}
+"""What is different from the first command, because the client has changed it since."""
+
+
+def parts(request: Message) -> dict[str, object]:
+    """What a command asks for, without what belongs to one exchange."""
+    return {name: getattr(request, name) for name in NAMES}
+
+
+@pytest.mark.row("SM1", "SM2", "SM5", "SM6", "HA12")
+@pytest.mark.parametrize("leave", [loss, fail_over, move, refusal])
+@pytest.mark.parametrize("subscribe", ALL)
+async def test_a_subscription_is_sent_again_with_its_topic_filter_and_options(
+    server: Server, other: Server, subscribe: Subscribing, leave: Leaving
+) -> None:
+    check_every = 1.0 if leave is move else 1e6
+    async with (
+        at_the_second(server, other, check_every=check_every) as (client, peer),
+        AsyncExitStack() as stack,
+    ):
+        async with answering(peer):
+            await subscribe(client, stack)
+            await wait_all_tasks_blocked()
+        first = next(each for each in peer.heard if each.sub_id and "subscribe" in each.command)
+        for _ in range(2):  # and what was sent again once is sent again as it was
+            peer = await leave(peer, server, other)
+            again = await peer.hear()
+            wanted = parts(first) | CHANGED.get(subscribe, {})
+            if again.bookmark:  # a server that no longer has this place begins where its log does
+                wanted["options"] = f"bookmark_not_found=epoch,{wanted['options']}"
+            assert parts(again) == wanted
+            assert bool(again.bookmark) == bool(first.bookmark)
+            await peer.ack(again)
+            await wait_all_tasks_blocked()
+            if leave is not loss:
+                break
+        await client.disconnect()
