@@ -120,7 +120,7 @@ async def loss(peer: Peer, _: Server, second: Server) -> Peer:
     return await live(second)
 
 
-async def fail_over(peer: Peer, first: Server, second: Server) -> Peer:
+async def fail_over(peer: Peer, first: Server, _: Server) -> Peer:
     """A server fails at once, and another one is used."""
     await drop(peer)
     return await live(first)
@@ -203,15 +203,16 @@ async def test_a_subscription_is_sent_again_with_its_topic_filter_and_options(
             await subscribe(client, stack)
             await wait_all_tasks_blocked()
         first = next(each for each in peer.heard if each.sub_id and "subscribe" in each.command)
+        at = peer
         for _ in range(2):  # and what was sent again once is sent again as it was
-            peer = await leave(peer, server, other)
-            again = await peer.hear()
+            at = await leave(at, server, other)
+            again = await at.hear()
             wanted = parts(first) | CHANGED.get(subscribe, {})
             if again.bookmark:  # a server that no longer has this place begins where its log does
                 wanted["options"] = f"bookmark_not_found=epoch,{wanted['options']}"
             assert parts(again) == wanted
             assert bool(again.bookmark) == bool(first.bookmark)
-            await peer.ack(again)
+            await at.ack(again)
             await wait_all_tasks_blocked()
             if leave is not loss:
                 break
