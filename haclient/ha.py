@@ -13,6 +13,7 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from typing import NoReturn, Self
 
 import trio
@@ -26,7 +27,7 @@ from haclient.protocol.uri import Uri
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.reconnector import Reconnector
-from haclient.transport.settings import TIMEOUT_S, HAOptions, HASettings
+from haclient.transport.settings import TIMEOUT_S, ClientOptions, HAOptions, HASettings
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -74,7 +75,8 @@ class HAClient(Client):
         manager = settings.subscription_manager or MemorySubscriptionManager()
         core = Core(settings, manager)
         # A name of its own, and always the same: servers keep what they know of a name.
-        check = partial(_check, f"{name}-check-{secrets.token_hex(4)}")
+        check_name = f"{name}-check-{secrets.token_hex(4)}"
+        check = partial(_check, check_name, ssl_context=settings.ssl_context)
         self._reconnector = Reconnector(core, settings, manager, check=check)
         self._compose(core)
 
@@ -219,10 +221,16 @@ class HAClient(Client):
 
 
 async def _check(
-    name: str, uri: str, authenticator: Authenticator, timeout: float
+    name: str,
+    uri: str,
+    authenticator: Authenticator,
+    timeout: float,
+    *,
+    ssl_context: SSLContext | None,
 ) -> HAClientError | None:
     """Log on to a server under another name, and off again; why that failed, if it did."""
-    async with Client(name, authenticator=authenticator, exit_timeout=0) as client:
+    options: ClientOptions = {"exit_timeout": 0, "ssl_context": ssl_context}
+    async with Client(name, authenticator=authenticator, **options) as client:
         try:  # within: a cancellation while the block is left would come as a group with the error
             with trio.move_on_after(timeout):  # with what the authenticator takes
                 await client.connect(uri, timeout=timeout)

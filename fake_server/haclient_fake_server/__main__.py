@@ -24,6 +24,7 @@ from haclient_fake_server.config import (
     parse_queue,
     parse_replicate_to,
     parse_sow_topic,
+    tls_files,
 )
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_fake_server.listener import check_reachable
@@ -69,6 +70,13 @@ async def _take_faults(points: KillPoints) -> None:
                 print(f"armed {fault.at}", flush=True)  # noqa: T201 - a command's output
 
 
+_TLS_FILES = {
+    "--tls-cert": "certificate for tcps:// addresses, in PEM",
+    "--tls-key": "its key, unless that is in the same file",
+    "--tls-client-ca": "accept only clients with a certificate of these authorities",
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="haclient-fake-server", description=__doc__)
     parser.add_argument("--listen", action="append", help="tcp://HOST:PORT, port 0 for any")
@@ -88,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--parquet", action="store_true", help="also write closed journal files as Parquet"
     )
+    for name, meaning in _TLS_FILES.items():
+        parser.add_argument(name, type=Path, help=meaning)
     parser.add_argument("--segment-bytes", type=int, help="size of a journal file")
     parser.add_argument("--faults-from-stdin", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -107,6 +117,7 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         queues=tuple(map(parse_queue, chosen.queue)),
         fsync=FsyncPolicy(chosen.fsync),
         parquet=chosen.parquet,
+        tls=tls_files(listen, chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca),
         segment_bytes=chosen.segment_bytes or BrokerConfig().segment_bytes,
     )
 

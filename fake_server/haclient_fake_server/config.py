@@ -30,6 +30,7 @@ __all__ = [
     "QueueTopic",
     "ReplicateTo",
     "SowTopic",
+    "TlsFiles",
     "parse_log_topic",
     "parse_queue",
     "parse_replicate_to",
@@ -73,12 +74,29 @@ class FsyncPolicy(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """The files for `tcps` addresses, in PEM; they are read when the broker starts.
+
+    Attributes:
+        cert: The certificate of the broker, and those between it and its authority.
+        key: Its key; `None` if that is in `cert`, too.
+        client_ca: The authorities whose clients may connect; `None` asks for no certificate.
+    """
+
+    cert: Path
+    key: Path | None = None
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """One broker instance. Times are seconds, sizes bytes.
 
     Attributes:
         name: The instance name; part of the ids of messages published without a sequence.
-        listen: Addresses to listen on, `tcp://HOST:PORT`; port 0 takes a free one.
+        listen: Addresses to listen on, `tcp://HOST:PORT` or `tcps://HOST:PORT`; port 0 takes a free
+            one.
+        tls: The certificate for `tcps` addresses.
         data_dir: Directory of the journal; `None` keeps it in memory, until the broker ends.
         users: Passwords by user; `None` turns authentication off.
         log_topics: The topics that the journal records; none when empty.
@@ -131,6 +149,7 @@ class BrokerConfig:
     redial_max_s: float = 2.0
     queues: tuple[QueueTopic, ...] = ()
     admin: str = ""
+    tls: TlsFiles | None = None
 
     def __post_init__(self) -> None:
         """Check the values, before anything is opened.
@@ -147,6 +166,7 @@ class BrokerConfig:
             _check_parquet,
             _check_queues,
             _check_admin,
+            _check_tls,
         )
         for check in checks:
             wrong = check(self)
@@ -252,6 +272,40 @@ def _check_admin(config: BrokerConfig) -> str:
     except UsageError as error:
         return str(error)
     return ""
+
+
+def _check_tls(config: BrokerConfig) -> str:
+    return _wrong_tls(config.listen, has_certificate=config.tls is not None)
+
+
+def _wrong_tls(listen: Sequence[str], *, has_certificate: bool) -> str:
+    wants = [uri for uri in listen if uri.startswith("tcps:")]
+    if wants and not has_certificate:
+        return f"to listen on {wants[0]} a certificate is needed (tls_cert)"
+    if has_certificate and not wants:
+        return "there is a certificate, and no address that uses it: listen on tcps://HOST:PORT"
+    return ""
+
+
+def tls_files(
+    listen: Sequence[str], cert: Path | None, key: Path | None, client_ca: Path | None
+) -> TlsFiles | None:
+    """The files that a command was given, if any.
+
+    Args:
+        listen: The addresses that they are for.
+        cert: See `TlsFiles`.
+        key: The same.
+        client_ca: The same.
+
+    Raises:
+        UsageError: There is a certificate and no address that uses it, or the other way round.
+    """
+    if cert is None and (key is not None or client_ca is not None):
+        raise UsageError("--tls-key and --tls-client-ca need --tls-cert")
+    if wrong := _wrong_tls(listen, has_certificate=cert is not None):
+        raise UsageError(wrong)
+    return None if cert is None else TlsFiles(cert=cert, key=key, client_ca=client_ca)
 
 
 def parse_log_topic(text: str) -> LogTopic:

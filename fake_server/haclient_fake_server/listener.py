@@ -1,4 +1,4 @@
-"""Where a broker listens: on TCP, or in memory for clients of the same process."""
+"""Where a broker listens: on TCP, with or without TLS, or in memory for the same process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import logging
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ import trio
 from haclient.errors import UsageError
 from haclient.transport.link import Link, TcpLink
 from haclient.transport.memory_network import network
+from haclient.transport.tls import TlsLink, load_authorities, load_certificate, tls_reason
+from haclient_fake_server.config import TlsFiles
 
 BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients of a failed server at once."""
@@ -25,6 +28,9 @@ ACCEPT_PAUSE_S: Final = 0.1
 RESERVED_DESCRIPTORS: Final = 32
 """File descriptors that connections may not use: the journal opens segments and manifests while the
 broker runs, and replication dials. A broker that cannot open a file has to stop."""
+
+HANDSHAKE_LIMIT_S: Final = 10.0
+"""How long a client may take for the TLS handshake."""
 
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _log = logging.getLogger(__name__)
@@ -46,20 +52,27 @@ class Listener(Protocol):
         """Stop listening; connections stay."""
 
 
-def listen(uri: str, accept: Callable[[Link], object]) -> Listener:
+def listen(
+    uri: str, accept: Callable[[Link], object], *, context: ssl.SSLContext | None = None
+) -> Listener:
     """Listen on an address.
 
     Args:
-        uri: `tcp://HOST:PORT`, port 0 for a free one, or `mem://NAME:PORT`.
+        uri: `tcp://HOST:PORT`, `tcps://` for TLS, port 0 for a free one; or `mem://NAME:PORT`.
         accept: Called with the server's end of each connection.
+        context: The certificate of the server, for `tcps`.
 
     Raises:
-        UsageError: The address is malformed.
+        UsageError: The address is malformed, or wants a certificate.
         OSError: The address cannot be used for listening.
     """
     scheme, host, port = _parse(uri)
     if scheme == "mem":
         return _MemoryListener(f"{host}:{port}", accept)
+    if scheme == "tcps":
+        if context is None:
+            raise UsageError(f"cannot listen on {uri!r}: it needs a certificate (tls_cert)")
+        return TlsListener(host, port, accept, context=context)
     return TcpListener(host, port, accept)
 
 
@@ -71,7 +84,7 @@ def _parse(uri: str) -> tuple[str, str, int]:
         port = parts.port
     except ValueError as error:
         raise UsageError(f"{wanted} with a port from 0 to 65535") from error
-    if parts.scheme not in {"tcp", "mem"} or parts.hostname is None or port is None:
+    if parts.scheme not in {"tcp", "tcps", "mem"} or parts.hostname is None or port is None:
         raise UsageError(wanted)
     return parts.scheme, parts.hostname, port
 
@@ -172,3 +185,81 @@ class TcpListener:
     def close(self) -> None:
         """Stop listening; connections stay."""
         self._socket.close()
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """The server's side of TLS.
+
+    Raises:
+        UsageError: A file cannot be read or used.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    key = "" if files.key is None else str(files.key)
+    load_certificate(context, str(files.cert), key, what="tcps")
+    if files.client_ca is not None:
+        load_authorities(context, str(files.client_ca), what="tcps")
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+class TlsListener:
+    """Listens on TCP for connections with TLS.
+
+    Args:
+        host: The interface, by name or number.
+        port: The port; 0 takes a free one.
+        accept: Called with the server's end of each connection, after the handshake.
+        context: The certificate of the server, and whose clients it accepts.
+
+    Attributes:
+        uri: The address, with its real port.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[Link], object],
+        *,
+        context: ssl.SSLContext,
+    ) -> None:
+        self._pending: list[Link] = []
+        self._woken = trio.Event()
+        self._tcp = TcpListener(host, port, self._connected)
+        self._accept = accept
+        self._context = context
+        self.uri = self._tcp.uri.replace("tcp://", "tcps://", 1)
+        self.close = self._tcp.close
+
+    def _connected(self, link: Link) -> None:
+        self._pending.append(link)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Accept connections until cancelled. A slow handshake holds up no other one."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tcp.run)
+            while True:
+                await self._woken.wait()
+                self._woken = trio.Event()
+                while self._pending:
+                    nursery.start_soon(self._shake_hands, self._pending.pop())
+
+    async def _shake_hands(self, inner: Link) -> None:
+        link = TlsLink(inner, self._context, server_name=None)
+        try:
+            with trio.fail_after(HANDSHAKE_LIMIT_S):
+                await link.handshake()
+        except (OSError, trio.TooSlowError) as error:
+            why = (
+                tls_reason(error)
+                if isinstance(error, OSError)
+                else f"not done after {HANDSHAKE_LIMIT_S:g} s"
+            )
+            _log.warning("%s: refused %s: %s", self.uri, inner.peer, why)
+            inner.close()
+        except BaseException:  # cancelled: the broker ends
+            inner.close()
+            raise
+        else:
+            self._accept(link)

@@ -36,7 +36,7 @@ from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.kill_points import KillPoints
-from haclient_fake_server.listener import Listener, listen
+from haclient_fake_server.listener import Listener, listen, server_context
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
 from haclient_stores.disk.files import Disk, RealDisk
 
@@ -102,13 +102,14 @@ class BrokerServer:
 
         Raises:
             StoreError: The journal cannot be opened; see `JournalFiles`.
-            UsageError: An address to listen on is malformed.
+            UsageError: An address to listen on is malformed, or a certificate cannot be used.
             OSError: An address cannot be used for listening.
         """
         self._journal = self._open_journal()
         try:
+            tls = None if self._config.tls is None else server_context(self._config.tls)
             for uri in self._config.listen:
-                self._listeners.append(listen(uri, self.attach))
+                self._listeners.append(listen(uri, self.attach, context=tls))
             if self._admin is not None:
                 await self._admin.listen(*parse_admin(self._config.admin))
             self._progress_file = self._open_progress_file()

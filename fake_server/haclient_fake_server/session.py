@@ -147,11 +147,13 @@ class Session:
 
     async def _write(self) -> None:
         try:
-            while self.unsent_bytes or not self.reason:
+            while self.unsent_bytes or self._link.unsent_bytes or not self.reason:
                 if self.unsent_bytes < self._config.low_water_bytes and self._hub.pump(self):
                     await trio.lowlevel.checkpoint()
                 if self.unsent_bytes:
                     await self._send_some()
+                elif self._link.unsent_bytes:
+                    await self._link.wait_writable()
                 elif not self.reason and not self._hub.has_backlog(self):
                     await self._woken.wait()
                     self._woken = trio.Event()

@@ -20,6 +20,8 @@ from haclient.errors import UsageError
 if TYPE_CHECKING:
     from haclient_fake_server.config import BrokerConfig
 
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
@@ -33,6 +35,9 @@ class _Request:
     user_file: Path | None
     parquet: bool
     admin: str
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_client_ca: Path | None
 
 
 def read_users(path: Path) -> dict[str, str]:
@@ -87,6 +92,7 @@ def _config(request: _Request) -> BrokerConfig:
     log_topics = tuple(map(config.parse_log_topic, request.log_topics))
     sow_topics = tuple(map(config.parse_sow_topic, request.sow_topics))
     queues = tuple(map(config.parse_queue, request.queues))
+    tls = config.tls_files(request.listen, request.tls_cert, request.tls_key, request.tls_client_ca)
     replicate_to = tuple(map(config.parse_replicate_to, request.replicate_to))
     return config.BrokerConfig(
         name=request.name,
@@ -99,6 +105,7 @@ def _config(request: _Request) -> BrokerConfig:
         replicate_to=replicate_to,
         parquet=request.parquet,
         admin=request.admin,
+        tls=tls,
     )
 
 
@@ -191,6 +198,17 @@ def broker() -> None:
     default="",
     metavar="HOST:PORT",
     help="Where the state of replication is served as JSON over HTTP, to everyone who can connect.",
+)
+@click.option(
+    "--tls-cert",
+    type=_FILE,
+    help="The certificate for addresses to --listen on that begin with tcps://, in PEM.",
+)
+@click.option("--tls-key", type=_FILE, help="Its key, unless that is in the same file.")
+@click.option(
+    "--tls-client-ca",
+    type=_FILE,
+    help="Accept only clients with a certificate of these authorities. Default: anyone.",
 )
 @with_request(_Request)
 def run_broker(request: _Request) -> int:

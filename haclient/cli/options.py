@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+from urllib.parse import quote, urlencode
 
 import click
 from typing_extensions import override
@@ -40,8 +41,29 @@ class _PositiveNumber(click.FloatRange):
 POSITIVE_NUMBER = _PositiveNumber()
 
 
+_TLS: Final = "haclient.tls"  # where the options for TLS are until the servers are parsed
+
+
+def _note_tls(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        name = str(option.name).removeprefix("tls_")
+        context.meta.setdefault(_TLS, {})[name] = value
+
+
+def _with_tls(servers: tuple[str, ...], files: Mapping[str, str]) -> tuple[str, ...]:
+    """The URIs with the files as options of those that use TLS."""
+    added = urlencode(files, quote_via=quote)
+    if not any(uri.startswith("tcps:") for uri in servers):
+        given = ", ".join(f"--tls-{name}" for name in files)
+        raise click.UsageError(f"{given}: no server uses TLS: wanted tcps://HOST:PORT/amps/json")
+    return tuple(
+        f"{uri}{'&' if '?' in uri else '?'}{added}" if uri.startswith("tcps:") else uri
+        for uri in servers
+    )
+
+
 def _parse_servers(
-    _context: click.Context, _option: click.Parameter, value: str | None
+    context: click.Context, _option: click.Parameter, value: str | None
 ) -> tuple[str, ...]:
     """Server URIs separated by commas."""
     if value is None:
@@ -49,6 +71,8 @@ def _parse_servers(
     servers = tuple(part.strip() for part in value.split(",") if part.strip())
     if not servers:
         raise click.BadParameter("no server is named")
+    if files := context.meta.get(_TLS):
+        servers = _with_tls(servers, files)
     for server in servers:
         try:
             Uri.parse(server)
@@ -64,7 +88,7 @@ def not_empty(_context: click.Context, _option: click.Parameter, value: str | No
     return value
 
 
-server_option = click.option(
+_server = click.option(
     "--server",
     "servers",
     metavar="URI[,URI...]",
@@ -72,6 +96,31 @@ server_option = click.option(
     envvar="AMPS_URI",
     help="Servers to try in this order, such as tcp://host:9007/amps/json. Default: $AMPS_URI.",
 )
+_tls_option = functools.partial(
+    click.option,
+    type=click.Path(exists=True, dir_okay=False),
+    is_eager=True,  # before the servers, whose URIs get them
+    expose_value=False,
+    callback=_note_tls,
+)
+_TLS_OPTIONS: Final = (
+    _tls_option(
+        "--tls-ca",
+        help="The authorities that tcps:// servers are trusted by, in PEM. "
+        "Default: those of the system.",
+    ),
+    _tls_option("--tls-cert", help="A certificate of ours for tcps:// servers, in PEM."),
+    _tls_option("--tls-key", help="Its key, unless that is in the same file."),
+)
+
+
+def server_option(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add `--server` to a command, and what TLS needs."""
+    for option in (*reversed(_TLS_OPTIONS), _server):
+        function = option(function)
+    return function
+
+
 topic_option = click.option("--topic", required=True, help="The topic.")
 filter_option = click.option("--filter", default="", help="A content filter, such as '/px > 10'.")
 json_option = click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import Iterable
@@ -17,15 +18,21 @@ from haclient.protocol.uri import Uri
 from haclient.transport.link import Link, TcpLink
 from haclient.transport.memory_network import network
 from haclient.transport.nursery import open_nursery
+from haclient.transport.tls import client_context, connect_tls
 
 _NEXT_ADDRESS_AFTER_S: Final = 0.25  # as RFC 8305 recommends
 
 
 class Dialler:
-    """Opens connections for one client; a dial under way can be stopped."""
+    """Opens connections for one client; a dial under way can be stopped.
 
-    def __init__(self) -> None:
+    Args:
+        ssl_context: The application's own, for `tcps`; `None` makes one from each URI.
+    """
+
+    def __init__(self, ssl_context: ssl.SSLContext | None = None) -> None:
         self._scope: trio.CancelScope | None = None
+        self._ssl_context = ssl_context
 
     @property
     def busy(self) -> bool:
@@ -47,7 +54,7 @@ class Dialler:
         link = None
         try:
             with scope:
-                link = await dial(uri, timeout=timeout)
+                link = await dial(uri, timeout=timeout, ssl_context=self._ssl_context)
         finally:
             self._scope = None
         if link is None or scope.cancel_called:
@@ -57,31 +64,41 @@ class Dialler:
         return link
 
 
-async def dial(uri: Uri, *, timeout: float) -> Link:
+async def dial(uri: Uri, *, timeout: float, ssl_context: ssl.SSLContext | None = None) -> Link:
     """Connect to the server that the URI names, trying its addresses in order.
 
     Args:
         uri: Where to; its socket options are applied.
-        timeout: Seconds for all addresses together; infinite waits as long as the system does.
+        timeout: Seconds for all addresses together, with the TLS handshake; infinite waits as long
+            as the system does.
+        ssl_context: The application's own, for `tcps`; `None` makes one from the URI.
 
     Raises:
-        ConnectionRefused: No address could be connected to.
+        ConnectionRefused: No address could be connected to, or the TLS handshake failed.
         TimedOut: None was connected in time.
-        UsageError: The scheme or an option is not supported by this version.
+        UsageError: The scheme or an option is not supported by this version, or a certificate
+            cannot be used.
     """
-    _refuse_unsupported(uri)
+    _refuse_unsupported(uri, ssl_context)
     with trio.move_on_after(timeout):
         if uri.scheme == "mem":
             return await _connect_memory(uri)
-        return TcpLink(await (_connect_unix(uri) if uri.scheme == "unix" else _connect_tcp(uri)))
+        if uri.scheme == "unix":
+            return TcpLink(await _connect_unix(uri))
+        if uri.scheme == "tcp":
+            return TcpLink(await _connect_tcp(uri))
+        context = ssl_context or client_context(uri)  # before the server has anything to do
+        return await connect_tls(TcpLink(await _connect_tcp(uri)), uri, context)
     raise TimedOut(f"{uri.safe} did not accept a connection within {timeout:g} s")
 
 
-def _refuse_unsupported(uri: Uri) -> None:
+def _refuse_unsupported(uri: Uri, ssl_context: ssl.SSLContext | None) -> None:
     if sys.platform == "win32":
         raise UsageError("haclient runs on Linux and macOS, not on Windows")
-    if uri.scheme not in {"tcp", "unix", "mem"}:
-        raise UsageError(f"{uri.safe}: {uri.scheme} is not supported by this version, use tcp")
+    if ssl_context is not None and (uri.ca or uri.cert or not uri.verify):
+        raise UsageError(
+            f"{uri.safe}: ssl_context takes the place of ca, cert, key and verify: give one of both"
+        )
     if uri.compression or uri.http_preflight:
         raise UsageError(
             f"{uri.safe}: compression and http_preflight are not supported by this version"

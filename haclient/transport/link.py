@@ -70,6 +70,14 @@ class Link(Protocol):
             trio.ClosedResourceError: `close` was called, here or by another task.
         """
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that a link of several layers has accepted, and not passed on yet.
+
+        While there are any, the sender has to call `wait_writable`, even with nothing more to send.
+        """
+        return 0
+
     @abstractmethod
     def close(self) -> None:
         """Close at once, without waiting for unsent bytes; calling it again does nothing."""

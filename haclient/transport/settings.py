@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Final, Literal, TypeAlias, TypedDict
 
 from typing_extensions import override
@@ -112,6 +113,8 @@ class ClientOptions(TypedDict, total=False):
             which still removes the messages (from a queue with strict leasing only while no other
             consumer has them); `"drop"` counts them in `dropped_acks`, and the messages are
             redelivered.
+        ssl_context: Certificates and trust for `tcps` servers, instead of what their URIs say
+            (`ca`, `cert`, `key`, `verify`).
     """
 
     heartbeat: float | None
@@ -131,6 +134,7 @@ class ClientOptions(TypedDict, total=False):
     ack_batch_size: int | None
     ack_timeout: float
     on_lost_lease: OnLostLease
+    ssl_context: SSLContext | None
 
 
 class HAOptions(ClientOptions, total=False):
@@ -193,6 +197,7 @@ class Settings:
     ack_batch_size: int | None = None
     ack_timeout: float = DEFAULT_TIMEOUT_S
     on_lost_lease: OnLostLease = "send"
+    ssl_context: SSLContext | None = None
 
     def __post_init__(self) -> None:
         """Refuse what can never work, before any store is taken.

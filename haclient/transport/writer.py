@@ -150,6 +150,9 @@ class Writer:
             if self._wire is not None:
                 self._wire.sent(piece[:count])  # before the log may use its place again
             self._advance(count)
+        if self._link.unsent_bytes:
+            self.blocked = True
+            self.wake()
         self._set_gate()
         return not self.blocked
 

@@ -126,7 +126,7 @@ async def fail_over(peer: Peer, first: Server, _: Server) -> Peer:
     return await live(first)
 
 
-async def move(peer: Peer, first: Server, _: Server) -> Peer:
+async def move(peer: Peer, first: Server, _second: Server) -> Peer:
     """The client moves to a better server."""
     async with answering(peer):
         for _ in range(10):

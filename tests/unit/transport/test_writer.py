@@ -8,6 +8,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.protocol.framing import FrameReader
 from haclient.session.custom_stores import SendingStore
@@ -95,6 +96,41 @@ async def test_a_command_leaves_after_what_was_published_before_it_and_before_th
     wire.append()
     assert wire.writer.pump()
     assert wire.frames() == ["1", "query", "2", "flush", "3"]
+
+
+class Layered(MemoryLink):
+    """A link that accepts everything, and passes it on when it is waited for."""
+
+    kept = 0
+
+    @property
+    @override
+    def unsent_bytes(self) -> int:
+        return self.kept
+
+    @override
+    def try_send(self, data: memoryview | bytes) -> int | None:
+        self.kept += len(data)
+        return super().try_send(data)
+
+    @override
+    async def wait_writable(self) -> None:
+        await super().wait_writable()
+        self.kept = 0
+
+
+async def test_what_a_link_of_several_layers_keeps_leaves_with_nothing_behind_it() -> None:
+    near, _ = link_pair()
+    link = Layered("peer", sending=near.sending, receiving=near.receiving)
+    writer = Writer(link, None, SendGate(cap_bytes=1 << 40))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        for _ in range(2):
+            writer.send(control("last"))
+            await wait_all_tasks_blocked()
+            assert link.kept == 0
+            assert not writer.blocked
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_urgent_frame_leaves_at_the_next_boundary(log: FrameLog) -> None:
