@@ -8,7 +8,7 @@ from typing import Final, Literal
 import trio
 
 from haclient.errors import TimedOut, UsageError
-from haclient.protocol.codec import Payload, as_bytes
+from haclient.protocol.codec import Payload, as_bytes, json_body
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.transport.core import Core
@@ -79,6 +79,89 @@ class PublishingClient:
             sow_key=sow_key,
             sequence=sequence,
         )
+
+    async def publish_many(self, topic: str, bodies: Sequence[Payload]) -> int | None:
+        """Publish several messages to one topic, in order; otherwise like `publish`.
+
+        One call for many messages is for callers to whom each call costs something: other threads
+        and event loops, and a store with the durability `fsync`, which is synced once.
+
+        Args:
+            topic: A literal topic.
+            bodies: The bodies; text is sent as UTF-8. All are checked before the first is stored.
+
+        Returns:
+            The sequence number of the last message, for `wait_persisted`; `None` without a store
+            and without a message.
+
+        Raises:
+            DisconnectedError: As for `publish`. A note of the error says how many messages were
+                accepted; those before them are stored, or on their way.
+            StoreFull: As for `publish`, with the same note.
+            UsageError: As for `publish`; nothing was stored.
+        """
+        return await self._core.publisher.publish_many(topic, bodies)
+
+    async def publish_persisted(
+        self, topic: str, data: Payload, *, timeout: float | None = None
+    ) -> int:
+        """Publish one message and wait until it, and all before it, is persisted.
+
+        It takes as long as the server's ack conflation. To wait for many messages, publish them
+        first, and wait for the last one with `wait_persisted`.
+
+        Args:
+            topic: A literal topic.
+            data: The body; text is sent as UTF-8.
+            timeout: Seconds; `None` waits for as long as it takes.
+
+        Returns:
+            The sequence number under which it is stored.
+
+        Raises:
+            PublishFailed: The server refused it.
+            TimedOut: It took longer; the message stays in the store, and is sent all the same.
+            DisconnectedError: The connection was lost; the message stays in the store.
+            StoreFull: The store has no room; nothing was stored.
+            UsageError: There is no publish store; or as for `publish`.
+        """
+        limit_s = seconds(timeout)
+        if self._core.publisher.log is None:
+            raise UsageError(
+                "publish_persisted needs a publish store; without one, give publish a sequence, "
+                "and wait with wait_persisted"
+            )
+        sequence = None
+        with trio.move_on_after(limit_s) as scope:  # publish may wait for room
+            sequence = await self.publish(topic, data)
+        if sequence is None:
+            raise TimedOut(f"publish_persisted: no room to publish within {limit_s:g} s")
+        left_s = max(0.0, scope.deadline - trio.current_time())
+        await self._core.wait_persisted(sequence, timeout=left_s)
+        return sequence
+
+    async def publish_json(
+        self, topic: str, value: object, *, expiration: int | None = None, sow_key: str = ""
+    ) -> int | None:
+        """Publish a value as JSON.
+
+        Args:
+            topic: A literal topic.
+            value: Objects, lists, text, numbers, booleans, `None`; also dataclasses, dates, UUIDs,
+                decimals, enums and structs of msgspec.
+            expiration: Lifetime of the SOW record in seconds.
+            sow_key: The key, for topics that want one from the publisher.
+
+        Returns:
+            As `publish`.
+
+        Raises:
+            UsageError: The value cannot be written as JSON, such as an infinite number.
+            DisconnectedError: As for `publish`.
+            StoreFull: As for `publish`.
+        """
+        body = json_body(value)
+        return await self.publish(topic, body, expiration=expiration, sow_key=sow_key)
 
     async def publish_batch(
         self,

@@ -36,6 +36,7 @@ topic.
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -374,6 +375,25 @@ def as_bytes(data: Payload) -> bytes:
     if not isinstance(data, bytes):
         check_payload(data)  # bytes(5) would be five zeros
     return bytes(data)
+
+
+def json_body(value: object) -> bytes:
+    """A value as a body in JSON.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    try:
+        text = json.dumps(
+            value,
+            default=msgspec.to_builtins,
+            allow_nan=False,  # which msgspec would write as null
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the value cannot be written as JSON: {error}") from error
 
 
 # -- the lenient parser ------------------------------------------------------

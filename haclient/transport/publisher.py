@@ -27,6 +27,7 @@ import trio
 
 from haclient.errors import (
     DisconnectedError,
+    HAClientError,
     StoreError,
     StoreFull,
     UsageError,
@@ -340,6 +341,37 @@ class Publisher:
             self.writer.wake()
         if self._synced:
             await sync_accepted(self.store)
+        return sequence
+
+    async def publish_many(self, topic: str, bodies: Sequence[Payload]) -> int | None:
+        """Publish several messages plainly; an error says how many of them were accepted."""
+        self._thread.check("publish_many")
+        if isinstance(bodies, str | bytes | bytearray | memoryview):
+            raise UsageError(
+                "publish_many takes a list of bodies; for one message there is publish"
+            )
+        check_text("topic", topic)
+        for body in bodies:  # before anything is stored
+            check_payload(body)
+        head, sequence, accepted = self._head(topic), None, 0
+        await self.make_room()
+        try:
+            for body in bodies:
+                if self.gate.has_to_check:
+                    await self.make_room()
+                if self.log is None:
+                    frame = publish_frame_without_store(topic, as_bytes(body))
+                    await self._send_unstored(frame)
+                else:
+                    try:
+                        sequence = self.append(head, body)
+                    except StoreFull as full:  # nothing was stored: wait for room
+                        sequence = await self._append_later(full, head, body)
+                accepted += 1
+            await self.wait_synced()
+        except HAClientError as error:
+            error.add_note(f"publish_many: {accepted} of {len(bodies)} messages were accepted")
+            raise
         return sequence
 
     async def publish_with(  # noqa: PLR0913  # the parts of one wire frame

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,7 +14,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
 from haclient.errors import DisconnectedError, TimedOut, UsageError
+from haclient_stores.errors import StoreFull
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.ring import RingPublishStore
 from support.clock import in_virtual_time
 from support.peer import listening
 
@@ -81,3 +87,115 @@ async def test_a_delete_takes_exactly_one_criterion_and_a_connection() -> None:
         with pytest.raises(DisconnectedError):
             await client.sow_delete("orders", keys=["1"])
         assert trio.current_time() == 0
+
+
+@pytest.mark.row("CC6")
+async def test_many_messages_are_published_in_one_call_and_in_order() -> None:
+    async with Client("c", publish_store=MemoryPublishStore()) as client:
+        assert await client.publish_many("orders", []) is None
+        first = await client.publish("orders", b"a") or 0
+        last = await client.publish_many("orders", [b"b", "c", bytearray(b"d"), memoryview(b"e")])
+        assert last == first + 4
+        assert client.unpersisted_count == 5
+
+
+@pytest.mark.parametrize("bodies", [[b"a", 5], b"abc", "text", [b"a", None]])
+async def test_of_many_messages_with_a_wrong_one_none_is_published(bodies: Any) -> None:  # noqa: ANN401  # what is tested
+    async with Client("c", publish_store=MemoryPublishStore()) as client:
+        with pytest.raises(UsageError, match=r"data is bytes|takes a list of bodies"):
+            await client.publish_many("orders", bodies)
+        with pytest.raises(UsageError):
+            await client.publish_many("", [b"a"])
+        assert client.unpersisted_count == 0
+
+
+async def test_an_error_in_the_middle_says_how_many_messages_were_accepted() -> None:
+    store = RingPublishStore(None, capacity_bytes=65_536, when_full="raise")
+    async with Client("c", publish_store=store, exit_timeout=0) as client:
+        with pytest.raises(StoreFull) as caught:
+            await client.publish_many("orders", [bytes(3000)] * 100)
+        count = client.unpersisted_count
+        assert 0 < count < 100
+        assert caught.value.__notes__ == [f"publish_many: {count} of 100 messages were accepted"]
+    async with Client("c") as client:
+        with pytest.raises(DisconnectedError) as lost:
+            await client.publish_many("orders", [b"a", b"b"])
+        assert lost.value.__notes__ == ["publish_many: 0 of 2 messages were accepted"]
+
+
+async def test_many_messages_wait_for_room_like_one() -> None:
+    async with (
+        listening() as server,
+        Client("c", publish_store=MemoryPublishStore(), max_unpersisted_bytes=10_000) as client,
+        trio.open_nursery() as nursery,
+    ):
+        peer = await server.log_on(client)
+        nursery.start_soon(client.publish_many, "orders", [bytes(1000)] * 300)
+        for _ in range(300):
+            published = await peer.expect("publish")
+            assert client.unpersisted_count < 300  # never all of them at once
+            await peer.persisted(published.sequence or 0)
+
+
+@pytest.mark.row("CC8")
+async def test_a_publish_that_waits_until_it_is_persisted() -> None:
+    async with listening() as server, Client("c", publish_store=MemoryPublishStore()) as client:
+        peer = await server.log_on(client)
+        with pytest.raises(TimedOut):
+            await client.publish_persisted("orders", b"late", timeout=1)
+        late = await peer.expect("publish")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.publish_persisted, "orders", b"now")
+            now = await peer.expect("publish")
+            assert (late.data, now.data) == (b"late", b"now")
+            await wait_all_tasks_blocked()
+            assert nursery.child_tasks
+            await peer.persisted(now.sequence or 0)
+    async with Client("c") as client:
+        with pytest.raises(UsageError, match="needs a publish store"):
+            await client.publish_persisted("orders", b"a")
+
+
+@pytest.mark.row("CC8")
+async def test_a_wait_for_persistence_has_one_limit_for_room_and_ack() -> None:
+    store = MemoryPublishStore()
+    async with (
+        listening() as server,
+        Client("c", publish_store=store, max_unpersisted_bytes=100, exit_timeout=0) as client,
+    ):
+        await server.log_on(client)
+        began = trio.current_time()
+        with pytest.raises(TimedOut):
+            await client.publish_persisted("orders", bytes(200_000), timeout=5)
+        assert trio.current_time() == began + 5
+        with pytest.raises(TimedOut, match="no room to publish within 5 s"):
+            await client.publish_persisted("orders", b"1", timeout=5)
+        assert trio.current_time() == began + 10
+
+
+@dataclass
+class Order:
+    number: int
+    when: datetime
+    price: Decimal
+
+
+async def test_a_value_is_published_as_json() -> None:
+    order = Order(1, datetime(2026, 1, 2, tzinfo=UTC), Decimal("10.50"))
+    async with listening() as server, Client("c", publish_store=MemoryPublishStore()) as client:
+        peer = await server.log_on(client)
+        for value, body in (
+            ({"id": 1, "note": "ä", "open": None}, '{"id":1,"note":"ä","open":null}'),
+            ([order], '[{"number":1,"when":"2026-01-02T00:00:00Z","price":"10.50"}]'),
+        ):
+            await client.publish_json("orders", value, sow_key="k")
+            published = await peer.expect("publish")
+            assert (published.text, published.sow_key) == (body, "k")
+        count = client.unpersisted_count
+        loop: list[object] = []
+        loop.append(loop)
+        for wrong in (math.nan, {"px": math.inf}, object(), loop, "\ud800", {(1, 2): 3}):
+            with pytest.raises(UsageError, match="cannot be written as JSON"):
+                await client.publish_json("orders", wrong)
+        assert client.unpersisted_count == count
+        await peer.persisted(published.sequence or 0)
