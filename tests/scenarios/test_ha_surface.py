@@ -79,6 +79,9 @@ SUBSCRIBE = Command("subscribe", topic="orders")
 # What each public method and property is to give; a method that is missing here fails the test.
 METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "publish": (lambda c: c.publish("prices", BODY), int),
+    "publish_many": (lambda c: c.publish_many("prices", [BODY, BODY]), int),
+    "publish_json": (lambda c: c.publish_json("prices", {"id": 1}), int),
+    "publish_persisted": (lambda c: c.publish_persisted("prices", BODY, timeout=5), int),
     "delta_publish": (lambda c: c.delta_publish("prices", BODY), int),
     "publish_flush": (lambda c: c.publish_flush(timeout=5), None),
     "wait_persisted": (lambda c: c.wait_persisted(1, timeout=5), None),
