@@ -23,6 +23,7 @@ from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.transport.dial import dial as dial_uri
 from haclient.transport.link import Link
+from haclient.transport.zlib_link import ZLIB_FIRST_BYTE, ZlibLink
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK
 from haclient_fake_server.hub import Hub
@@ -130,16 +131,21 @@ class Session:
             self.cut(f"connection lost: {error}")
 
     async def _read_all(self) -> None:
-        link = self._link
+        link, is_first = self._link, True
         frames = FrameReader(self._config.max_frame_bytes)
         decoder = MessageDecoder(expand_sow=False)
         while not self.reason:
-            count = link.recv_into(frames.writable())
+            count = link.recv_into(view := frames.writable())
             if count is None:
                 await link.wait_readable()
                 continue
             if count == 0:
                 return
+            if is_first and view[0] == ZLIB_FIRST_BYTE:  # the client compresses, so we do, too
+                link = self._link = ZlibLink(link, bytes(view[:count]))
+                is_first = False
+                continue
+            is_first = False
             frames.received(count)
             heads, bodies = frames.split()
             self._hub.received(self, decoder.decode(heads, bodies) if heads else [])

@@ -19,6 +19,7 @@ from haclient.transport.link import Link, TcpLink
 from haclient.transport.memory_network import network
 from haclient.transport.nursery import open_nursery
 from haclient.transport.tls import client_context, connect_tls
+from haclient.transport.zlib_link import ZlibLink
 
 _NEXT_ADDRESS_AFTER_S: Final = 0.25  # as RFC 8305 recommends
 
@@ -81,14 +82,8 @@ async def dial(uri: Uri, *, timeout: float, ssl_context: ssl.SSLContext | None =
     """
     _refuse_unsupported(uri, ssl_context)
     with trio.move_on_after(timeout):
-        if uri.scheme == "mem":
-            return await _connect_memory(uri)
-        if uri.scheme == "unix":
-            return TcpLink(await _connect_unix(uri))
-        if uri.scheme == "tcp":
-            return TcpLink(await _connect_tcp(uri))
-        context = ssl_context or client_context(uri)  # before the server has anything to do
-        return await connect_tls(TcpLink(await _connect_tcp(uri)), uri, context)
+        link = await _connect(uri, ssl_context)
+        return ZlibLink(link) if uri.compression else link
     raise TimedOut(f"{uri.safe} did not accept a connection within {timeout:g} s")
 
 
@@ -99,10 +94,19 @@ def _refuse_unsupported(uri: Uri, ssl_context: ssl.SSLContext | None) -> None:
         raise UsageError(
             f"{uri.safe}: ssl_context takes the place of ca, cert, key and verify: give one of both"
         )
-    if uri.compression or uri.http_preflight:
-        raise UsageError(
-            f"{uri.safe}: compression and http_preflight are not supported by this version"
-        )
+    if uri.http_preflight:
+        raise UsageError(f"{uri.safe}: http_preflight is not supported by this version")
+
+
+async def _connect(uri: Uri, ssl_context: ssl.SSLContext | None) -> Link:
+    if uri.scheme == "mem":
+        return await _connect_memory(uri)
+    if uri.scheme == "unix":
+        return TcpLink(await _connect_unix(uri))
+    if uri.scheme == "tcp":
+        return TcpLink(await _connect_tcp(uri))
+    context = ssl_context or client_context(uri)  # before the server has anything to do
+    return await connect_tls(TcpLink(await _connect_tcp(uri)), uri, context)
 
 
 async def _connect_memory(uri: Uri) -> Link:

@@ -144,6 +144,59 @@ class TcpLink(Link):
             raise trio.ClosedResourceError("the link is closed")
 
 
+class LayeredLink(Link):
+    """A link that changes what an inner link carries.
+
+    `try_send` may accept bytes whose changed form the inner link has not taken yet: subclasses put
+    that form into `_put`, and accept nothing more before `_flush` has succeeded. Only the sending
+    task calls `try_send` and `wait_writable`.
+
+    Args:
+        inner: What carries the bytes. It is closed with this link.
+    """
+
+    def __init__(self, inner: Link) -> None:
+        self._inner = inner
+        self._unsent = memoryview(b"")
+
+    def _put(self, data: bytes) -> None:
+        """Have these bytes leave after those that are waiting."""
+        self._unsent = memoryview(b"".join((self._unsent, data)) if self._unsent else data)
+
+    def _flush(self) -> bool:
+        """Whether the inner link has taken everything."""
+        while self._unsent:
+            count = self._inner.try_send(self._unsent)
+            if count is None:
+                return False
+            self._unsent = self._unsent[count:]
+        return True
+
+    @property
+    @override
+    def unsent_bytes(self) -> int:
+        return len(self._unsent) + self._inner.unsent_bytes
+
+    @override
+    async def wait_readable(self) -> None:
+        await self._inner.wait_readable()
+
+    @override
+    async def wait_writable(self) -> None:
+        while not self._flush() or self._inner.unsent_bytes:
+            await self._inner.wait_writable()
+        await trio.lowlevel.checkpoint()
+
+    @override
+    def close(self) -> None:
+        self._inner.close()
+
+    @property
+    @override
+    def peer(self) -> str:
+        return self._inner.peer
+
+
 def _peer_of(sock: socket.socket) -> str:
     """The peer's address as text; empty when the peer has already gone."""
     try:

@@ -1,10 +1,8 @@
 """TLS over another `Link`, for clients and for the reference broker.
 
 `ssl.MemoryBIO` keeps the verbs non-blocking: records are made and read in memory, and the inner
-link carries them. `try_send` may accept bytes whose records the inner link has not taken yet;
-`unsent_bytes` counts them, so that a sender with nothing more to send knows that it has to wait for
-room all the same. Only the sending task calls `try_send` and `wait_writable`; the receiving one
-sends nothing, except for what the TLS library itself has to answer.
+link carries them. The receiving task sends nothing, except for what the TLS library itself has to
+answer.
 
 The files of a URI are read for each connection, so that renewed certificates are used.
 """
@@ -15,12 +13,11 @@ import contextlib
 import ssl
 from typing import Final, NoReturn, cast
 
-import trio
 from typing_extensions import override
 
 from haclient.errors import ConnectionRefused, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.link import Link
+from haclient.transport.link import LayeredLink, Link
 
 RECEIVE_BYTES: Final = 256 * 1024
 """How much is taken from the inner link at a time."""
@@ -41,7 +38,7 @@ _REFUSES_CERTIFICATE: Final = frozenset(
 _OTHER_HOST: Final = frozenset({62, 64})  # of a host name, of an IP address
 
 
-class TlsLink(Link):
+class TlsLink(LayeredLink):
     """A TLS connection; call `handshake` before anything else.
 
     Args:
@@ -52,7 +49,7 @@ class TlsLink(Link):
     """
 
     def __init__(self, inner: Link, context: ssl.SSLContext, *, server_name: str | None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming,
@@ -60,7 +57,6 @@ class TlsLink(Link):
             server_side=server_name is None,
             server_hostname=server_name,
         )
-        self._unsent = memoryview(b"")  # records that were taken out of `_outgoing`
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._is_open = False
 
@@ -86,11 +82,6 @@ class TlsLink(Link):
                 await self.wait_writable()
                 self._is_open = True
                 return
-
-    @property
-    @override
-    def unsent_bytes(self) -> int:
-        return len(self._unsent) + self._outgoing.pending
 
     @override
     def try_send(self, data: memoryview | bytes) -> int | None:
@@ -129,16 +120,6 @@ class TlsLink(Link):
         return received or None
 
     @override
-    async def wait_readable(self) -> None:
-        await self._inner.wait_readable()
-
-    @override
-    async def wait_writable(self) -> None:
-        while not self._flush():
-            await self._inner.wait_writable()
-        await trio.lowlevel.checkpoint()
-
-    @override
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
@@ -147,11 +128,6 @@ class TlsLink(Link):
             with contextlib.suppress(OSError):  # broken: nobody reads the end
                 self._flush()
         self._inner.close()
-
-    @property
-    @override
-    def peer(self) -> str:
-        return self._inner.peer
 
     def _fill(self) -> int | None:
         """Take records from the inner link; as `recv_into`."""
@@ -162,16 +138,11 @@ class TlsLink(Link):
             self._incoming.write_eof()
         return count
 
+    @override
     def _flush(self) -> bool:
-        """Whether the inner link has taken all records."""
-        while self._unsent or self._outgoing.pending:
-            if not self._unsent:
-                self._unsent = memoryview(self._outgoing.read())
-            count = self._inner.try_send(self._unsent)
-            if count is None:
-                return False
-            self._unsent = self._unsent[count:]
-        return True
+        if self._outgoing.pending:
+            self._put(self._outgoing.read())
+        return super()._flush()
 
 
 def _as_loss(error: ssl.SSLError) -> OSError:

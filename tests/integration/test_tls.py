@@ -65,8 +65,28 @@ async def test_nothing_is_lost_while_a_broker_with_tls_is_killed(
             assert len(journey.finished) == 3000
 
 
+@pytest.mark.row("AT7")
+@pytest.mark.parametrize("scheme", ["tcp", "tcps"])
+async def test_a_compressed_connection_survives_kills_of_its_broker(
+    files: Certificates, tmp_path: Path, scheme: str
+) -> None:
+    listen = f"{scheme}://127.0.0.1:0"
+    tls = ["--tls-cert", str(files.server)] if scheme == "tcps" else []
+    with BrokerProcess(*tls, data_dir=tmp_path / "data", listen=listen) as process:
+        trust = f"&ca={files.authority}" if tls else ""
+        async with Journey([f"{process.uri}?compression=zlib{trust}"]) as journey:
+            for _ in range(2):
+                await journey.publish(500, padding=200)
+                process.kill()
+                await journey.publish(500)
+                await trio.to_thread.run_sync(process.start)
+            await journey.arrive()
+            assert len(journey.finished) == 2000
+
+
+@pytest.mark.parametrize("option", ["", "&compression=zlib"], ids=["plain", "zlib"])
 async def test_large_messages_pass_in_both_directions_at_the_same_time(
-    files: Certificates, tmp_path: Path
+    files: Certificates, tmp_path: Path, option: str
 ) -> None:
     body = bytes(range(256)) * 20_000  # 5 MB: far more than sockets hold
     got: list[bytes] = []
@@ -79,7 +99,7 @@ async def test_large_messages_pass_in_both_directions_at_the_same_time(
             done.set()
 
     with broker(files, data=tmp_path / "data") as process:
-        uri = f"{process.uri.replace('/json', '/binary')}?ca={files.authority}"
+        uri = f"{process.uri.replace('/json', '/binary')}?ca={files.authority}{option}"
         async with HAClient.memory_backed("one", servers=[uri]) as client:
             await client.bookmark_subscribe("blobs", sub_id="s", handler=handle)
             for number in range(10):

@@ -169,7 +169,6 @@ async def test_a_server_that_does_not_accept_is_given_up_in_time() -> None:
 @pytest.mark.parametrize(
     ("uri", "why"),
     [
-        ("tcp://h:1/amps?compression=zlib", "compression"),
         ("tcp://h:1/amps?http_preflight=true", "http_preflight"),
     ],
 )
