@@ -19,6 +19,7 @@ from typing_extensions import Unpack
 
 from haclient.auth import Authenticator
 from haclient.errors import UsageError
+from haclient.inspecting import InspectedClient
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id
@@ -37,7 +38,7 @@ from haclient_stores.interfaces import BookmarkStore, PublishStore
 __all__ = ["Client"]
 
 
-class Client(QueueClient):
+class Client(QueueClient, InspectedClient):
     """An AMPS client for one server at a time.
 
     Args:
@@ -180,11 +181,6 @@ class Client(QueueClient):
     def state(self) -> ConnectionState:
         """How far the connection is."""
         return self._core.status.state
-
-    @property
-    def server_version(self) -> str:
-        """The server's version as it writes it; empty before the first logon."""
-        return self._core.status.server_version
 
     @property
     def seen_sequence(self) -> int | None:
@@ -344,7 +340,8 @@ class Client(QueueClient):
             sub_id: The id under which the bookmark store remembers the subscription; the same in
                 every run.
             handler: A coroutine function or plain function that takes a `Message`.
-            bookmark: Where to begin: `MOST_RECENT`, `EPOCH`, `NOW`, a bookmark, a list of them, a
+            bookmark: Where to begin: `MOST_RECENT`, `EPOCH`, `NOW` (or the words `"recent"`,
+                `"epoch"`, `"now"` in any case), a bookmark, a list of them, a
                 time or a range.
             filter: Content filter.
             options: Options of the subscription.

@@ -127,6 +127,7 @@ class Subscriber:
             UsageError: It replaces a subscription that is a stream.
         """
         self._core.running()
+        handler = self._core.exceptions.watched(handler)
         if (active := self._replaces(command)) is not None:
             if active.sub_id not in self._served or not isinstance(active.sink, Delivery):
                 raise UsageError(
@@ -169,6 +170,7 @@ class Subscriber:
             TimedOut: The server did not answer in time.
         """
         self._core.running()
+        handler = self._core.exceptions.watched(handler)
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=False, lasts=True, queue=queue)
         serving = partial(serve_queue, delivery, handler, handling, consumer=queue, publish=publish)
@@ -205,6 +207,7 @@ class Subscriber:
             await publisher.publish_command(command, command.command_id)
             return command.command_id
         self._core.running()
+        handler = self._core.exceptions.watched(handler)
         if not awaited:
             raise UsageError(
                 f"the handler of a {command.name} gets the acks processed and completed, which "
@@ -567,7 +570,7 @@ class Subscriber:
 
     def _warn_of_recent(self, command: Command, request: SubscribeRequest) -> None:
         """Say once what `MOST_RECENT` means when nothing is remembered."""
-        recent = str(command.bookmark) == str(MOST_RECENT)
+        recent = command.start == str(MOST_RECENT)
         if not recent or self._core.commander.bookmark_store is not None:
             return
         if request.sub_id not in self._warned:
@@ -646,7 +649,7 @@ def _fields(command: Command) -> Fields:
     Raises:
         UsageError: No server could carry it out.
     """
-    recent = str(command.bookmark) == str(MOST_RECENT)
+    recent = command.start == str(MOST_RECENT)
     if recent:
         command = command.copy().set_bookmark(EPOCH)
     command.validate()

@@ -33,7 +33,7 @@ from haclient.protocol.codec import (
 )
 from haclient.protocol.messages import HEADERS, WIRE_NAMES
 from haclient.protocol.options import Options
-from haclient_stores.bookmark import MOST_RECENT, NOW, Bookmark, BookmarkList, parse_bookmark
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkList, parse_bookmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -149,6 +149,14 @@ def _ack_type(word: str) -> AckType:
         raise UsageError(f"{word!r} is no ack type; there are {known}") from None
 
 
+_BOOKMARK_WORDS: Final[dict[str, StartPoint]] = {
+    "epoch": EPOCH,
+    "now": NOW,
+    "recent": MOST_RECENT,
+}
+"""What a bookmark may be called in any case; no server knows these words."""
+
+
 @dataclass(slots=True, repr=False)
 class Command:
     """One command, before it is sent.
@@ -228,6 +236,15 @@ class Command:
         """
         return as_bytes(self.data)
 
+    @property
+    def start(self) -> str:
+        """The bookmark as it is sent: `epoch`, `now` and `recent`, in any case, are its words.
+
+        `recent` is resolved by the client; everything else stays as it was given.
+        """
+        text = str(self.bookmark)
+        return str(_BOOKMARK_WORDS.get(text.strip().lower(), text))
+
     def to_fields(self) -> dict[str, str | int]:
         """The header by wire name: the command comes first, and unset fields are left out.
 
@@ -240,7 +257,7 @@ class Command:
         """
         result: dict[str, str | int] = {"c": self.name.wire}
         for attribute, wire in _FIELDS:
-            value: object = getattr(self, attribute)
+            value: object = self.start if attribute == "bookmark" else getattr(self, attribute)
             if value is None or value == "":
                 continue
             if isinstance(value, int) and attribute in _NUMBERS:
@@ -648,7 +665,7 @@ def _deletes_by_one_criterion(command: Command) -> None:
         for name, value in (
             ("filter", command.filter),
             ("sow_keys", command.sow_keys),
-            ("bookmark", str(command.bookmark)),
+            ("bookmark", command.start),
             ("data", command.body),
         )
         if value
@@ -693,7 +710,7 @@ def _options(command: Command) -> Options:
 
 
 def _bookmark(command: Command) -> StartPoint | None:
-    text = str(command.bookmark)
+    text = command.start
     if not text:
         return None
     start = parse_bookmark(text)

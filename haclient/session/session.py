@@ -78,6 +78,7 @@ class Session:
         self.router = Router()
         self._last_command_id = 0
         self._now = 0.0
+        self.tap: Callable[[Sequence[Message]], None] | None = None
 
     def next_command_id(self) -> str:
         """A command id that is unique in this session; applications may also have chosen ids."""
@@ -102,6 +103,8 @@ class Session:
         """
         out = Received()
         self._now = now
+        if self.tap is not None:
+            self.tap(messages)
         try:
             self._sort(messages, out)
         except ProtocolError as error:  # what came before it in the chunk still counts

@@ -43,6 +43,7 @@ from haclient.transport.commands import Commander, Fields, delete_stored, drop_q
 from haclient.transport.connection import Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.events import Events
+from haclient.transport.exception_reporter import ExceptionReporter
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import Delivery
@@ -107,8 +108,10 @@ class Core:
             duplicate=settings.on_duplicate,
             last_chance=settings.on_last_chance,
             disconnect=settings.on_disconnect,
+            exception=settings.on_exception,
             state=settings.on_state,
         )
+        self.exceptions = ExceptionReporter(self.events)
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.resumable: dict[str, Subscription] = {}
@@ -120,7 +123,7 @@ class Core:
         self._logging_on = False
         self._live = trio.Event()
         self._closed = trio.Event()
-        self._uri: Uri | None = None
+        self.uri: Uri | None = None
         with ExitStack() as accepted:  # a client that cannot be made lets go of its audit log
             if self._auditor is not None:
                 accepted.callback(self._auditor.log.close)
@@ -187,7 +190,8 @@ class Core:
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:
-            await self._stack.__aexit__(kind, error, traceback)
+            with self.exceptions.reporting(apart_from=error):
+                await self._stack.__aexit__(kind, error, traceback)
         finally:
             try:
                 self.set_state(ConnectionState.SHUTDOWN)
@@ -231,8 +235,8 @@ class Core:
             raise UsageError("connect is under way in another task: wait for that one")
         if self.connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
-        self._uri = Uri.parse(uri) if isinstance(uri, str) else uri
-        link = await self._dialler.dial(self._uri, timeout=timeout)
+        self.uri = Uri.parse(uri) if isinstance(uri, str) else uri
+        link = await self._dialler.dial(self.uri, timeout=timeout)
         connection = Connection(
             link,
             self.session,
@@ -245,7 +249,7 @@ class Core:
         )
         self.connection = self.commander.connection = connection
         self._closed = trio.Event()
-        self.status.connected(self._uri.address)
+        self.status.connected(self.uri.address)
         self.publisher.connected(connection.writer)
         self.queue_acks.connected(connection.writer)
         self.set_state(ConnectionState.CONNECTED)
@@ -286,7 +290,7 @@ class Core:
 
     async def log_on(self, authenticator: Authenticator, *, timeout: float) -> None:
         """Exchange the logon alone; it raises what `logon` does."""
-        connection, uri = self.check_connected(), self._uri
+        connection, uri = self.check_connected(), self.uri
         assert uri is not None  # noqa: S101  # a connection was dialled by one
         server = await log_on(
             connection,

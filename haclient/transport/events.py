@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import isawaitable
 from typing import Final, TypeAlias
 
 import trio
 
 from haclient.errors import DisconnectedError, UsageError
+from haclient.protocol.commands import CommandName
+from haclient.protocol.messages import Message
+
+EXCEPTION: Final = "exception"
+"""The event of an exception, for the application's exception listener."""
 
 _CAP: Final = 65_536  # events; each may hold one message
 _logger = logging.getLogger(__name__)
@@ -96,10 +101,14 @@ class Events:
             await self._arrived.park()
 
     async def finish(self) -> None:
-        """Call back for the queued events after `run` has ended, unless a callback had failed.
+        """Call back for the queued events after `run` has ended.
 
+        When a callback has failed, only exceptions are reported: its own among them.
         The client is shutting down: calls that a callback makes to it fail, which is only logged.
         """
+        if self._failed:
+            self._queue = deque(each for each in self._queue if each[0] == EXCEPTION)
+            self._failed = False
         while not self._failed and self._queue:
             try:
                 await self._call_all()
@@ -124,3 +133,34 @@ class Events:
         except Exception:  # it leaves the client's block, and no callback follows
             self._failed = True
             raise
+
+
+class CommandTap:
+    """Passes each message that arrives to the listeners of its command.
+
+    Args:
+        events: Has the listeners, each under `event_of` its command.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    @staticmethod
+    def event_of(command: CommandName | str) -> str:
+        """The event of the messages with this command.
+
+        Raises:
+            UsageError: There is no such command.
+        """
+        try:
+            return f"command {CommandName(command)}"
+        except ValueError:
+            known = ", ".join(CommandName)
+            raise UsageError(f"{command!r} is no command; there are {known}") from None
+
+    def __call__(self, messages: Sequence[Message]) -> None:
+        """Queue a copy of each message that has listeners."""
+        for message in messages:
+            name = f"command {message.command}"
+            if name in self._events:
+                self._events.emit(name, message.copy())

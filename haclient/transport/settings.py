@@ -94,6 +94,9 @@ class ClientOptions(TypedDict, total=False):
         on_duplicate: Called with each message that a bookmark store filtered out.
         on_last_chance: Called with each message that belongs to no subscription.
         on_disconnect: Called with the reason of each lost connection.
+        on_exception: Called with each exception that a handler or listener raises, and with each
+            other error of a background task that leaves the block, before it does. It decides
+            nothing, and is for logs and alarms; see `on_handler_error`.
         on_state: The first state listener; see `Client.add_state_listener`.
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
             `"continue"` ignores it, `"discard"` also discards the message; a callable decides
@@ -125,6 +128,7 @@ class ClientOptions(TypedDict, total=False):
     on_duplicate: Callable[[Message], object] | None
     on_last_chance: Callable[[Message], object] | None
     on_disconnect: Callable[[HAClientError], object] | None
+    on_exception: Callable[[Exception], object] | None
     on_state: StateListener | None
     on_handler_error: HandlerErrorPolicy
     max_queued_bytes: int
@@ -188,6 +192,7 @@ class Settings:
     on_duplicate: Callable[[Message], object] | None = None
     on_last_chance: Callable[[Message], object] | None = None
     on_disconnect: Callable[[HAClientError], object] | None = None
+    on_exception: Callable[[Exception], object] | None = None
     on_state: StateListener | None = None
     on_handler_error: HandlerErrorPolicy = "raise"
     max_queued_bytes: int = DEFAULT_CAP_BYTES

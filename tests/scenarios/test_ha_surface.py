@@ -18,7 +18,7 @@ from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
-from haclient.protocol.identity import publisher_id
+from haclient.protocol.identity import publisher_id, version_number
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
@@ -71,6 +71,11 @@ async def listeners(client: Client) -> None:
     client.remove_state_listener(print)
 
 
+async def command_listeners(client: Client) -> None:
+    client.add_command_listener("ack", print)
+    client.remove_command_listener("ack", print)
+
+
 async def execute(client: Client) -> bool:
     return await alive(await client.execute(Command("subscribe", topic="orders")))
 
@@ -113,6 +118,7 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "execute_async": (lambda c: c.execute_async(SUBSCRIBE, ignore), str),
     "unsubscribe": (lambda c: c.unsubscribe(), None),
     "add_state_listener": (listeners, None),
+    "add_command_listener": (command_listeners, None),
     "disconnect": (lambda c: c.disconnect(), None),
 }
 PROPERTIES = {
@@ -120,6 +126,9 @@ PROPERTIES = {
     "name_hash": publisher_id("c"),
     "state": ConnectionState.RESUBSCRIBED,
     "server_version": SOW.version,
+    "server_version_number": version_number(SOW.version),
+    "uri": str,
+    "connection_info": dict,
     "publish_store": MemoryPublishStore,
     "bookmark_store": MemoryBookmarkStore,
     "unpersisted_count": 0,
@@ -135,6 +144,7 @@ ELSEWHERE = {
     "publish_batch",
     "publish_nowait",
     "remove_state_listener",
+    "remove_command_listener",
 }
 
 

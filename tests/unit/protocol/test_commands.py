@@ -291,3 +291,20 @@ def test_every_command_can_be_validated(name: CommandName) -> None:
         Command(name).validate()
     except UsageError as error:
         assert "needs" in str(error)
+
+
+@pytest.mark.row("CC13", "CC14")
+@pytest.mark.parametrize(
+    ("word", "start"), [("epoch", "0"), ("NOW", "0|1|"), (" Epoch ", "0"), ("7|1|", "7|1|")]
+)
+def test_a_bookmark_may_be_a_word_that_no_server_knows(word: str, start: str) -> None:
+    command = Command("subscribe", topic="t", bookmark=word)
+    command.validate()
+    assert command.to_fields()["bm"] == start
+
+
+def test_the_word_recent_is_for_the_client_to_resolve() -> None:
+    command = Command("subscribe", topic="t").set_bookmark("Recent")
+    assert command.start == "recent"
+    with pytest.raises(UsageError, match="MOST_RECENT is resolved by a bookmark store"):
+        command.to_fields()

@@ -1,0 +1,94 @@
+"""What a client can be asked of its connection, and who is told of the messages that arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from haclient.protocol.commands import CommandName
+from haclient.protocol.identity import version_number
+from haclient.protocol.messages import Message
+from haclient.transport.core import Core
+from haclient.transport.events import CommandTap
+
+__all__ = ["InspectedClient"]
+
+
+class InspectedClient:
+    """The methods of a client that look at its connection, a base of `haclient.client.Client`."""
+
+    _core: Core
+
+    @property
+    def uri(self) -> str:
+        """The connection string in use, or used last, without its password; empty before that."""
+        uri = self._core.uri
+        return "" if uri is None else uri.safe
+
+    @property
+    def server_version_number(self) -> int:
+        """The server's version as a number to compare: two digits for each of its four parts.
+
+        5.3.4.2 is 5030402; a part above 99 counts as 99. 0 before the first logon.
+        """
+        return version_number(self.server_version)
+
+    @property
+    def server_version(self) -> str:
+        """The server's version as it writes it; empty before the first logon."""
+        return self._core.status.server_version
+
+    @property
+    def connection_info(self) -> Mapping[str, str]:
+        """Facts about the connection as text, for a log or a support request; no password.
+
+        The keys are `client_name`, `state`, `uri`, `user`, `peer` (the address that is connected,
+        empty without a connection), `message_type` and `server_version`. Others may be added.
+        """
+        core = self._core
+        uri = core.uri
+        return {
+            "client_name": core.name,
+            "state": str(core.status.state),
+            "uri": self.uri,
+            "user": "" if uri is None else uri.user,
+            "peer": "" if core.connection is None else core.connection.link.peer,
+            "message_type": "" if uri is None else uri.message_type,
+            "server_version": self.server_version,
+        }
+
+    def add_command_listener(
+        self, command: CommandName | str, listener: Callable[[Message], object]
+    ) -> None:
+        """Call `listener` with each message of one command that arrives, whoever else gets it.
+
+        It sees what no subscription does: heartbeats, acks, duplicates, messages that nobody has
+        subscribed to. Messages are copies that cannot be discarded or acknowledged. Listeners are
+        called by one task, in the order of arrival; when they cannot keep up, the client stops
+        reading until they have.
+
+        Args:
+            command: Such as `publish`, `sow`, `oof`, `ack` or `heartbeat`.
+            listener: A plain function or a coroutine function that takes a `Message`. What it
+                raises leaves the client's block.
+
+        Raises:
+            UsageError: There is no such command, or the listener was added before.
+        """
+        self._core.thread.check("add_command_listener")
+        self._core.events.add(CommandTap.event_of(command), listener)
+        self._core.session.tap = CommandTap(self._core.events)  # from now on: it takes time
+
+    def remove_command_listener(
+        self, command: CommandName | str, listener: Callable[[Message], object]
+    ) -> None:
+        """Call `listener` no more for this command, not even with messages that came before.
+
+        Args:
+            command: The command that it was added for.
+            listener: One that was added.
+
+        Raises:
+            UsageError: There is no such command, or the listener was never added for it.
+        """
+        self._core.thread.check("remove_command_listener")
+        self._core.events.remove(CommandTap.event_of(command), listener)
