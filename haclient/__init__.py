@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         CommandError,
         ConnectionRefused,
         DisconnectedError,
+        GraceExpired,
         HAClientError,
         HeartbeatLost,
         InvalidBookmark,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from haclient.random_chooser import RandomServerChooser
     from haclient.session.connection_state import ConnectionState, StateListener
     from haclient.session.dead_letter import DeadLetter
+    from haclient.shutdown import run
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
@@ -110,6 +112,7 @@ __all__ = [
     "ExponentialDelayStrategy",
     "FailureCountServerChooser",
     "FixedDelayStrategy",
+    "GraceExpired",
     "HAClient",
     "HAClientError",
     "HAOptions",
@@ -150,6 +153,7 @@ __all__ = [
     "UsageError",
     "WouldBlock",
     "__version__",
+    "run",
 ]
 
 _ERRORS = "haclient.errors"
@@ -183,6 +187,7 @@ _HOMES = {
     "StateListener": "haclient.session.connection_state",
     "DeadLetter": "haclient.session.dead_letter",
     "MessageStream": "haclient.streams",
+    "run": "haclient.shutdown",
     "SOWRecoveryPointAdapter": "haclient.sow_adapter",
     "EPOCH": _BOOKMARKS,
     "MOST_RECENT": _BOOKMARKS,

@@ -17,6 +17,7 @@
     |   |-- InvalidBookmark  BookmarkNotFound  InvalidOptions  InvalidOrderBy  BadSowKey
     |   `-- PublishFailed             the server refused one publish
     |-- TimedOut                      also a TimeoutError
+    |   `-- GraceExpired              a signal has ended the program before its work was done
     |-- WouldBlock                    publish_nowait over the high-water mark
     `-- StoreError                    see `haclient_stores.errors`
 
@@ -45,6 +46,7 @@ __all__ = [
     "CommandError",
     "ConnectionRefused",
     "DisconnectedError",
+    "GraceExpired",
     "HAClientError",
     "HeartbeatLost",
     "InvalidBookmark",
@@ -179,6 +181,10 @@ class PublishFailed(CommandError):
 
 class TimedOut(HAClientError, TimeoutError):
     """A wait took longer than its limit; anything accepted before stays accepted."""
+
+
+class GraceExpired(TimedOut):
+    """`haclient.run` was told to end, and the grace was over before the work was done."""
 
 
 class WouldBlock(HAClientError):

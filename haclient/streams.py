@@ -59,6 +59,7 @@ class MessageStream:
         self._opened = False
         self._current: Iterator[Message] = iter(())
         self.sub_id = ""
+        delivery.on_stop = self._skip_rest
 
     async def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `async with` does this.
@@ -79,6 +80,10 @@ class MessageStream:
             self._delivery.end()  # refused or cancelled: nothing will come
             raise
         return self
+
+    def _skip_rest(self) -> None:
+        """The client is about to end: what was not delivered yet is redelivered later."""
+        self._current = iter(())
 
     async def __aenter__(self) -> Self:
         return self if self._opened else await self.open()

@@ -85,6 +85,7 @@ class Subscriber:
                 command, delivery, markers=markers, lasts=resumes, queue=queue
             )
             opened.append(subscription)
+            self._core.intake.opened(subscription, delivery)
             if is_closed:  # by another task, before the server's answer came
                 await close_stream()
             return subscription.sub_id
@@ -94,6 +95,7 @@ class Subscriber:
             is_closed = True
             delivery.drop()
             delivery.end()
+            self._core.intake.left(delivery)
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
                 self._core.closed(subscription)
@@ -190,12 +192,15 @@ class Subscriber:
                 await serving()
             finally:
                 self._served.remove(subscription.sub_id)
+                self._core.intake.left(delivery)
             self._release(subscription)
             refused = delivery.failed
             if refused is not None and not self._core.drops(subscription.sub_id, refused):
                 raise refused  # no other task would report that it has ended
 
         self._served.append(subscription.sub_id)
+        delivery.is_served = True
+        self._core.intake.opened(subscription, delivery)
         self._core.running().start_soon(serve_until_ended)
 
     async def _publish(self, command: Command, handler: Handler | None) -> str:

@@ -17,9 +17,9 @@ code   meaning
 =====  ==========================================================================
 
 SIGTERM, SIGINT and SIGHUP cancel the work at its next `await`. What a command does between two
-awaits (print, flush, discard) is therefore never torn. The first signal cancels and restores the
-default handlers, so that a second one ends a process that cannot stop: one whose standard output
-nobody reads, for example.
+awaits (print, flush, discard) is therefore never torn. As in `haclient.run`, the first signal
+restores the default handlers, so that a second one ends a process that cannot stop: one whose
+standard output nobody reads, for example.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ import click
 import trio
 
 from haclient.errors import HAClientError, StoreLocked, TimedOut, UsageError
+from haclient.shutdown import first_signal
 
 
 class ExitCode(enum.IntEnum):
@@ -153,31 +154,25 @@ def hidden_warnings(
         source.removeFilter(is_shown)
 
 
-async def _watch(scope: trio.CancelScope, seen: list[int], task_status: trio.TaskStatus) -> None:
+def _numbers() -> list[signal.Signals]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
         numbers.append(signal.SIGHUP)
-    with trio.open_signal_receiver(*numbers) as signals:
-        task_status.started()
-        async for number in signals:
-            seen.append(number)
-            scope.cancel()
-            return
+    return numbers
 
 
 async def _run(
     work: Callable[[], Awaitable[int]], interrupted: Callable[[], str], *, is_service: bool
 ) -> int:
     seen: list[int] = []
-    result: int | None = None
-    async with trio.open_nursery() as nursery:
-        scope = trio.CancelScope()
-        await nursery.start(_watch, scope, seen)
-        with scope:
-            result = await work()
-        nursery.cancel_scope.cancel()
-    if result is not None:
-        return result
+    token, scope = trio.lowlevel.current_trio_token(), trio.CancelScope()
+
+    def cancel(number: int) -> None:
+        seen.append(number)
+        token.run_sync_soon(scope.cancel)
+
+    with first_signal(_numbers(), cancel), scope:
+        return await work()
     if is_service and seen[0] == signal.SIGTERM:
         return ExitCode.OK
     raise Interrupted(interrupted())

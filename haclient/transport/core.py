@@ -44,6 +44,7 @@ from haclient.transport.connection import Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.events import Events
 from haclient.transport.exception_reporter import ExceptionReporter
+from haclient.transport.intake import Intake, OpenClients, open_clients
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import Delivery
@@ -115,6 +116,8 @@ class Core:
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.resumable: dict[str, Subscription] = {}
+        self.intake = Intake()
+        self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
         self.drops: Callable[[str, HAClientError], bool] = lambda _, __: False
         self._manager = manager
         self._stack = AsyncExitStack()
@@ -162,6 +165,9 @@ class Core:
         self._nursery = await self._stack.enter_async_context(open_nursery())
         for task in (self.events.run, self.queue_acks.run, *self._maintenance.tasks):
             self._nursery.start_soon(task)
+        self._open_clients = open_clients.get()
+        if self._open_clients is not None:
+            self._open_clients.entered(self)
 
     async def leave(
         self,
@@ -172,7 +178,9 @@ class Core:
         """Drain unless an error is passing through, close everything, wait for every task."""
         try:
             if error is None:
-                await self._drain()
+                if seconds(self.settings.exit_timeout) > 0:  # else what has arrived is left alone
+                    release_queues(self.session.router.all())
+                await self.drain()
         finally:
             await self._close(kind, error, traceback)
 
@@ -206,6 +214,8 @@ class Core:
                 finally:
                     if self._auditor is not None:
                         self._auditor.log.close()
+                    if self._open_clients is not None:
+                        self._open_clients.left(self)
 
     def stop(self, reason: HAClientError) -> None:
         """Expect no other connection: every task that waits for one gets the reason."""
@@ -481,18 +491,30 @@ class Core:
 
     # -- waiting for the server ------------------------------------------------------
 
-    async def _drain(self) -> None:
+    async def drain(self) -> None:
         """Before leaving: wait until publishes are sent and, within a limit, persisted."""
         publisher, limit_s = self.publisher, seconds(self.settings.exit_timeout)
         if limit_s == 0 or (publisher.log is None and not self.status.is_logged_on):
             return
         began = trio.current_time()
-        release_queues(self.session.router.all())
         left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
         if left:
             _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)
         if not self.queue_acks.is_idle and self.status.is_logged_on:
             await self._drain_acks(max(0.0, limit_s - (trio.current_time() - began)))
+
+    def hold_publishes(self) -> None:
+        """Let every publish wait from now on, since the client is about to be left."""
+        self.publisher.hold()
+
+    def unfinished(self) -> list[str]:
+        """What is neither persisted nor acknowledged, in words."""
+        log, told = self.publisher.log, list[str]()
+        if log is not None and log.unpersisted_count:
+            told.append(f"{log.unpersisted_count} publishes not persisted, {what_remains(log)}")
+        if not self.queue_acks.is_idle:
+            told.append("acknowledgements of queue messages not sent")
+        return told
 
     async def _drain_acks(self, limit_s: float) -> None:
         try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from inspect import isawaitable
 from typing import Final, Literal, TypeAlias
 
@@ -46,10 +46,13 @@ class Delivery(Sink):
     __slots__ = (
         "_batches",
         "_consumer",
+        "_consumer_left",
         "_drained",
         "_may_raise",
         "_raises",
+        "_rested",
         "_since_checkpoint",
+        "_stops",
         "_waiting",
         "cap_bytes",
         "caught_up",
@@ -60,6 +63,9 @@ class Delivery(Sink):
         "gaps",
         "handler",
         "held_bytes",
+        "is_served",
+        "on_stop",
+        "skips_rest",
     )
 
     def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES, *, raises: bool = True) -> None:
@@ -79,12 +85,18 @@ class Delivery(Sink):
         self.handler: Callable[[Message], Awaitable[None] | None] | None = None
         self._may_raise = raises
         self._raises = False
+        self._stops = False
+        self._consumer_left = False
+        self._rested = trio.lowlevel.ParkingLot()
+        self.is_served = False  # a handler's task, which has ended when all its work has
+        self.skips_rest = False
+        self.on_stop: Callable[[], object] | None = None
 
     # -- the reader's side ------------------------------------------------
 
     @override
     def put(self, batch: list[Message], size: int) -> None:
-        if self.ended:
+        if self.ended or self._stops:
             return
         self._batches.append((batch, size))
         self.held_bytes += size
@@ -106,6 +118,44 @@ class Delivery(Sink):
             self.end_reason = reason
             self._raises = raises and self._may_raise
         self.mark(Marker.ENDED)
+
+    def stop(self, *, keeps: bool) -> None:
+        """Take no further message and end, before the client itself does.
+
+        Args:
+            keeps: Whether what is held is still delivered; else it has to be dropped already, and
+                the consumer skips the rest of the batch that it has.
+        """
+        self._stops = True
+        if not keeps:
+            self.skips_rest = True
+            if self.on_stop is not None:
+                self.on_stop()
+        self.end()
+
+    def each(self, batch: list[Message]) -> Iterator[tuple[int, Message]]:
+        """The messages of a batch with their indices, for as long as none is to be skipped."""
+        for pair in enumerate(batch):
+            if self.skips_rest:
+                return
+            yield pair
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the consumer has finished every message that it was given."""
+        if self._consumer_left:
+            return True
+        return not self.is_served and (self._consumer is None or self._waiting is not None)
+
+    async def rested(self) -> None:
+        """Wait until `at_rest`, after `stop`."""
+        while not self.at_rest:
+            await self._rested.park()
+
+    def consumer_left(self) -> None:
+        """The consumer asks for nothing more."""
+        self._consumer_left = True
+        self._rested.unpark_all()
 
     @override
     def fail(self, error: HAClientError) -> None:
@@ -178,6 +228,8 @@ class Delivery(Sink):
                 self._since_checkpoint += len(batch)
                 return batch
             if self.ended:
+                if not self.is_served:
+                    self.consumer_left()
                 if self._raises and self.end_reason is not None:
                     raise self.end_reason
                 return None
@@ -277,7 +329,7 @@ async def serve(
     while (batch := await delivery.next_batch()) is not None:
         if delivery.handler is not None:  # another one may have replaced it
             handler = delivery.handler
-        for index, message in enumerate(batch):
+        for index, message in delivery.each(batch):
             try:
                 result = handler(message)
                 if isawaitable(result):

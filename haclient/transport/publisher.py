@@ -144,6 +144,7 @@ class Publisher:
         self._would_deadlock = would_deadlock
         self._status = status or ConnectionStatus()
         self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
+        self._is_held = False
         self.refusals: dict[int, str] = {}
         self.sequences = PublisherSequences()
         self._heads: dict[str, bytes] = {}
@@ -642,6 +643,8 @@ class Publisher:
             UsageError: The wait would deadlock: it ends only after the caller continues.
         """
         await trio.lowlevel.checkpoint()
+        if self._is_held:
+            await trio.sleep_forever()
         while (log := self.log) is not None and self._over_cap(log):
             self.gate.has_to_check = (
                 True  # other tasks that publish meanwhile have to wait for the same limit
@@ -652,8 +655,14 @@ class Publisher:
             await writer.room()
         self.gate.has_to_check = False
 
+    def hold(self) -> None:
+        """Let each publish wait until it is cancelled: the client is about to be left."""
+        self._is_held = self.gate.has_to_check = True
+
     def _check_room(self) -> None:
         writer = self.writer
+        if self._is_held:
+            raise WouldBlock("publish_nowait: the program was told to end")
         if self.log is not None and self._over_cap(self.log):
             raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")
         if writer is not None and self._socket_is_behind(writer):

@@ -296,6 +296,8 @@ class QueueWorkers:
         lease = message.lease
         if lease is not None and not lease.is_deliverable(message):
             return
+        if self._delivery.skips_rest:  # it is given back when the connection is closed
+            return
         try:
             if self._watches_lease and lease is not None:
                 if not await self._within_lease(message):

@@ -1,0 +1,161 @@
+"""The consumers of one client: stop giving them messages, and wait until they have finished.
+
+An orderly end begins here. What was not delivered yet is dropped where the server redelivers it
+(bookmark subscriptions and queues) and still delivered where it does not (plain subscriptions).
+A handler finishes the message that it works on. A stream ends when its consumer asks for the next
+message, which shows that it has finished the last one. Queries are part of that work, and go on.
+
+After that the clients of a process have nothing to do but to send what is left: publishes and
+acknowledgements.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+from typing import Final, Protocol
+
+import trio
+
+from haclient.errors import HAClientError
+from haclient.session.subscriptions import Subscription
+from haclient.transport.commands import drop_queued
+from haclient.transport.message_queue import Delivery
+
+_logger = logging.getLogger(__name__)
+
+
+class Intake:
+    """The deliveries of one client that have a consumer.
+
+    Attributes:
+        is_stopped: Whether no consumer gets a further message.
+    """
+
+    __slots__ = ("_consumers", "is_stopped")
+
+    def __init__(self) -> None:
+        self._consumers: dict[Delivery, Subscription] = {}
+        self.is_stopped = False
+
+    def opened(self, subscription: Subscription, delivery: Delivery) -> None:
+        """Note a new consumer."""
+        if subscription.finite:
+            return
+        self._consumers[delivery] = subscription
+        if self.is_stopped:
+            _stop(subscription, delivery)
+
+    def left(self, delivery: Delivery) -> None:
+        """A consumer has ended: its handler has returned, or its stream was closed."""
+        delivery.consumer_left()
+        self._consumers.pop(delivery, None)
+
+    def stop(self) -> None:
+        """Give the consumers no further message that the server will redeliver."""
+        self.is_stopped = True
+        for delivery, subscription in self._consumers.items():
+            _stop(subscription, delivery)
+
+    async def rested(self) -> None:
+        """Wait until every consumer has finished what it was given."""
+        while (busy := next((d for d in self._consumers if not d.at_rest), None)) is not None:
+            await busy.rested()
+
+    @property
+    def at_work(self) -> list[str]:
+        """The ids of the subscriptions whose consumers have yet to finish."""
+        consumers = list(self._consumers.items())
+        return [subscription.sub_id for each, subscription in consumers if not each.at_rest]
+
+
+def _stop(subscription: Subscription, delivery: Delivery) -> None:
+    is_redelivered = subscription.log is not None or subscription.is_of_queue
+    if is_redelivered:
+        drop_queued(subscription)
+    delivery.stop(keeps=not is_redelivered)
+
+
+class Drained(Protocol):
+    """What an orderly end asks of a client."""
+
+    @property
+    def name(self) -> str:
+        """The client name."""
+        ...
+
+    @property
+    def intake(self) -> Intake:
+        """Its consumers."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until publishes are persisted and acknowledgements processed, within a limit."""
+
+    def hold_publishes(self) -> None:
+        """Let every publish wait from now on."""
+
+    def unfinished(self) -> list[str]:
+        """What is neither persisted nor acknowledged, in words."""
+        ...
+
+
+async def _flush_one(client: Drained) -> None:
+    try:
+        await client.drain()
+    except HAClientError as error:  # it has come to its end already, and raises this from its block
+        _logger.warning("client %s: not everything was flushed: %s", client.name, error)
+
+
+class OpenClients:
+    """The clients that are open in one `haclient.run`, in the order in which they were entered."""
+
+    def __init__(self) -> None:
+        self._clients: list[Drained] = []
+        self._is_stopping = False
+
+    def entered(self, client: Drained) -> None:
+        """A client was entered; during an orderly end it gets no messages."""
+        self._clients.append(client)
+        if self._is_stopping:
+            client.intake.stop()
+
+    def left(self, client: Drained) -> None:
+        """A client has closed everything."""
+        if client in self._clients:
+            self._clients.remove(client)
+
+    async def drain(self) -> None:
+        """Stop all consumers, let them finish, and send what is left.
+
+        All consumers of all clients rest before any client flushes: a handler of one may publish
+        with another.
+        """
+        self._is_stopping = True
+        for client in self._clients:
+            client.intake.stop()
+        for client in list(self._clients):
+            await client.intake.rested()
+        await self._flush()
+        for client in self._clients:
+            client.hold_publishes()
+        await self._flush()  # what was published during the first one
+
+    async def _flush(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for client in self._clients:
+                nursery.start_soon(_flush_one, client)
+
+    def unfinished(self) -> str:
+        """What is left of the work of all clients, in one line; empty when nothing is."""
+        told: list[str] = []
+        for client in list(self._clients):
+            at_work = client.intake.at_work
+            what = [f"at work: {', '.join(sorted(at_work))}"] if at_work else []
+            if what := [*what, *client.unfinished()]:
+                told.append(f"client {client.name!r}: {', '.join(what)}")
+        return "; ".join(told)
+
+
+open_clients: Final[ContextVar[OpenClients | None]] = ContextVar("open_clients", default=None)
+"""The clients of the surrounding `haclient.run`; `None` outside of one."""

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+import trio
+
+from haclient.errors import GraceExpired, UsageError
+from haclient.shutdown import first_signal, run
+
+
+def test_without_a_signal_the_result_is_that_of_main() -> None:
+    async def main() -> int:
+        await trio.lowlevel.checkpoint()
+        return 7
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(main) == 7
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not any(thread.name == "haclient-grace" for thread in threading.enumerate())
+
+
+def test_an_error_of_main_leaves_it_as_it_is() -> None:
+    async def main() -> None:
+        await trio.lowlevel.checkpoint()
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        run(main)
+
+
+@pytest.mark.row("HA24")
+@pytest.mark.parametrize("grace", [0, 0.0, 10])
+def test_sigterm_cancels_main_in_order(grace: float) -> None:
+    ended: list[str] = []
+
+    async def main() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("in order")
+
+    assert run(main, grace=grace) is None
+    assert ended == ["in order"]
+
+
+@pytest.mark.row("HA24")
+def test_sigint_ends_in_order_too_and_is_told_of_afterwards() -> None:
+    ended: list[str] = []
+
+    async def main() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("in order")
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main)
+    assert ended == ["in order"]
+
+
+def test_a_main_that_returns_by_itself_in_spite_of_a_signal_has_a_result() -> None:
+    async def main() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with trio.CancelScope(shield=True):
+            for _ in range(10):
+                await trio.lowlevel.checkpoint()
+        return 3
+
+    assert run(main) == 3
+
+
+@pytest.mark.parametrize("grace", [-1, float("nan"), float("inf")])
+def test_a_grace_that_is_no_time_is_refused(grace: float) -> None:
+    async def main() -> None:
+        pytest.fail("it must not run")
+
+    with pytest.raises(UsageError, match="grace is in seconds from 0 on, not"):
+        run(main, grace=grace)
+
+
+def test_another_thread_than_the_main_one_is_refused() -> None:
+    errors: list[UsageError] = []
+
+    async def main() -> None:
+        pytest.fail("it must not run")
+
+    def work() -> None:
+        try:
+            run(main)
+        except UsageError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "signals are handled by the main thread" in str(errors[0])
+
+
+def test_after_the_first_signal_the_defaults_count_and_at_the_end_what_was_before() -> None:
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with first_signal([signal.SIGTERM, signal.SIGUSR1], seen.append):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert seen == [signal.SIGUSR1]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_end_of_the_grace_is_a_time_out() -> None:
+    assert issubclass(GraceExpired, TimeoutError)
