@@ -77,6 +77,12 @@ class _Attempts:
         self.count[uri] = before + 1
         return before
 
+    def limited(self, delay_s: float, now: float) -> float:
+        """The wait before the attempt, but not beyond the limit: the last one is made then."""
+        if self.give_up_after_s is None or self.began_at is None:
+            return delay_s
+        return min(delay_s, self.began_at + self.give_up_after_s - now)
+
     def reset(self) -> None:
         """Forget all attempts."""
         self.began_at = None
@@ -88,8 +94,8 @@ class FixedDelayStrategy(DelayStrategy):
 
     Args:
         delay: Seconds between attempts.
-        give_up_after: Seconds after the first attempt at which no further attempt is made; `None`
-            never gives up.
+        give_up_after: Seconds after the first attempt at which the last one is made; `None` never
+            gives up.
 
     Raises:
         UsageError: A time is negative or without an end.
@@ -103,7 +109,8 @@ class FixedDelayStrategy(DelayStrategy):
 
     @override
     def delay_for(self, uri: str, now: float) -> float:
-        return self._delay_s if self._attempts.next(uri, now) else 0.0
+        before = self._attempts.next(uri, now)
+        return self._attempts.limited(self._delay_s, now) if before else 0.0
 
     @override
     def reset(self) -> None:
@@ -224,8 +231,8 @@ class ExponentialDelayStrategy(DelayStrategy):
         factor: How much longer each further wait is.
         maximum: Longest wait in seconds, without the random part.
         jitter: The random part, in multiples of `initial`; 0 for exact waits.
-        give_up_after: Seconds after the first attempt at which no further attempt is made; `None`
-            never gives up.
+        give_up_after: Seconds after the first attempt at which the last one is made; `None` never
+            gives up.
         source: The random number generator; pass a seeded one for repeatable runs.
 
     Raises:
@@ -258,7 +265,8 @@ class ExponentialDelayStrategy(DelayStrategy):
         before = self._attempts.next(uri, now)
         if not before:
             return 0.0
-        return self._exact(before) + self._random.uniform(0.0, self._spread_s)
+        delay_s = self._exact(before) + self._random.uniform(0.0, self._spread_s)
+        return self._attempts.limited(delay_s, now)
 
     def _exact(self, attempt: int) -> float:
         return float(self._wait(_call_state(attempt, began_at=0.0, now=0.0)))
