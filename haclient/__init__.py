@@ -20,6 +20,16 @@ if TYPE_CHECKING:
         ServerChooser,
     )
     from haclient.client import Client
+    from haclient.codecs import (
+        Codec,
+        CompositeCodec,
+        FixCodec,
+        JsonCodec,
+        MsgpackCodec,
+        NvfixCodec,
+        ProtobufCodec,
+        Topic,
+    )
     from haclient.delay import (
         DelayStrategy,
         ExponentialDelayStrategy,
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
         BookmarkNotFound,
         CommandError,
         ConnectionRefused,
+        DecodeError,
         DisconnectedError,
         GraceExpired,
         HAClientError,
@@ -74,6 +85,7 @@ if TYPE_CHECKING:
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
     from haclient.transport.settings import HAOptions
+    from haclient.typed_stream import TypedStream
     from haclient_stores.bookmark import (
         EPOCH,
         MOST_RECENT,
@@ -100,17 +112,21 @@ __all__ = [
     "BookmarkNotFound",
     "BookmarkRange",
     "Client",
+    "Codec",
     "Command",
     "CommandError",
+    "CompositeCodec",
     "ConnectionRefused",
     "ConnectionState",
     "DeadLetter",
+    "DecodeError",
     "DefaultAuthenticator",
     "DefaultServerChooser",
     "DelayStrategy",
     "DisconnectedError",
     "ExponentialDelayStrategy",
     "FailureCountServerChooser",
+    "FixCodec",
     "FixedDelayStrategy",
     "GraceExpired",
     "HAClient",
@@ -122,14 +138,18 @@ __all__ = [
     "InvalidOptions",
     "InvalidOrderBy",
     "InvalidTopic",
+    "JsonCodec",
     "MemorySubscriptionManager",
     "Message",
     "MessageStream",
     "MovingServerChooser",
+    "MsgpackCodec",
     "NameInUse",
     "NotEntitled",
+    "NvfixCodec",
     "Options",
     "PriorityServerChooser",
+    "ProtobufCodec",
     "ProtocolError",
     "PublishFailed",
     "PublishGap",
@@ -149,6 +169,8 @@ __all__ = [
     "TenacityDelayStrategy",
     "TimedOut",
     "Timestamp",
+    "Topic",
+    "TypedStream",
     "Uri",
     "UsageError",
     "WouldBlock",
@@ -156,6 +178,7 @@ __all__ = [
     "run",
 ]
 
+_CODECS = "haclient.codecs"
 _ERRORS = "haclient.errors"
 _BOOKMARKS = "haclient_stores.bookmark"
 _HOMES = {
@@ -163,6 +186,15 @@ _HOMES = {
     "DefaultAuthenticator": "haclient.auth",
     "Client": "haclient.client",
     "DefaultServerChooser": "haclient.chooser",
+    "Codec": _CODECS,
+    "CompositeCodec": _CODECS,
+    "FixCodec": _CODECS,
+    "JsonCodec": _CODECS,
+    "MsgpackCodec": _CODECS,
+    "NvfixCodec": _CODECS,
+    "ProtobufCodec": _CODECS,
+    "Topic": _CODECS,
+    "TypedStream": "haclient.typed_stream",
     "FailureCountServerChooser": "haclient.chooser",
     "ServerChooser": "haclient.chooser",
     "DelayStrategy": "haclient.delay",

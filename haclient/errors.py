@@ -16,6 +16,7 @@
     |   |-- BadFilter  BadRegexTopic  InvalidTopic  NotEntitled  SubIdInUse
     |   |-- InvalidBookmark  BookmarkNotFound  InvalidOptions  InvalidOrderBy  BadSowKey
     |   `-- PublishFailed             the server refused one publish
+    |-- DecodeError(topic, codec)     a body is not what its codec reads
     |-- TimedOut                      also a TimeoutError
     |   `-- GraceExpired              a signal has ended the program before its work was done
     |-- WouldBlock                    publish_nowait over the high-water mark
@@ -45,6 +46,7 @@ __all__ = [
     "BookmarkNotFound",
     "CommandError",
     "ConnectionRefused",
+    "DecodeError",
     "DisconnectedError",
     "GraceExpired",
     "HAClientError",
@@ -177,6 +179,28 @@ class PublishFailed(CommandError):
     def __init__(self, message: str, *, reason: str = "", sequence: int = 0) -> None:
         super().__init__(message, reason=reason)
         self.sequence = sequence
+
+
+class DecodeError(HAClientError):
+    """The body of a message cannot be read as what its topic has.
+
+    Its text has no part of the body, which may be secret or long: the message has the body.
+
+    Attributes:
+        topic: The topic of the message; empty where a codec was used alone.
+        codec: The name of the codec.
+        position: Where in the body, such as `byte 12` or `$.id`; empty where that is not known.
+        reason: What is wrong there.
+    """
+
+    def __init__(self, reason: str, *, codec: str, position: str = "", topic: str = "") -> None:
+        where = f" on {topic!r}" if topic else ""
+        at = f" at {position}" if position else ""
+        super().__init__(f"the body{where} cannot be read as {codec}: {reason}{at}")
+        self.topic = topic
+        self.codec = codec
+        self.position = position
+        self.reason = reason
 
 
 class TimedOut(HAClientError, TimeoutError):

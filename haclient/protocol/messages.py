@@ -28,14 +28,26 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from typing import Annotated, Final, NamedTuple, Protocol, Self, runtime_checkable
+from typing import (
+    Annotated,
+    Final,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 import msgspec
 from msgspec import Meta
 from typing_extensions import override
 
 from haclient.errors import ProtocolError, UsageError
+from haclient.protocol.decode_errors import decode_error
 from haclient_stores.bookmark import Bookmark
+
+T = TypeVar("T")
 
 __all__ = [
     "BY_SPELLING",
@@ -303,19 +315,28 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         """The body as text for people to read; bytes that are not UTF-8 become U+FFFD."""
         return self.data.decode("utf-8", "replace")
 
-    def json(self) -> object:
-        """The body, parsed as JSON.
+    @overload
+    def json(self) -> object: ...
+
+    @overload
+    def json(self, type: type[T]) -> T: ...  # msgspec's word for it
+
+    def json(self, type: type[object] = object) -> object:  # noqa: A002  # likewise
+        """The body, parsed as JSON; see `haclient.Topic` for topics whose bodies have one type.
+
+        Args:
+            type: What it has to be: a struct of msgspec, a dataclass, `list[int]`, ...
 
         Returns:
-            Objects, lists, text, numbers, booleans or `None`.
+            A value of this type; by default objects, lists, text, numbers, booleans or `None`.
 
         Raises:
-            UsageError: It is not valid JSON; `data` has the bytes.
+            DecodeError: It is not valid JSON, or not of this type; `data` has the bytes.
         """
         try:
-            return msgspec.json.decode(self.data)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise UsageError(f"the body on {self.topic!r} is no JSON: {error}") from error
+            return msgspec.json.decode(self.data, type=type)
+        except Exception as error:  # of any kind: a type may check itself
+            raise decode_error(error, self.data, codec="json", topic=self.topic) from error
 
     def msgpack(self) -> object:
         """The body, parsed as MessagePack.
@@ -324,12 +345,12 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             The unpacked value.
 
         Raises:
-            UsageError: It is not valid MessagePack; `data` has the bytes.
+            DecodeError: It is not valid MessagePack; `data` has the bytes.
         """
         try:
             return msgspec.msgpack.decode(self.data)
-        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
-            raise UsageError(f"the body on {self.topic!r} is no MessagePack: {error}") from error
+        except Exception as error:  # such as a key that cannot be one
+            raise decode_error(error, self.data, codec="msgpack", topic=self.topic) from error
 
     def discard(self) -> None:
         """Mark this message as finished, so that it is never delivered again.

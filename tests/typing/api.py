@@ -6,6 +6,7 @@ A change that makes a user's correct program fail its type check fails here firs
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import assert_type
 
 from haclient import (
@@ -21,8 +22,11 @@ from haclient import (
     HAClient,
     Message,
     MessageStream,
+    NvfixCodec,
     Options,
     StateListener,
+    Topic,
+    TypedStream,
 )
 from haclient.errors import CommandError, HAClientError, PublishFailed, StoreCorrupt, TimedOut
 from haclient.stores import (
@@ -127,6 +131,34 @@ async def commanding(client: Client) -> None:
     assert_type(await client.execute_async(command, print), str)
     stats = await client.sow_delete("orders", filter="/px > 10")
     assert_type(stats.records_deleted, int | None)
+
+
+@dataclass
+class Order:
+    """A value of the application."""
+
+    id: int
+
+
+def handle_order(order: Order, message: Message) -> None:
+    message.sub_id = str(order.id)
+
+
+async def typing_topics(client: Client, message: Message) -> None:
+    orders = Topic("orders", Order)
+    assert_type(orders, Topic[Order])
+    assert_type(orders.decode(message), Order)
+    assert_type(orders.encode(Order(1)), bytes)
+    assert_type(message.json(Order), Order)
+    assert_type(message.json(), object)
+    assert_type(Topic("counts", dict[str, int], format="msgpack").decode(message), dict[str, int])
+    pairs = Topic("pairs", codec=NvfixCodec()).decode(message)
+    assert_type(pairs, list[tuple[str, str]])
+    await client.subscribe(orders.name, handler=orders.handler(handle_order))
+    async with client.stream(orders.name) as messages:
+        async for order, received in TypedStream(orders, messages):
+            assert_type(order, Order)
+            assert_type(received, Message)
 
 
 def errors(error: Exception) -> Iterator[str]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from typing_extensions import override
 
-from haclient.errors import ProtocolError, UsageError
+from haclient.errors import DecodeError, ProtocolError, UsageError
 from haclient.protocol.messages import (
     BY_SPELLING,
     HEADERS,
@@ -116,13 +116,13 @@ def test_the_body_can_be_read_as_text_json_and_msgpack() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b'"\xff"', b"[" * 100_000])
 def test_a_body_that_is_no_json_is_said_to_be_none(data: bytes) -> None:
-    with pytest.raises(UsageError, match=r"'orders' is no JSON"):
+    with pytest.raises(DecodeError, match=r"the body on 'orders' cannot be read as json"):
         Message(topic="orders", data=data).json()
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\xa1\xff", b"\x81\x80\x01", b"\x91" * 100_000])
 def test_a_body_that_is_no_msgpack_is_said_to_be_none(data: bytes) -> None:
-    with pytest.raises(UsageError, match=r"'orders' is no MessagePack"):
+    with pytest.raises(DecodeError, match=r"the body on 'orders' cannot be read as msgpack"):
         Message(topic="orders", data=data).msgpack()
 
 

@@ -1,0 +1,113 @@
+"""Laws of codecs: what is written is read again, and garbage raises only `DecodeError`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient.codecs import (
+    Codec,
+    CompositeCodec,
+    FixCodec,
+    JsonCodec,
+    MsgpackCodec,
+    NvfixCodec,
+    ProtobufCodec,
+    Topic,
+)
+from haclient.errors import DecodeError
+from haclient.protocol.messages import Message
+
+
+class Order(msgspec.Struct):
+    id: int
+    px: float
+    note: str | None
+    at: datetime
+    legs: list[UUID]
+    raw: bytes
+
+
+@dataclass
+class Book:
+    name: str
+    levels: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+
+
+INTS = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+TIMES = st.datetimes(timezones=st.just(UTC))
+ORDERS = st.builds(Order, INTS, FLOATS, st.none() | TEXT, TIMES, st.lists(st.uuids()), st.binary())
+BOOKS = st.builds(Book, TEXT, st.dictionaries(TEXT, st.tuples(INTS, FLOATS)))
+VALUES = TEXT.filter(lambda text: "\x01" not in text)
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="=\x01"), min_size=1)
+TAGS = st.integers(1, 999_999_999)
+
+
+@pytest.mark.row("CC36")
+@given(ORDERS, BOOKS)
+def test_structs_and_dataclasses_are_read_as_they_were_written(order: Order, book: Book) -> None:
+    for codec in (JsonCodec(Order), MsgpackCodec(Order)):
+        assert codec.decode(codec.encode(order)) == order
+    for books in (JsonCodec(Book), MsgpackCodec(Book)):
+        assert books.decode(books.encode(book)) == book
+
+
+@pytest.mark.row("CC34")
+@given(st.lists(st.tuples(NAMES, VALUES)), st.lists(st.tuples(TAGS, VALUES)))
+def test_fields_are_read_as_they_were_written(
+    named: list[tuple[str, str]], numbered: list[tuple[int, str]]
+) -> None:
+    assert NvfixCodec().decode(NvfixCodec().encode(named)) == named
+    assert FixCodec().decode(FixCodec().encode(numbered)) == numbered
+
+
+@pytest.mark.row("CC33")
+@given(st.lists(st.binary(max_size=300)))
+def test_parts_are_read_as_they_were_written(parts: list[bytes]) -> None:
+    assert CompositeCodec().decode(CompositeCodec().encode(parts)) == parts
+
+
+def codecs() -> list[Codec[Any]]:
+    text = pytest.importorskip("google.protobuf.wrappers_pb2").StringValue
+    json: list[Codec[Any]] = [JsonCodec(Order), JsonCodec(Book), JsonCodec(object)]
+    packed: list[Codec[Any]] = [MsgpackCodec(Order), MsgpackCodec(Book), MsgpackCodec(object)]
+    return [*json, *packed, NvfixCodec(), FixCodec(), CompositeCodec(), ProtobufCodec(text)]
+
+
+@pytest.mark.row("CC36", "CC34", "CC33")
+@given(st.data(), st.sampled_from(range(10)))
+def test_garbage_is_read_or_raises_the_one_error_without_showing_it(
+    data: st.DataObject, which: int
+) -> None:
+    codec = codecs()[which]
+    body = data.draw(st.binary() | near_to_a_body(codec))
+    try:
+        value = Topic("t", codec=codec).decode(Message(topic="t", data=body))
+    except DecodeError as error:
+        assert (error.topic, error.codec) == ("t", codec.name)
+        assert len(str(error)) < 600
+        assert len(body) < 20 or body.decode("utf-8", "replace") not in str(error)
+    else:
+        if not isinstance(codec, JsonCodec | MsgpackCodec):  # those skip unknown fields
+            assert codec.decode(codec.encode(value)) == value
+
+
+def near_to_a_body(codec: Codec[Any]) -> st.SearchStrategy[bytes]:
+    """Bodies with some bytes of them changed, or cut."""
+    if isinstance(codec, JsonCodec | MsgpackCodec):
+        bodies = (ORDERS | BOOKS).map(codec.encode)
+    elif isinstance(codec, CompositeCodec):
+        bodies = st.lists(st.binary(max_size=20)).map(codec.encode)
+    else:
+        bodies = st.lists(st.tuples(TAGS, VALUES)).map(FixCodec().encode)
+    changed = st.tuples(bodies, st.integers(0, 200), st.binary(max_size=3))
+    return changed.map(lambda each: each[0][: each[1]] + each[2] + each[0][each[1] + 1 :])

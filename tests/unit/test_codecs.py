@@ -1,0 +1,268 @@
+"""Codecs and typed topics, by example; the laws are in tests/properties/test_codecs.py."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from typing_extensions import override
+
+from haclient.codecs import (
+    Codec,
+    CompositeCodec,
+    FixCodec,
+    JsonCodec,
+    MsgpackCodec,
+    NvfixCodec,
+    ProtobufCodec,
+    Topic,
+)
+from haclient.errors import DecodeError, UsageError
+from haclient.protocol.messages import Message
+
+
+class Side(enum.Enum):
+    BUY = "buy"
+
+
+class Order(msgspec.Struct):
+    id: int
+    px: float = 0.0
+    side: Side = Side.BUY
+
+
+@dataclass
+class Trade:
+    id: int
+
+    def __post_init__(self) -> None:
+        if self.id == 13:
+            raise LookupError("secret 13")
+
+
+ORDERS = Topic("orders", Order)
+
+
+# -- JSON and MessagePack --------------------------------------------------------------------
+
+
+@pytest.mark.row("CC36")
+def test_a_topic_of_a_struct_writes_and_reads_json() -> None:
+    body = ORDERS.encode(Order(1, 10.5))
+    assert body == b'{"id":1,"px":10.5,"side":"buy"}'
+    assert ORDERS.decode(Message(data=body)) == Order(1, 10.5)
+    assert Message(data=body).json(Order) == Order(1, 10.5)
+
+
+@pytest.mark.row("CC36")
+def test_a_topic_may_have_dataclasses_and_messagepack() -> None:
+    trades = Topic("trades", Trade, format="msgpack")
+    assert trades.encode(Trade(7)) == b"\x81\xa2id\x07"
+    assert trades.decode(Message(data=b"\x81\xa2id\x07")) == Trade(7)
+    assert repr(trades) == "Topic('trades', msgpack)"
+
+
+@pytest.mark.row("CC36", "AT12")
+@pytest.mark.parametrize(
+    ("data", "position"),
+    [
+        (b'{"id": xsecret}', "byte 7"),
+        (b'{"id": "secret"}', "$.id"),
+        (b'{"id": 1, "side": "secret"}', "$.side"),
+        (b'{"id": 1, "secret', "byte 17"),
+        (b"", "byte 0"),
+        (b'{"px": 1}', ""),
+    ],
+)
+def test_what_does_not_decode_says_where_and_not_what(data: bytes, position: str) -> None:
+    with pytest.raises(DecodeError, match=r"^the body on 'orders' cannot be read as json: ") as no:
+        ORDERS.decode(Message(topic="orders", data=data))
+    assert (no.value.topic, no.value.codec, no.value.position) == ("orders", "json", position)
+    assert "secret" not in str(no.value)
+
+
+def test_what_a_type_raises_itself_is_an_error_of_decoding() -> None:
+    for topic in (Topic("t", Trade), Topic("t", Trade, format="msgpack")):
+        with pytest.raises(DecodeError, match="its type raised LookupError") as no:
+            topic.decode(Message(data=topic.encode(_13())))
+        assert "secret" not in str(no.value)
+    with pytest.raises(DecodeError, match="nested too deeply"):
+        JsonCodec(object).decode(b"[" * 100_000)
+    with pytest.raises(DecodeError, match="not UTF-8"):
+        JsonCodec(object).decode(b'"\xff"')
+
+
+def _13() -> Trade:
+    made = Trade(1)
+    made.id = 13
+    return made
+
+
+@pytest.mark.parametrize("codec", [JsonCodec[object], MsgpackCodec[object]])
+def test_a_value_or_a_type_that_cannot_be_written_is_refused(codec: Any) -> None:  # noqa: ANN401  # any class
+    with pytest.raises(UsageError, match=r"^(json|msgpack|object|complex) ?.*: "):
+        codec(object).encode(object())
+    with pytest.raises(UsageError, match="can be read as"):
+        codec(set[dict[int, Exception]] | list[bytes])
+
+
+def test_a_topic_needs_one_codec() -> None:
+    wrong: Any = Topic
+    for given in ({}, {"type_": Order, "codec": NvfixCodec()}):
+        with pytest.raises(UsageError, match="the topic 't' needs either a type or a codec="):
+            wrong("t", **given)
+    with pytest.raises(UsageError, match="format is 'json' or 'msgpack', not 'xml'"):
+        wrong("t", Order, format="xml")
+
+
+# -- FIX and NVFIX -----------------------------------------------------------------------------
+
+
+@pytest.mark.row("CC34")
+def test_nvfix_is_pairs_in_their_order() -> None:
+    pairs = [("id", "1"), ("note", "a=b"), ("id", "2"), ("empty", "")]
+    assert NvfixCodec().encode(pairs) == b"id=1\x01note=a=b\x01id=2\x01empty=\x01"
+    assert NvfixCodec().decode(b"id=1\x01note=a=b\x01id=2\x01empty=") == pairs
+    assert NvfixCodec("|").decode(b"id=1|") == [("id", "1")]
+    assert NvfixCodec().decode(b"") == []
+
+
+@pytest.mark.row("CC34")
+def test_fix_has_numbers_for_names() -> None:
+    assert FixCodec("|").encode([(8, "FIX.4.4"), (55, "IBM")]) == b"8=FIX.4.4|55=IBM|"
+    assert FixCodec("|").decode(b"8=FIX.4.4|55=IBM|") == [(8, "FIX.4.4"), (55, "IBM")]
+
+
+@pytest.mark.row("CC34")
+@pytest.mark.parametrize(
+    ("codec", "data", "wanted"),
+    [
+        (FixCodec("|"), b"8=a|x=1|", "a tag is a number from 1 to 9 digits at byte 4"),
+        (FixCodec("|"), b"08=a", "a tag is a number from 1 to 9 digits at byte 0"),
+        (NvfixCodec("|"), b"a=1|secret|", "a field is name=value, and has no '=' here at byte 4"),
+        (NvfixCodec("|"), b"a=1||b=1", "a field is name=value, and has no '=' here at byte 4"),
+        (NvfixCodec("|"), b"|", "a field is name=value, and has no '=' here at byte 0"),
+        (NvfixCodec("|"), b"=1", "a field has no name at byte 0"),
+        (NvfixCodec("|"), b"a=1|b=\xff", "a field is not UTF-8 at byte 6"),
+    ],
+)
+def test_fields_that_cannot_be_read_are_named_by_their_place(
+    codec: Codec[object], data: bytes, wanted: str
+) -> None:
+    with pytest.raises(DecodeError) as no:
+        codec.decode(data)
+    assert str(no.value) == f"the body cannot be read as {codec.name}: {wanted}"
+
+
+@pytest.mark.row("CC34")
+@pytest.mark.parametrize("name", ["", "a=b", "a|b", 5])
+def test_a_name_that_would_be_read_otherwise_is_refused(name: Any) -> None:  # noqa: ANN401  # also wrong types
+    with pytest.raises(UsageError, match="cannot be the name of a nvfix field"):
+        NvfixCodec("|").encode([(name, "1")])
+    with pytest.raises(UsageError, match=r"-1 cannot be the name of a fix field"):
+        FixCodec("|").encode([(-1, "1")])
+
+
+@pytest.mark.row("CC34")
+def test_a_value_that_would_end_its_field_is_refused_and_not_shown() -> None:
+    with pytest.raises(UsageError, match="field a has a field separator in it") as no:
+        NvfixCodec("|").encode([("a", "secret|b=2")])
+    assert "secret" not in str(no.value)
+    with pytest.raises(UsageError, match="field a is no text"):
+        NvfixCodec("|").encode([("a", "\ud800")])
+    for separator in ("", "=", "ab", "\u00e9"):
+        with pytest.raises(UsageError, match="a field separator is one ASCII character"):
+            NvfixCodec(separator)
+
+
+# -- composite messages and protobuf -----------------------------------------------------------
+
+
+@pytest.mark.row("CC33")
+def test_parts_stand_behind_their_lengths() -> None:
+    wire = bytes.fromhex("00000008 7b226964223a317d 00000000 00000002 dead")
+    parts = [b'{"id":1}', b"", b"\xde\xad"]
+    composite = Topic("both", codec=CompositeCodec())
+    assert composite.encode(parts) == wire
+    assert composite.decode(Message(data=wire)) == parts
+    assert JsonCodec(Order).decode(parts[0]) == Order(1)
+
+
+@pytest.mark.row("CC33")
+@pytest.mark.parametrize("cut", [1, 3, 4, 11, 13, 17])
+def test_a_composite_message_that_was_cut_is_refused(cut: int) -> None:
+    wire = CompositeCodec().encode([b'{"id":1}', b"\xde\xad"])
+    with pytest.raises(DecodeError, match=r"part [01] needs \d+ bytes with its length, \d+ are"):
+        CompositeCodec().decode(wire[:cut])
+
+
+def test_parts_that_are_no_bytes_are_refused() -> None:
+    wrong: Any = CompositeCodec()
+    for value in (b"abc", "abc", ["abc"], [5]):
+        with pytest.raises(UsageError, match="composite message is"):
+            wrong.encode(value)
+
+
+@pytest.mark.row("CC36")
+def test_a_generated_class_of_protobuf_is_a_type() -> None:
+    text = pytest.importorskip("google.protobuf.wrappers_pb2").StringValue
+    codec: Codec[Any] = ProtobufCodec(text)
+    names = Topic("names", codec=codec)
+    assert names.decode(Message(data=names.encode(text(value="IBM")))).value == "IBM"
+    with pytest.raises(DecodeError, match="'names' cannot be read as protobuf: the body is no Str"):
+        names.decode(Message(data=b"\x0a\xff"))
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+class Careless(Codec[str]):
+    """A codec of the application that raises what it likes."""
+
+    name = "careless"
+
+    @override
+    def encode(self, value: str) -> bytes:
+        return value.encode()
+
+    @override
+    def decode(self, data: bytes) -> str:
+        return data.decode("ascii")
+
+
+def test_what_a_codec_of_the_application_raises_is_an_error_of_decoding() -> None:
+    with pytest.raises(DecodeError, match=r"on 't' .* careless: the codec raised UnicodeDecodeErr"):
+        Topic("t", codec=Careless()).decode(Message(data=b"\xff"))
+
+
+@pytest.mark.row("CC36")
+async def test_a_handler_of_values_gets_each_value_with_its_message() -> None:
+    seen: list[tuple[int, str]] = []
+
+    async def handle(order: Order, message: Message) -> None:
+        seen.append((order.id, message.topic))
+
+    result = ORDERS.handler(handle)(Message(topic="orders", data=b'{"id":1}'))
+    assert result is not None
+    await result
+    assert seen == [(1, "orders")]
+
+
+@pytest.mark.row("CC36")
+def test_a_message_that_does_not_decode_goes_to_the_error_handler_or_is_raised() -> None:
+    failed: list[tuple[Message, str]] = []
+    bad = Message(topic="orders", data=b"{}")
+
+    def handle(order: Order, _: Message) -> None:
+        raise AssertionError(order)
+
+    def on_decode_error(message: Message, error: DecodeError) -> None:
+        failed.append((message, error.topic))
+
+    assert ORDERS.handler(handle, on_decode_error=on_decode_error)(bad) is None
+    assert failed == [(bad, "orders")]
+    with pytest.raises(DecodeError):
+        ORDERS.handler(handle)(bad)
