@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import click
 import msgspec
+import trio
 
-from haclient.cli.options import json_option, with_request
+from haclient.cli.options import POSITIVE_NUMBER, json_option, with_request
 from haclient.cli.output import Progress, payload_field, print_report, print_result, progress_bar
+from haclient.cli.store_prune import prune_in_use
 from haclient.cli.termination import ExitCode, print_failure
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.codec import MessageDecoder
@@ -117,6 +120,11 @@ class _Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Pruned(_Files):
+    wait: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Explained:
     file: Path
     sub_id: str | None
@@ -175,16 +183,27 @@ def verify(request: _Files) -> int:
 
 @store.command()
 @files_argument
+@click.option(
+    "--wait",
+    type=POSITIVE_NUMBER,
+    metavar="SECONDS",
+    help="Have the client that uses a file prune it, and wait for so long. Default: leave it.",
+)
 @json_option
-@with_request(_Files)
-def prune(request: _Files) -> int:
+@with_request(_Pruned)
+def prune(request: _Pruned) -> int:
     """Rewrite bookmark logs without what is finished; the form for cron.
 
-    Exit code 75: a client has one of the files in use. The others are pruned nevertheless.
+    Exit code 75: a client has one of the files in use, and has not pruned it within --wait. The
+    others are pruned nevertheless.
     """
 
     def prune_one(path: Path, progress: Callable[[int], None]) -> _Report:
-        (done,) = prune_files([path], on_progress=progress)
+        wait_s = request.wait
+        if wait_s is None:
+            (done,) = prune_files([path], on_progress=progress)
+        else:
+            done = trio.run(partial(prune_in_use, path, wait_s=wait_s, on_progress=progress))
         before, after = done.before_bytes, done.after_bytes
         values = {"path": str(path), "before_bytes": before, "after_bytes": after}
         return values, f"{path}: {before} bytes before, {after} now"

@@ -81,6 +81,7 @@ class StoreMaintenance:
         self._store = store if isinstance(store, TrackedBookmarkStore) else None
         self._stores = stores
         self._watch_at = 0.0
+        self._prune_again_at = 0.0
         self._feed: PointFeed | None = None
         if self._store is not None and self._store.adapter is not None:
             self._feed = PointFeed(self._store.adapter)
@@ -146,13 +147,18 @@ class StoreMaintenance:
         store = self._store
         while store is not None:
             await trio.sleep(_PRUNE_CHECK_EVERY_S)
-            if not store.prune_due(trio.current_time()):
+            is_asked = store.prune_requested
+            now = trio.current_time()
+            if not is_asked and (now < self._prune_again_at or not store.prune_due(now)):
                 continue
             try:
                 await trio.to_thread.run_sync(store.prune)
             except StoreFull as error:  # the old file continues; there may be room later
                 _logger.warning("not pruned: %s", error)
-                await trio.sleep(_AFTER_FAILED_PRUNE_S)
+                self._prune_again_at = trio.current_time() + _AFTER_FAILED_PRUNE_S
+                store.answer_prune(str(error))
+            else:
+                store.answer_prune()
 
     async def close(self) -> None:
         """Pass the last recovery points to the adapter; close it and all stores."""
@@ -171,7 +177,7 @@ class StoreMaintenance:
                 finally:  # it may raise what went wrong before; what has gathered is written now
                     await self._close_adapter(store.adapter)
         finally:
-            if store.prunes:  # perhaps once more, on exit
+            if store.prunes_on_close:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(store.close)
 

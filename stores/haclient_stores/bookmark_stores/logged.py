@@ -28,7 +28,13 @@ from typing_extensions import override
 from haclient_stores import framing
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
 from haclient_stores.bookmark_stores import record_file
-from haclient_stores.bookmark_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
+from haclient_stores.bookmark_stores.prune_policy import (
+    DEFAULT_PRUNE_POLICY,
+    LogUsage,
+    PrunePolicy,
+    PruneSchedule,
+)
+from haclient_stores.bookmark_stores.prune_request import PruneRequest
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES, RecordFile
 from haclient_stores.bookmark_stores.records import (
     BadRecord,
@@ -318,7 +324,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
     Args:
         path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`.
         adapter: Keeps a copy of the recovery points somewhere else.
-        prune_policy: When the client prunes the log; by default only `prune()` does.
+        prune_policy: When the client prunes the log; by default when 8 MiB and more than half of
+            it are dead. With None only `prune()` and `haclient store prune` do.
         watch: Warns of messages that stay undiscarded.
         durability: What the client waits for, as in `FilePublishStore`.
         resize_handler: Called with the new size in bytes before messages make the file larger. It
@@ -343,7 +350,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         path: str | Path,
         *,
         adapter: RecoveryPointAdapter | None = None,
-        prune_policy: PrunePolicy | None = None,
+        prune_policy: PrunePolicy | None = DEFAULT_PRUNE_POLICY,
         watch: UndiscardedWatch | None = None,
         durability: Durability = "process",
         resize_handler: Callable[[int], bool] | None = None,
@@ -369,6 +376,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         self._schedule = (
             PruneSchedule(prune_policy, GROW_BYTES, self._usage()) if prune_policy else None
         )
+        self._request = PruneRequest(self._disk, self._path)
         self._disk.on_fork(self, LoggedBookmarkStore._forked)
 
     def _forked(self) -> None:
@@ -487,13 +495,28 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
     def _usage(self) -> LogUsage:
         messages = sum(tracker.next_number for tracker in self._log.trackers)
+        undiscarded = sum(tracker.undiscarded_count for tracker in self._log.trackers)
         file = self._log.file
-        return LogUsage(file.end, file.allocated, messages)
+        return LogUsage(file.end, file.allocated, messages, undiscarded)
 
     @property
     @override
     def prunes(self) -> bool:
-        return self._schedule is not None
+        return True
+
+    @property
+    @override
+    def prune_requested(self) -> bool:
+        return self._request.is_made
+
+    @override
+    def answer_prune(self, error: str = "") -> None:
+        self._request.answer(error)
+
+    @property
+    @override
+    def prunes_on_close(self) -> bool:
+        return self._schedule is not None and self._schedule.on_exit(self._usage())
 
     @override
     def prune_due(self, now: float) -> bool:
@@ -580,7 +603,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         """Sync, unmap and unlock; a second call does nothing."""
         if self._owner.is_closed:
             return
-        if self._schedule is not None and self._schedule.on_exit(self._usage()):
+        if self.prunes_on_close:
             try:
                 self.prune()
             except StoreFull as error:

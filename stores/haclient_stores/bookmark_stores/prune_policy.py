@@ -13,9 +13,10 @@ from typing import Final
 
 from haclient_stores.checks import check_count, check_seconds
 
-__all__ = ["LogUsage", "PrunePolicy", "PruneSchedule"]
+__all__ = ["DEFAULT_PRUNE_POLICY", "LogUsage", "PrunePolicy", "PruneSchedule"]
 
 _WORTH_BYTES: Final = 4096  # less is not worth a new file
+_OPEN_BYTES: Final = 64  # at least what one undiscarded message takes, so that no prune is useless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class PrunePolicy:
         over_bytes: When the log is larger than this.
         growths: When the file has grown this many times, by 1 MiB each.
         idle_s: When nothing was logged or discarded for this many seconds.
+        dead_bytes: When this many bytes are about messages that are finished, and those are more
+            than half of the log.
 
     Raises:
         UsageError: A limit is below zero, or no number.
@@ -38,11 +41,16 @@ class PrunePolicy:
     over_bytes: int = 0
     growths: int = 0
     idle_s: float = 0.0
+    dead_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("every_messages", "over_bytes", "growths"):
+        for name in ("every_messages", "over_bytes", "growths", "dead_bytes"):
             check_count(name, getattr(self, name))
         check_seconds("idle_s", self.idle_s, zero=True)
+
+
+DEFAULT_PRUNE_POLICY: Final = PrunePolicy(dead_bytes=8 * 1024 * 1024)
+"""Keeps a log below twice what is needed plus 16 MiB; a prune then takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +61,18 @@ class LogUsage:
         end_bytes: The offset of the next record.
         file_bytes: The size of the file.
         messages: The total number of messages logged so far.
+        undiscarded: How many of them are not discarded.
     """
 
     end_bytes: int
     file_bytes: int
     messages: int
+    undiscarded: int = 0
+
+    @property
+    def dead_bytes(self) -> int:
+        """How much a prune gives back, or more."""
+        return self.end_bytes - _OPEN_BYTES * self.undiscarded
 
 
 class PruneSchedule:
@@ -118,6 +133,15 @@ class PruneSchedule:
             or 0 < policy.over_bytes <= usage.end_bytes >= 2 * base.end_bytes
             or 0 < policy.growths * self._growth_bytes <= grown
             or 0 < policy.idle_s <= idle_s
+            or self._is_mostly_dead(usage)
+        )
+
+    def _is_mostly_dead(self, usage: LogUsage) -> bool:
+        """What a prune has left was needed then: only what came since can be dead."""
+        dead_bytes = usage.dead_bytes
+        return (
+            0 < self._policy.dead_bytes <= dead_bytes
+            and 2 * dead_bytes > usage.end_bytes >= 2 * self._base.end_bytes
         )
 
     def _idle_s(self, end_bytes: int, now: float) -> float:

@@ -142,7 +142,24 @@ class TrackedBookmarkStore(BookmarkStore):
 
     @property
     def prunes(self) -> bool:
-        """Whether it has a policy for pruning."""
+        """Whether it is a log, which its owner prunes."""
+        return False
+
+    @property
+    def prune_requested(self) -> bool:
+        """Whether another process asks for a prune; to be asked about once a second."""
+        return False
+
+    def answer_prune(self, error: str = "") -> None:
+        """Tell the process that asks that the store is pruned.
+
+        Args:
+            error: Why it is not; empty if it is.
+        """
+
+    @property
+    def prunes_on_close(self) -> bool:
+        """Whether `close` prunes first, which may take its time."""
         return False
 
     def prune_due(self, now: float) -> bool:  # noqa: ARG002  # for those that have a policy

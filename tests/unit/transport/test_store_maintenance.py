@@ -166,7 +166,7 @@ async def test_a_message_that_nobody_discards_is_told() -> None:
     store.log("s", "7|1|")
     store.log("s", "7|2|")
     with trio.move_on_after(100):
-        (task,) = StoreMaintenance(store, [store]).tasks
+        task, *_ = StoreMaintenance(store, [store]).tasks
         await task()
     (old,) = told
     assert (old.number, old.undiscarded) == (1, 2)
@@ -186,7 +186,7 @@ async def test_a_log_is_pruned_in_a_thread_when_its_policy_wants_it(tmp_path: Pa
     for sequence in range(1, 1001):
         store.discard("s", store.log("s", f"7|{sequence}|"))
     with trio.move_on_after(10):
-        (task,) = StoreMaintenance(store, [store]).tasks
+        task, *_ = StoreMaintenance(store, [store]).tasks
         await task()
     (thread,) = threads
     assert thread is not threading.current_thread()
@@ -206,7 +206,7 @@ async def test_a_full_disk_is_no_reason_to_stop_but_to_wait(
 
     store.prune = fails  # type: ignore[method-assign]  # a disk that is full
     with trio.move_on_after(100):
-        (task,) = StoreMaintenance(store, [store]).tasks
+        task, *_ = StoreMaintenance(store, [store]).tasks
         for sequence in range(1, 1001):
             store.discard("s", store.log("s", f"7|{sequence}|"))
         await task()
@@ -239,7 +239,7 @@ async def test_durability_group_syncs_what_was_written(
     store.discard("s", store.log("s", "7|1|"))
     assert store.needs_sync
     with trio.move_on_after(0.1):
-        (task,) = StoreMaintenance(store, [store]).tasks
+        task, *_ = StoreMaintenance(store, [store]).tasks
         await task()
     assert not store.needs_sync
     store.close()

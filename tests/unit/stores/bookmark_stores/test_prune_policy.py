@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from haclient_stores.bookmark_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
+from haclient_stores.bookmark_stores.prune_policy import (
+    DEFAULT_PRUNE_POLICY,
+    LogUsage,
+    PrunePolicy,
+    PruneSchedule,
+)
 from haclient_stores.errors import UsageError
 
 pytestmark = pytest.mark.row("BS17")
@@ -70,3 +75,21 @@ def test_a_limit_below_zero_is_refused(name: str) -> None:
     wrong: dict[str, Any] = {name: -1}
     with pytest.raises(UsageError, match=name):
         PrunePolicy(**wrong)
+
+
+def test_when_most_of_it_is_dead_and_only_if_a_prune_gives_that_back() -> None:
+    made = schedule(DEFAULT_PRUNE_POLICY)
+    assert not made.due(LogUsage(7 * MIB, 7 * MIB, 200_000), now=0.0)  # too little
+    assert made.due(LogUsage(9 * MIB, 9 * MIB, 200_000), now=0.0)
+    open_messages = 9 * MIB // 16  # nobody discards: all of it is needed
+    assert not made.due(LogUsage(9 * MIB, 9 * MIB, open_messages, open_messages), now=0.0)
+    half = LogUsage(40 * MIB, 40 * MIB, 10**6, 20 * MIB // 64)  # not more than half
+    assert not made.due(half, now=0.0)
+    made.pruned(LogUsage(30 * MIB, 30 * MIB, 10**6))  # it was needed after all
+    assert not made.due(LogUsage(59 * MIB, 59 * MIB, 10**6), now=0.0)
+    assert made.due(LogUsage(60 * MIB, 60 * MIB, 10**6), now=0.0)
+
+
+def test_0_dead_bytes_are_no_condition() -> None:
+    made = schedule(PrunePolicy(dead_bytes=0))
+    assert not made.due(LogUsage(900 * MIB, 900 * MIB, 10**6), now=0.0)

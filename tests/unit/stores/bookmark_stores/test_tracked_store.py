@@ -180,7 +180,9 @@ def test_entries_are_what_is_not_finished(store: TrackedBookmarkStore) -> None:
 
 
 def test_it_needs_no_upkeep_by_itself(store: TrackedBookmarkStore) -> None:
-    assert not store.prunes
+    assert not store.prune_requested
+    assert not store.prunes_on_close
+    store.answer_prune()  # nobody has asked
     assert not store.prune_due(1.0)
     store.sync()
     assert not store.needs_sync
