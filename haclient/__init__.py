@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     )
     from haclient.ha import HAClient
     from haclient.health_chooser import HealthAwareServerChooser
+    from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
     from haclient.priority_chooser import PriorityServerChooser
     from haclient.protocol.commands import Command
     from haclient.protocol.messages import Message
@@ -112,6 +113,7 @@ __all__ = [
     "BookmarkNotFound",
     "BookmarkRange",
     "Client",
+    "ClientMetrics",
     "Codec",
     "Command",
     "CommandError",
@@ -132,6 +134,7 @@ __all__ = [
     "HAClient",
     "HAClientError",
     "HAOptions",
+    "Health",
     "HealthAwareServerChooser",
     "HeartbeatLost",
     "InvalidBookmark",
@@ -166,6 +169,7 @@ __all__ = [
     "StoreLocked",
     "SubIdInUse",
     "SubscriptionManager",
+    "SubscriptionMetrics",
     "TenacityDelayStrategy",
     "TimedOut",
     "Timestamp",
@@ -209,6 +213,9 @@ _HOMES = {
     "HealthAwareServerChooser": "haclient.health_chooser",
     "HAClient": "haclient.ha",
     "HAOptions": "haclient.transport.settings",
+    "ClientMetrics": "haclient.metrics",
+    "Health": "haclient.metrics",
+    "SubscriptionMetrics": "haclient.metrics",
     "MemorySubscriptionManager": "haclient.subscription_manager",
     "SubscriptionManager": "haclient.subscription_manager",
     "Command": "haclient.protocol.commands",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from haclient.metrics import ClientMetrics, Health, examine, measure
 from haclient.protocol.commands import CommandName
 from haclient.protocol.identity import version_number
 from haclient.protocol.messages import Message
@@ -55,6 +56,29 @@ class InspectedClient:
             "message_type": "" if uri is None else uri.message_type,
             "server_version": self.server_version,
         }
+
+    @property
+    def metrics(self) -> ClientMetrics:
+        """Counters and gauges of this client, as they are now.
+
+        Reading them costs time for each subscription, not for each message. From another thread it
+        is a `UsageError`.
+        """
+        self._core.thread.check("metrics")
+        return measure(self._core)
+
+    def health(self) -> Health:
+        """Whether the client works: for a liveness and a readiness probe, with the reasons.
+
+        Returns:
+            `is_alive`: not, once the client was left or has given up, so that only a restart helps.
+            `is_ready`: whether it is connected and has recovered everything.
+
+        Raises:
+            UsageError: The call comes from another thread.
+        """
+        self._core.thread.check("health")
+        return examine(self._core)
 
     def add_command_listener(
         self, command: CommandName | str, listener: Callable[[Message], object]

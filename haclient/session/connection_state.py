@@ -225,6 +225,10 @@ class Heartbeat:
         self._reading = active
         self._received_at = now
 
+    def silence_s(self, now: float) -> float:
+        """Seconds since bytes arrived from the peer, or since reading has resumed."""
+        return max(0.0, now - self._received_at)
+
     def next_at(self) -> float:
         """The next time at which `due` may return something other than `NOTHING`."""
         beat_at = self._beat_at + self.interval_s

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from haclient.errors import HAClientError, ProtocolError, UsageError, command_error
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
+from haclient.session.counters import Counters
 from haclient.session.logon import MAX_SEQUENCE
 from haclient.session.subscriptions import Marker, Router, Subscription
 
@@ -76,6 +77,7 @@ class Session:
     def __init__(self) -> None:
         self.pending = PendingCommands()
         self.router = Router()
+        self.counters = Counters()
         self._last_command_id = 0
         self._now = 0.0
         self.tap: Callable[[Sequence[Message]], None] | None = None

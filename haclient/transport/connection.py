@@ -220,6 +220,7 @@ class Connection:
 
     async def _read(self) -> None:
         link, frames, decode = self.link, FrameReader(), MessageDecoder().decode
+        counters = self.session.counters
         wire = WireLog.if_enabled(link.peer)
         tiny_reads = 0  # in a row that did not have to be waited for
         waited = False
@@ -235,6 +236,8 @@ class Connection:
                 raise DisconnectedError(f"{self.link.peer} closed the connection")
             frames.received(count)
             heads, bodies = frames.split()
+            counters.bytes_received += count
+            counters.frames_received += len(heads)
             now = trio.current_time()
             if waited:
                 waited = False
@@ -276,6 +279,7 @@ class Connection:
             elif isinstance(batch, HAClientError):
                 subscription.sink.fail(batch)
             else:
+                self.session.counters.messages_delivered += len(batch)
                 subscription.sink.put(batch, size * len(batch) // count)
                 if (sink := _queue(subscription)) is not None and sink.full:
                     self.reading_stopped_by = sink

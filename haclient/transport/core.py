@@ -115,6 +115,8 @@ class Core:
         self.exceptions = ExceptionReporter(self.events)
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
+        self.heartbeat_round_trip_s: float | None = None
+        self.counters = self.session.counters
         self.resumable: dict[str, Subscription] = {}
         self.intake = Intake()
         self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
@@ -250,7 +252,7 @@ class Core:
         connection = Connection(
             link,
             self.session,
-            writer=Writer(link, self.publisher.log, self.publisher.gate),
+            writer=Writer(link, self.publisher.log, self.publisher.gate, self.counters),
             on_received=self._received if self._auditor is None else self._received_audited,
             events=self.events,
             ack_awaited=self._ack_awaited,
@@ -260,6 +262,7 @@ class Core:
         self.connection = self.commander.connection = connection
         self._closed = trio.Event()
         self.status.connected(self.uri.address)
+        self.counters.connections += 1
         self.publisher.connected(connection.writer)
         self.queue_acks.connected(connection.writer)
         self.set_state(ConnectionState.CONNECTED)
@@ -314,6 +317,7 @@ class Core:
         )
         self.check_connected(connection)  # it may have been lost right after the ack
         self.status.logged_on(server)
+        self.counters.logons += 1
         self.commander.logged_on()
 
     def reconcile(self) -> None:
@@ -380,7 +384,9 @@ class Core:
             return False
         connection = self.commander.connected()
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
+        began = trio.current_time()
         await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
+        self.heartbeat_round_trip_s = trio.current_time() - began
         self.check_connected(connection).set_heartbeat(heartbeat)
         return True
 
@@ -403,6 +409,7 @@ class Core:
             self._live = trio.Event()  # first: a later waiter must not see the old event set
         self.connection = self.commander.connection = None
         self.status.lost(reason)
+        self.counters.disconnections += 1
         self.publisher.lost()
         self.queue_acks.lost(self.session.router.all())
         try:
@@ -674,6 +681,8 @@ class Core:
         self._received(received)
 
     def _received(self, received: Received) -> None:
+        self.counters.failed_writes += len(received.failed)
+        self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"

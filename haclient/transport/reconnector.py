@@ -152,6 +152,8 @@ class Reconnector:
             self._left_uri = ""
         final = self._is_final(error)
         self._warn(error)
+        if state not in {Recovery.CHOOSING, Recovery.WAITING, Recovery.LIVE}:
+            core.counters.failed_attempts += 1
         if self._plan.lost():
             self._chooser.report_failure(error, self._info())
         if core.status.server is None and state in {Recovery.DIALLING, Recovery.LOGGING_ON}:

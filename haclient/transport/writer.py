@@ -21,6 +21,7 @@ from typing import Final
 
 import trio
 
+from haclient.session.counters import Counters
 from haclient.transport.link import Link, WireLog
 from haclient_stores.interfaces import FrameLog
 
@@ -87,8 +88,15 @@ class SendGate:
 class Writer:
     """Sends the control outbox and the log over one link."""
 
-    def __init__(self, link: Link, log: FrameLog | None, gate: SendGate) -> None:
+    def __init__(
+        self,
+        link: Link,
+        log: FrameLog | None,
+        gate: SendGate,
+        counters: Counters | None = None,
+    ) -> None:
         self._link = link
+        self._counters = counters or Counters()
         self._log = log
         self._gate = gate
         self._urgent: deque[bytes] = deque()
@@ -149,6 +157,7 @@ class Writer:
                 break
             if self._wire is not None:
                 self._wire.sent(piece[:count])  # before the log may use its place again
+            self._counters.bytes_sent += count
             self._advance(count)
         if self._link.unsent_bytes:
             self.blocked = True

@@ -17,6 +17,7 @@ from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
 from haclient.ha import HAClient
+from haclient.metrics import ClientMetrics
 from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id, version_number
 from haclient.protocol.messages import Message
@@ -76,6 +77,10 @@ async def command_listeners(client: Client) -> None:
     client.remove_command_listener("ack", print)
 
 
+async def healthy(client: Client) -> bool:
+    return client.health().is_ready
+
+
 async def execute(client: Client) -> bool:
     return await alive(await client.execute(Command("subscribe", topic="orders")))
 
@@ -117,6 +122,7 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "execute": (execute, True),
     "execute_async": (lambda c: c.execute_async(SUBSCRIBE, ignore), str),
     "unsubscribe": (lambda c: c.unsubscribe(), None),
+    "health": (healthy, True),
     "add_state_listener": (listeners, None),
     "add_command_listener": (command_listeners, None),
     "disconnect": (lambda c: c.disconnect(), None),
@@ -129,6 +135,7 @@ PROPERTIES = {
     "server_version_number": version_number(SOW.version),
     "uri": str,
     "connection_info": dict,
+    "metrics": ClientMetrics,
     "publish_store": MemoryPublishStore,
     "bookmark_store": MemoryBookmarkStore,
     "unpersisted_count": 0,

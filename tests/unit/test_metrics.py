@@ -1,0 +1,210 @@
+"""Counters, gauges and health of a client."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.chooser import DefaultServerChooser
+from haclient.client import Client
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import ReconnectGaveUp, UsageError
+from haclient.ha import HAClient
+from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening
+from support.recovery import drop, entered, live
+
+pytestmark = in_virtual_time
+
+DOCS = Path(__file__).parents[2] / "docs" / "observability.md"
+
+
+@pytest.mark.row("OB3")
+async def test_the_counters_and_gauges_of_a_client_follow_what_it_does() -> None:
+    async with (
+        listening() as server,
+        Client(
+            "c",
+            publish_store=MemoryPublishStore(),
+            bookmark_store=MemoryBookmarkStore(),
+            exit_timeout=0,
+        ) as client,
+    ):
+        before = client.metrics
+        assert (before.state, before.server, before.subscriptions) == ("disconnected", "", ())
+        assert not any(getattr(before, each.name) for each in fields(before) if each.type == "int")
+        peer = await server.log_on(client)
+        first = await client.publish("orders", b"1") or 0
+        second = await client.publish("orders", b"22") or 0
+        for _ in range(2):
+            await peer.expect("publish")
+        await trio.sleep(3)
+        now = client.metrics
+        assert (now.connections, now.logons, now.disconnections) == (1, 1, 0)
+        assert (now.unpersisted, now.unsent_bytes) == (2, 0)
+        assert now.bytes_sent > now.unpersisted_bytes > 0
+        assert now.oldest_unpersisted_age == pytest.approx(3, abs=0.01)
+        await peer.persisted(first)
+        await peer.ack(None, "persisted", s=second, status="failure", reason="not entitled")
+        await wait_all_tasks_blocked()
+        now = client.metrics
+        assert (now.unpersisted, now.oldest_unpersisted_age, now.failed_writes) == (0, 0.0, 1)
+        assert now.frames_received > before.frames_received
+        await drop(peer)
+        assert (client.metrics.disconnections, client.metrics.state) == (1, "disconnected")
+        assert client.metrics.bytes_received == now.bytes_received
+
+
+@pytest.mark.row("OB3")
+async def test_each_subscription_has_gauges_of_its_own() -> None:
+    async with (
+        listening() as server,
+        Client(
+            "c", bookmark_store=MemoryBookmarkStore(), exit_timeout=0, max_queued_bytes=5_000
+        ) as client,
+    ):
+        peer = await server.log_on(client)
+        async with answering(peer):
+            stream = client.bookmark_stream("orders", sub_id="b")
+            messages = await stream.__aenter__()
+            await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+        await peer.publish("b", b"1", b"2", bm="7|1|")
+        await peer.publish("p", b"3", topic="prices")
+        await wait_all_tasks_blocked()
+        metrics = client.metrics
+        orders, prices = metrics.subscriptions
+        assert (orders.sub_id, orders.topic, orders.undiscarded) == ("b", "orders", 2)
+        assert orders.queued_bytes > 0
+        assert not orders.is_full
+        wanted = SubscriptionMetrics(
+            sub_id="p",
+            topic="prices",
+            queued_bytes=0,
+            is_full=False,
+            is_caught_up=False,
+            gaps=0,
+            undiscarded=None,
+        )
+        assert prices == wanted
+        assert metrics.messages_delivered == 3
+        (await anext(messages)).discard()
+        assert client.metrics.subscriptions[0].undiscarded == 1
+        await peer.publish("b", b"x" * 6_000, bm="7|3|")
+        await wait_all_tasks_blocked()
+        assert client.metrics.subscriptions[0].is_full
+        (why,) = client.health().reasons
+        assert why.startswith("reading waits for subscription b: it holds")
+        await peer.publish("b", b"1", bm="7|1|")  # again
+        async for message in messages:
+            message.discard()
+            if message.data[:1] == b"x":
+                break
+        await wait_all_tasks_blocked()
+        assert client.metrics.duplicates == 1
+        await stream.aclose()
+        assert [each.sub_id for each in client.metrics.subscriptions] == ["p"]
+
+
+@pytest.mark.row("OB3")
+async def test_the_time_of_a_round_trip_and_of_a_silence_are_known_with_a_heartbeat() -> None:
+    async with listening() as server, Client("c", heartbeat=5.0, exit_timeout=0) as client:
+        peer = await server.connect(client)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.logon)
+            await peer.log_on()
+            start = await peer.expect("heartbeat")
+            await trio.sleep(2)
+            await peer.ack(start)
+        assert client.metrics.heartbeat_round_trip == 2.0
+        await trio.sleep(4)
+        assert client.metrics.silence == 4.0
+        await drop(peer)
+        assert client.metrics.heartbeat_round_trip is None
+        assert client.metrics.silence is None
+
+
+@pytest.mark.row("OB9")
+async def test_a_client_is_ready_when_it_has_recovered_and_alive_until_it_gives_up() -> None:
+    found: list[Health] = []
+
+    async def run(server: Server) -> None:
+        async with entered(client, partial(live, server)) as peer:
+            found.append(client.health())
+            await refuse_from_now_on(server, peer)
+            found.append(client.health())
+            assert client.metrics.failed_attempts > 0
+            try:
+                await trio.sleep_forever()
+            finally:
+                found.append(client.health())
+
+    async with listening() as server:
+        client = HAClient(
+            "ha",
+            server_chooser=DefaultServerChooser([server.uri]),
+            delay_strategy=FixedDelayStrategy(1.0, give_up_after=30.0),
+            heartbeat=None,
+        )
+        found.append(client.health())
+        with pytest.raises(ReconnectGaveUp):
+            await run(server)
+        found.append(client.health())
+    assert [(each.is_alive, each.is_ready) for each in found] == [
+        (False, False),
+        (True, True),
+        (True, False),
+        (False, False),
+        (False, False),
+    ]
+    before, ready, reconnecting, stopped, _ = [each.reasons for each in found]
+    assert (before, ready) == (("the client was not entered, or was left",), ())
+    assert reconnecting[0].startswith(("reconnecting: ", "connected: "))
+    assert stopped[0].startswith("the client has stopped: ")
+
+
+async def refuse_from_now_on(server: Server, peer: Peer) -> None:
+    await drop(peer)
+    for _ in range(3):
+        refusing = await server.accept()
+        await refusing.refuse(await refusing.expect("logon"), "recovering")
+        await refusing.expect_end()
+    await wait_all_tasks_blocked()
+
+
+@pytest.mark.row("OB9")
+async def test_a_publisher_that_waits_for_acks_says_so() -> None:
+    async with (
+        listening() as server,
+        Client(
+            "c", publish_store=MemoryPublishStore(), max_unpersisted_bytes=100, exit_timeout=0
+        ) as client,
+    ):
+        await server.log_on(client)
+        await client.publish("orders", bytes(200))
+        health = client.health()
+        assert (health.is_alive, health.is_ready) == (True, True)
+        assert re.match(r"publishing waits: \d+ bytes are not persisted", health.reasons[0])
+
+
+async def test_another_thread_is_refused() -> None:
+    async with Client("c") as client:
+        for call in (lambda: client.metrics, client.health):
+            with pytest.raises(UsageError, match="thread"):
+                await trio.to_thread.run_sync(call)
+
+
+@pytest.mark.row("OB3")
+def test_the_page_has_a_row_for_each_of_them() -> None:
+    _, client, subscription = DOCS.read_text(encoding="utf-8").split("\n### ")[0:3]
+    for kind, section in ((ClientMetrics, client), (SubscriptionMetrics, subscription)):
+        documented = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
+        assert documented == [each.name for each in fields(kind)]
