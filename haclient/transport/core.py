@@ -33,6 +33,7 @@ from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.session.connection_state import ConnectionState, ConnectionStatus, Heartbeat
+from haclient.session.counters import Counters
 from haclient.session.logon import check_client_name
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
@@ -116,7 +117,6 @@ class Core:
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None
-        self.counters = self.session.counters
         self.resumable: dict[str, Subscription] = {}
         self.intake = Intake()
         self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
@@ -662,6 +662,11 @@ class Core:
         if self._nursery is None:
             raise UsageError("use the client as `async with Client(...) as client:`")
         return self._nursery
+
+    @property
+    def counters(self) -> Counters:
+        """What the client has done so far, over all its connections."""
+        return self.session.counters
 
     @property
     def entered(self) -> bool:
