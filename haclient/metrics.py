@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 
 import trio
 
-from haclient.session.connection_state import ConnectionState
-from haclient.session.counters import Counters
+from haclient.session.connection_state import ConnectionState, Counters
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery

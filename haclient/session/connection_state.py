@@ -3,6 +3,7 @@
 `ConnectionState` is what applications see. `ConnectionStatus` is the single owner of the
 connection's state. Every module that needs to know whether the client is connected, logged on, live
 or stopping asks it; only `Core` and `Reconnector` change it. It has no clock and never waits.
+`Counters` are what the client has done so far.
 
 `Heartbeat` decides when to send a heartbeat, and when to consider the peer dead. Both ends promise
 to send *something* at least once per interval, and any traffic counts. We send a heartbeat every
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
@@ -156,6 +158,42 @@ class ConnectionStatus:
             raise DisconnectedError("not connected: call connect and logon first")
         if not self.is_logged_on:
             raise DisconnectedError("not logged on: call logon first")
+
+
+# -- counters ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one client has done so far, over all its connections, in numbers that only rise.
+
+    They are raised where the work is done: once for each chunk that is read or written and once for
+    each event, never once for each message.
+
+    Attributes:
+        connections: Connections that were made.
+        logons: Logons that a server accepted.
+        disconnections: Connections that ended.
+        failed_attempts: Attempts of an `HAClient` that led to no connection, or to a server that it
+            could not use.
+        bytes_received: Bytes that were read.
+        bytes_sent: Bytes that were written.
+        frames_received: Frames that were read: messages, acks and heartbeats.
+        messages_delivered: Messages that were put into the queue of a subscription.
+        duplicates: Messages that a bookmark store filtered out.
+        failed_writes: Publishes that the server refused.
+    """
+
+    connections: int = 0
+    logons: int = 0
+    disconnections: int = 0
+    failed_attempts: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    frames_received: int = 0
+    messages_delivered: int = 0
+    duplicates: int = 0
+    failed_writes: int = 0
 
 
 # -- heartbeats ----------------------------------------------------------------------------------

@@ -32,8 +32,7 @@ from haclient.errors import (
 from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.session.connection_state import ConnectionState, ConnectionStatus, Heartbeat
-from haclient.session.counters import Counters
+from haclient.session.connection_state import ConnectionState, ConnectionStatus, Counters, Heartbeat
 from haclient.session.logon import check_client_name
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription

@@ -21,7 +21,7 @@ from typing import Final
 
 import trio
 
-from haclient.session.counters import Counters
+from haclient.session.connection_state import Counters
 from haclient.transport.link import Link, WireLog
 from haclient_stores.interfaces import FrameLog
 

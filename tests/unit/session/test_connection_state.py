@@ -159,3 +159,10 @@ def test_next_at_is_exactly_when_something_becomes_due(
         if now < moment:
             assert heartbeat.due(now) is Due.NOTHING
         heartbeat.beat(now)
+
+
+def test_a_silence_begins_with_the_last_bytes_and_is_never_below_zero() -> None:
+    heartbeat = Heartbeat(3.0)
+    heartbeat.start(10.0)
+    heartbeat.received(12.0)
+    assert [heartbeat.silence_s(now) for now in (12.0, 15.5, 11.0)] == [0.0, 3.5, 0.0]
