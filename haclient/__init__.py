@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from haclient._version import __version__
 
 if TYPE_CHECKING:
-    from haclient.auth import Authenticator, DefaultAuthenticator
+    from haclient.auth import Authenticator, DefaultAuthenticator, TokenAuthenticator
     from haclient.chooser import (
         AsyncServerChooser,
         DefaultServerChooser,
@@ -173,6 +173,7 @@ __all__ = [
     "TenacityDelayStrategy",
     "TimedOut",
     "Timestamp",
+    "TokenAuthenticator",
     "Topic",
     "TypedStream",
     "Uri",
@@ -188,6 +189,7 @@ _BOOKMARKS = "haclient_stores.bookmark"
 _HOMES = {
     "Authenticator": "haclient.auth",
     "DefaultAuthenticator": "haclient.auth",
+    "TokenAuthenticator": "haclient.auth",
     "Client": "haclient.client",
     "DefaultServerChooser": "haclient.chooser",
     "Codec": _CODECS,
