@@ -27,7 +27,7 @@ from haclient.protocol.uri import Uri
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.reconnector import Reconnector
-from haclient.transport.settings import TIMEOUT_S, ClientOptions, HAOptions, HASettings
+from haclient.transport.settings import TIMEOUT_S, ClientOptions, HAOptions, HASettings, seconds
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -202,6 +202,34 @@ class HAClient(Client):
         """Stop for good, at once, whatever the recovery is doing; stores keep what they have."""
         self._core.thread.check("disconnect")
         await self._reconnector.disconnect()
+
+    async def move_to(self, uri: str, *, timeout: float | None = TIMEOUT_S) -> None:
+        """Leave the server for another one, without loss and without an error.
+
+        First another connection logs on to the new server, under another name: if that fails, the
+        client stays where it is. Then the old server has to confirm what was published and
+        acknowledged so far; the connection is closed, and the next one is made without a delay.
+        What continues after a lost connection continues after a move: publishes, a `publish_flush`
+        that waits, handlers, bookmark streams. Plain streams end, unless they resume, and queries
+        are cut. Messages of queues that were not handled go back to their queues.
+
+        The chooser is not told: after a loss of the new server the client asks it, as if it were
+        still at the old one. A `MovingServerChooser` may move the client again.
+
+        Args:
+            uri: The connection string of the new server; it need not be one of the chooser's.
+            timeout: Seconds for the check of the new server; `None` waits for as long as it takes.
+                Each further step takes `connect_timeout` at most.
+
+        Raises:
+            UsageError: The URI is wrong, or another move is under way.
+            DisconnectedError: The client is reconnecting. Or the new server cannot be used, or the
+                old one does not confirm, and the client has stayed; or the new server has failed
+                after the check, and the client reconnects as after any loss.
+            TimedOut: The new server did not answer in time; the client has stayed.
+        """
+        self._core.thread.check("move_to")
+        await self._reconnector.move_to(uri, timeout=seconds(timeout))
 
     @override
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:

@@ -38,6 +38,7 @@ from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery
+from haclient.transport.requested_move import RequestedMove
 from haclient.transport.settings import HASettings
 from haclient.transport.writer import Writer
 
@@ -48,6 +49,7 @@ CHOOSING_LIMIT_S: Final = 60.0
 """How long a chooser may take for an answer, in seconds."""
 
 _T = TypeVar("_T")
+_ENDED: Final = DisconnectedError("the client was left")
 _EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
 _logger = logging.getLogger(__name__)
 
@@ -72,6 +74,9 @@ class Reconnector:
         self._core = core
         self._check = check
         self._left_uri = ""  # of the server that a planned move left, until it or another is live
+        self._move: RequestedMove | None = None  # that the application has asked for
+        self._asked_to_move = trio.Event()
+        self._is_chosen = True  # whether the chooser has chosen the current server
         self._held: trio.Event | None = None  # what publishes wait for during a planned move
         self._settings = settings
         self._chooser = settings.server_chooser or DefaultServerChooser(settings.servers)
@@ -113,6 +118,67 @@ class Reconnector:
         self._core.running().start_soon(self._run)
         await self._core.ready()
 
+    async def move_to(self, uri: str, *, timeout: float) -> None:
+        """Leave the server for another one; returns when the client is live there.
+
+        Raises:
+            UsageError: The URI is wrong, or another move is under way.
+            DisconnectedError: The client is reconnecting, or could not leave; or it could not use
+                the new server, and reconnects to the others.
+            HAClientError: What a logon at the new server raises; the client has stayed.
+        """
+        core, address = self._core, Uri.parse(uri).address
+        core.running()
+        if self._move is not None:
+            raise UsageError(f"a move to {self._move.safe_uri} is under way: wait for its end")
+        if core.status.stop_reason is not None:
+            raise core.status.stop_reason
+        if not core.status.is_live:
+            raise DisconnectedError(
+                "move_to: the client is reconnecting, and goes to the server that its chooser "
+                "says: wait until it is connected, or add the server to the chooser"
+            )
+        if address == core.status.address:
+            return
+        self._move = move = RequestedMove(uri)
+        try:
+            authenticator = await self._answer(self._chooser.current_authenticator())
+            error = await self._check(uri, authenticator, timeout)
+            if error is not None:
+                error.add_note(f"the client stays at {self._info()['uri']}")
+                raise error
+            if not core.status.is_live:
+                raise DisconnectedError("move_to: the connection was lost before the move began")
+            self._asked_to_move.set()
+            await move.ended()
+        finally:
+            if not move.has_left:  # refused, lost before, or nobody waits for it any more
+                self._forget_move(move)
+
+    def _forget_move(self, move: RequestedMove | None) -> None:
+        if self._move is move:
+            self._move = None
+            if self._asked_to_move.is_set():  # else a task waits for it, and would wait for ever
+                self._asked_to_move = trio.Event()
+
+    def _end_move(self, error: HAClientError | None) -> None:
+        """Tell the one who waits for a move how it has ended."""
+        move = self._move
+        if move is None:
+            return
+        if error is not None and not move.has_left and not self._asked_to_move.is_set():
+            return  # its check is under way, and finds out by itself
+        if error is not None:
+            reason, error = (
+                error,
+                DisconnectedError(
+                    f"move_to: the client is not at {move.safe_uri} but reconnects: {error}"
+                ),
+            )
+            error.__cause__ = reason
+        self._forget_move(move)
+        move.end(error)
+
     async def disconnect(self) -> None:
         """Stop for good, at once, whatever the recovery is doing."""
         core, reason = self._core, DisconnectedError("the client was disconnected on purpose")
@@ -127,6 +193,7 @@ class Reconnector:
     async def _run(self) -> None:
         with self._scope, ExitStack() as at_end:
             at_end.callback(self._release_publishes)
+            at_end.callback(lambda: self._end_move(self._core.status.stop_reason or _ENDED))
             while self._core.status.stop_reason is None:
                 try:
                     await self._steps[self._plan.state]()
@@ -145,6 +212,7 @@ class Reconnector:
         self._release_publishes()
         if core.status.stop_reason is not None:  # stopped on purpose, which is what made it fail
             return
+        self._end_move(error)
         lost_reason = core.status.lost_reason
         if lost_reason is not None and error.__cause__ is lost_reason:
             error = lost_reason  # a command failed for no other reason than the lost connection
@@ -154,7 +222,7 @@ class Reconnector:
         self._warn(error)
         if state not in {Recovery.CHOOSING, Recovery.WAITING, Recovery.LIVE}:
             core.counters.failed_attempts += 1
-        if self._plan.lost():
+        if self._plan.lost() and self._is_chosen:
             self._chooser.report_failure(error, self._info())
         if core.status.server is None and state in {Recovery.DIALLING, Recovery.LOGGING_ON}:
             self._sweep[self._uri] = error
@@ -223,6 +291,12 @@ class Reconnector:
     # -- its steps --------------------------------------------------------------
 
     async def _choose(self) -> None:
+        move = self._move
+        self._is_chosen = move is None or not move.has_left
+        if move is not None and move.has_left:  # one attempt, then the chooser's servers
+            self._uri = move.uri
+            self._authenticator = await self._answer(self._chooser.current_authenticator())
+            return
         self._uri = await self._answer(self._chooser.current_uri())
         if not self._uri:
             raise ReconnectGaveUp(self._plan.attempts, self._chooser.error())
@@ -289,7 +363,8 @@ class Reconnector:
     async def _reconcile(self) -> None:
         core = self._core
         core.check_connected()
-        self._chooser.report_success(self._info())
+        if self._is_chosen:
+            self._chooser.report_success(self._info())
         log, server = core.publisher.log, core.status.server
         if self._settings.refuses_gaps and log is not None and server is not None:
             persisted = server.has_of(log.last_persisted)
@@ -334,7 +409,10 @@ class Reconnector:
         self._left_uri = ""
         core.live()
         self._release_publishes()
+        if self._move is not None and self._move.has_left:
+            self._end_move(None)
         async with open_nursery() as nursery:
+            nursery.start_soon(self._move_when_asked)
             if isinstance(self._chooser, MovingServerChooser):
                 nursery.start_soon(self._watch, self._chooser)
             with trio.move_on_after(STABLE_AFTER_S) as young:
@@ -367,6 +445,31 @@ class Reconnector:
             if await self._drained():
                 chooser.report_move()
                 raise _Moved
+
+    async def _move_when_asked(self) -> None:
+        """Leave for the server that the application names, if it does.
+
+        Raises:
+            _Moved: It has, and the connection has been drained.
+        """
+        while True:
+            await self._asked_to_move.wait()
+            move = self._move
+            if move is None:
+                await trio.lowlevel.checkpoint()
+                continue
+            if await self._drained() and self._move is move:
+                move.has_left = True
+                raise _Moved
+            if self._core.connection is None:
+                await trio.sleep_forever()  # lost meanwhile, which ends the move and this task
+            self._forget_move(move)
+            move.end(
+                DisconnectedError(
+                    f"move_to: the client stays at {self._info()['uri']}, which "
+                    "did not confirm what was sent to it: try again when it answers"
+                )
+            )
 
     async def _drained(self) -> bool:
         """Wait until the server has what was sent to it; whether the client can leave it."""
@@ -408,12 +511,15 @@ class Reconnector:
     async def _leave_for_another(self) -> None:
         """Close a connection that works; the next attempt is at the chooser's new server."""
         core = self._core
-        _logger.info("client %s leaves %s for a better server", core.name, self._info()["uri"])
+        _logger.info("client %s leaves %s for another server", core.name, self._info()["uri"])
         self._plan.stable()  # this connection did not fail, however young it was
         self.delay.reset()
         self._plan.lost()
         self._left_uri = self._uri
-        await core.abandon(DisconnectedError("the client moves to a server of higher priority"))
+        why = "the client moves to a server of higher priority"
+        if self._move is not None and self._move.has_left:
+            why = f"the client moves to {self._move.safe_uri}, as it was asked to"
+        await core.abandon(DisconnectedError(why))
         if core.status.state is ConnectionState.DISCONNECTED:
             core.set_state(ConnectionState.RECONNECTING)
 

@@ -1,0 +1,258 @@
+"""`HAClient.move_to`: a planned hand-over from one server to another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.errors import AuthenticationError, DisconnectedError, TimedOut, UsageError
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient_fake_server.config import BrokerConfig, QueueTopic
+from haclient_fake_server.pytest_plugin import ClusterFactory
+from haclient_fake_server.testing.cluster import Cluster
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering
+from support.recovery import entered, live, not_answering
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def cluster(amps_cluster: ClusterFactory) -> Cluster:
+    queue = QueueTopic(name="jobs", topics=("work",), max_per_subscription_backlog=5)
+    return await amps_cluster("east", "west", on="memory", config=BrokerConfig(queues=(queue,)))
+
+
+@pytest.mark.row("HA29")
+@pytest.mark.parametrize("has_store", [False, True])
+async def test_a_move_back_and_forth_loses_and_doubles_nothing(
+    cluster: Cluster, *, has_store: bool
+) -> None:
+    east, west = cluster.uris
+    seen: list[str] = []
+
+    async def handle(message: Message) -> None:
+        await trio.sleep(0.001)
+        seen.append(message.text)
+
+    publisher = (
+        HAClient.memory_backed("pub", servers=[east])
+        if has_store
+        else HAClient("pub", servers=[east])
+    )
+    async with HAClient.memory_backed("sub", servers=[east, west]) as subscriber, publisher:
+        await subscriber.bookmark_subscribe("orders", sub_id="s", handler=handle, auto_discard=True)
+        is_done = False
+        count = 0
+
+        async def publish() -> None:
+            nonlocal count
+            while not is_done:
+                await publisher.publish("orders", str(count))
+                count += 1
+                await trio.sleep(0.01)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish)
+            for _ in range(3):
+                for uri in (west, east):
+                    await trio.sleep(1.0)
+                    async with trio.open_nursery() as both:
+                        both.start_soon(publisher.move_to, uri)
+                        both.start_soon(subscriber.move_to, uri)
+                        both.start_soon(partial(publisher.publish_flush, timeout=60.0))
+                    assert publisher.connection_info["uri"] == uri
+            is_done = True
+        await publisher.publish_flush()
+        await trio.sleep(10.0)
+        assert count > 100
+        assert seen == [str(number) for number in range(count)]
+
+
+@pytest.mark.row("HA29")
+async def test_messages_of_a_queue_are_acknowledged_before_a_move_or_go_back(
+    cluster: Cluster,
+) -> None:
+    east, west = cluster.uris
+    handled: list[str] = []
+
+    async def handle(message: Message) -> None:
+        await trio.sleep(0.5)
+        handled.append(message.text)
+
+    async with (
+        HAClient.memory_backed("pub", servers=[east]) as publisher,
+        HAClient("worker", servers=[east], ack_timeout=60.0) as worker,
+    ):
+        for number in range(20):
+            await publisher.publish("work", str(number))
+        await publisher.publish_flush()
+        await worker.queue_subscribe("jobs", handler=handle, max_backlog=5)
+        await trio.sleep(2.2)
+        await worker.move_to(west)
+        await worker.flush_acks()
+        await trio.sleep(60.0)
+    assert {int(each) for each in handled} == set(range(20))
+    assert len(handled) <= 21  # the one that was at work during the move may come again
+
+
+@asynccontextmanager
+async def at(server: Server, *, has_store: bool = True) -> AsyncGenerator[tuple[HAClient, Peer]]:
+    """A client that is live with a server."""
+    client = HAClient(
+        "ha",
+        publish_store=MemoryPublishStore() if has_store else None,
+        servers=[server.uri],
+        heartbeat=None,
+        connect_timeout=3.0,
+        exit_timeout=0,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        yield client, peer
+        assert not client.disconnected
+        await client.disconnect()
+
+
+@pytest.mark.row("HA29")
+async def test_a_client_stays_where_it_is_when_the_other_server_cannot_be_used(
+    server: Server, other: Server
+) -> None:
+    async with at(server) as (client, peer), answering(peer):
+        nowhere = "unix://localhost:0/amps/json?path=/nonexistent/amps"
+        with pytest.raises(DisconnectedError) as caught:
+            await client.move_to(nowhere)
+        assert "the client stays at" in str(caught.value.__notes__)
+        with not_answering() as mute, pytest.raises(TimedOut):
+            await client.move_to(mute, timeout=2.0)
+        async with trio.open_nursery() as nursery:
+
+            async def refuse() -> None:
+                refusing = await other.accept()
+                await refusing.refuse(await refusing.expect("logon"), "auth failure")
+
+            nursery.start_soon(refuse)
+            with pytest.raises(AuthenticationError):
+                await client.move_to(other.uri)
+        await client.publish("orders", b"1")
+        assert client.state.name == "RESUBSCRIBED"
+
+
+@pytest.mark.row("HA29")
+async def test_a_client_stays_when_its_server_does_not_confirm(
+    server: Server, other: Server
+) -> None:
+    async with at(server, has_store=False) as (client, peer), trio.open_nursery() as nursery:
+        nursery.start_soon(checked, other)
+        with pytest.raises(DisconnectedError, match=r"the client stays at .* did not confirm"):
+            await client.move_to(other.uri)
+        await peer.expect("flush")
+        nursery.start_soon(client.publish, "orders", b"1")
+        assert (await peer.expect("publish")).data == b"1"
+
+
+async def checked(server: Server) -> None:
+    peer = await server.accept()
+    assert (await peer.log_on()).client_name.startswith("ha-check")
+    await peer.expect_end()
+
+
+@pytest.mark.row("HA29")
+async def test_a_server_that_fails_after_its_check_sends_the_client_back_with_an_error(
+    server: Server, other: Server
+) -> None:
+    async with at(server) as (client, peer), trio.open_nursery() as nursery:
+
+        async def fail() -> None:
+            await checked(other)
+            failing = await other.accept()
+            await failing.expect("logon")
+            failing.link.close()
+
+        nursery.start_soon(fail)
+        async with answering(peer):
+            with pytest.raises(DisconnectedError, match=r"the client is not at .* but reconnects"):
+                await client.move_to(other.uri)
+        await live(server)  # the chooser has heard of no failure
+        await wait_all_tasks_blocked()
+
+
+@pytest.mark.row("HA29")
+async def test_a_move_while_the_client_reconnects_is_answered_at_once(
+    server: Server, other: Server
+) -> None:
+    async with at(server) as (client, peer):
+        peer.link.close()
+        await wait_all_tasks_blocked()
+        with pytest.raises(DisconnectedError, match="the client is reconnecting"):
+            await client.move_to(other.uri)
+        await live(server)
+        await wait_all_tasks_blocked()
+
+
+@pytest.mark.row("HA29")
+async def test_a_connection_that_is_lost_during_a_move_ends_the_move(
+    server: Server, other: Server
+) -> None:
+    async with at(server, has_store=False) as (client, peer), trio.open_nursery() as nursery:
+
+        async def lose() -> None:
+            await checked(other)
+            await peer.expect("flush")
+            peer.link.close()
+
+        nursery.start_soon(lose)
+        with pytest.raises(DisconnectedError, match=r"is not at .* but reconnects"):
+            await client.move_to(other.uri)
+        await live(server)
+        await wait_all_tasks_blocked()
+
+
+@pytest.mark.row("HA29")
+async def test_moves_that_make_no_sense_are_refused_or_nothing(
+    server: Server, other: Server
+) -> None:
+    async with at(server) as (client, peer):
+        await client.move_to(server.uri)  # it is there
+        with pytest.raises(UsageError):
+            await client.move_to("nonsense")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.move_to, other.uri)
+            await other.accept()
+            with pytest.raises(UsageError, match="is under way: wait for its end"):
+                await client.move_to(other.uri)
+            nursery.cancel_scope.cancel()
+        # A move that was cancelled is forgotten.
+        async with answering(peer), trio.open_nursery() as nursery:
+            nursery.start_soon(client.move_to, other.uri)
+            await checked(other)
+            await live(other)
+
+
+@pytest.mark.row("HA29")
+@pytest.mark.parametrize("moment", ["check", "drain"])
+async def test_a_client_that_is_disconnected_during_a_move_ends_it(
+    server: Server, other: Server, moment: str
+) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
+
+        async def move() -> None:
+            with pytest.raises(DisconnectedError, match="move_to: "):
+                await client.move_to(other.uri)
+
+        nursery.start_soon(move)
+        if moment == "check":
+            check = await other.accept()
+            await client.disconnect()
+            await check.log_on()
+        else:
+            await checked(other)
+            await peer.expect("flush")
+            await client.disconnect()
