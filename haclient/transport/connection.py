@@ -32,7 +32,7 @@ from haclient.session.connection_state import Due, Heartbeat
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
-from haclient.transport.link import Link, WireLog
+from haclient.transport.link import Link
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.writer import Writer
@@ -221,7 +221,7 @@ class Connection:
     async def _read(self) -> None:
         link, frames, decode = self.link, FrameReader(), MessageDecoder().decode
         counters = self.session.counters
-        wire = WireLog.if_enabled(link.peer)
+        wire = self.writer.wire
         tiny_reads = 0  # in a row that did not have to be waited for
         waited = False
         while True:

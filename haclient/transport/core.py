@@ -53,6 +53,7 @@ from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.queue_acks import AckPolicy, QueueAcks
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
+from haclient.transport.wire_tap import GuardedTap, guarded
 from haclient.transport.writer import Writer
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
@@ -104,15 +105,7 @@ class Core:
             status=self.status,
             thread=self.thread,
         )
-        self.events = Events(
-            failed_write=settings.on_failed_write,
-            duplicate=settings.on_duplicate,
-            last_chance=settings.on_last_chance,
-            disconnect=settings.on_disconnect,
-            exception=settings.on_exception,
-            state=settings.on_state,
-        )
-        self.exceptions = ExceptionReporter(self.events)
+        self.events, self.exceptions, self._tap = _listeners(settings)
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None
@@ -251,7 +244,9 @@ class Core:
         connection = Connection(
             link,
             self.session,
-            writer=Writer(link, self.publisher.log, self.publisher.gate, self.counters),
+            writer=Writer(
+                link, self.publisher.log, self.publisher.gate, self.counters, tap=self._tap
+            ),
             on_received=self._received if self._auditor is None else self._received_audited,
             events=self.events,
             ack_awaited=self._ack_awaited,
@@ -704,6 +699,20 @@ class Core:
             self.events.emit("duplicate", message)
         for message in received.unrouted:
             self.events.emit("last_chance", message)
+
+
+def _listeners(settings: Settings) -> tuple[Events, ExceptionReporter, GuardedTap | None]:
+    """The callbacks of the application, and what guards those that are called in place."""
+    events = Events(
+        failed_write=settings.on_failed_write,
+        duplicate=settings.on_duplicate,
+        last_chance=settings.on_last_chance,
+        disconnect=settings.on_disconnect,
+        exception=settings.on_exception,
+        state=settings.on_state,
+    )
+    exceptions = ExceptionReporter(events)
+    return events, exceptions, guarded(settings.wire_tap, exceptions)
 
 
 def fail(subscription: Subscription, error: HAClientError) -> None:

@@ -26,7 +26,7 @@ import logging
 import re
 import socket
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import trio
@@ -220,24 +220,31 @@ _PASSWORD: Final = re.compile(r'("(?:pw|password)"\s*:\s*")(?:[^"\\]|\\.)*')
 class WireLog:
     """The frames of one connection."""
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, tap: Callable[[str, str], None] | None = None) -> None:
         self._peer = peer
+        self._tap = tap
         self._sent = FrameReader(MAX_FRAME_BYTES)
 
     @classmethod
-    def if_enabled(cls, peer: str) -> WireLog | None:
-        """A log for a new connection, if frames are logged."""
-        return cls(peer) if _logger.isEnabledFor(logging.DEBUG) else None
+    def if_enabled(cls, peer: str, tap: Callable[[str, str], None] | None = None) -> WireLog | None:
+        """A log for a new connection, if frames are logged or a tap is to see them."""
+        return cls(peer, tap) if tap or _logger.isEnabledFor(logging.DEBUG) else None
 
     def received(self, heads: Iterable[bytes]) -> None:
         """Frames with these headers have arrived."""
         for head in heads:
-            _logger.debug("< %s %s", self._peer, _shown(head))
+            self._show("<", head)
 
     def sent(self, data: memoryview | bytes) -> None:
         """The next bytes have left, in pieces of any size."""
         for head in self._sent.feed(data)[0]:
-            _logger.debug("> %s %s", self._peer, _shown(head))
+            self._show(">", head)
+
+    def _show(self, direction: str, head: bytes) -> None:
+        shown = _shown(head)
+        _logger.debug("%s %s %s", direction, self._peer, shown)
+        if self._tap is not None:
+            self._tap(direction, shown)
 
 
 def log_state(client_name: str, state: str) -> None:

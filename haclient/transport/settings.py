@@ -97,6 +97,9 @@ class ClientOptions(TypedDict, total=False):
         on_exception: Called with each exception that a handler or listener raises, and with each
             other error of a background task that leaves the block, before it does. It decides
             nothing, and is for logs and alarms; see `on_handler_error`.
+        wire_tap: Called with `>` (sent) or `<` (received) and the header of each frame as text, the
+            password masked and without the body, where frames are read and written: it has to be
+            quick. When it raises, that is logged and reported, and it is called no more.
         on_state: The first state listener; see `Client.add_state_listener`.
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
             `"continue"` ignores it, `"discard"` also discards the message; a callable decides
@@ -129,6 +132,7 @@ class ClientOptions(TypedDict, total=False):
     on_last_chance: Callable[[Message], object] | None
     on_disconnect: Callable[[HAClientError], object] | None
     on_exception: Callable[[Exception], object] | None
+    wire_tap: Callable[[str, str], object] | None
     on_state: StateListener | None
     on_handler_error: HandlerErrorPolicy
     max_queued_bytes: int
@@ -193,6 +197,7 @@ class Settings:
     on_last_chance: Callable[[Message], object] | None = None
     on_disconnect: Callable[[HAClientError], object] | None = None
     on_exception: Callable[[Exception], object] | None = None
+    wire_tap: Callable[[str, str], object] | None = None
     on_state: StateListener | None = None
     on_handler_error: HandlerErrorPolicy = "raise"
     max_queued_bytes: int = DEFAULT_CAP_BYTES

@@ -17,6 +17,7 @@ the logon ack, which says where to begin, until the link is lost.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -94,6 +95,8 @@ class Writer:
         log: FrameLog | None,
         gate: SendGate,
         counters: Counters | None = None,
+        *,
+        tap: Callable[[str, str], None] | None = None,
     ) -> None:
         self._link = link
         self._counters = counters or Counters()
@@ -108,7 +111,7 @@ class Writer:
         self.log_open = False
         self.outbox_bytes = 0
         self.blocked = False
-        self._wire = WireLog.if_enabled(link.peer)
+        self.wire = WireLog.if_enabled(link.peer, tap)
 
     def send(self, frame: bytes) -> None:
         """Queue a frame after everything published so far."""
@@ -155,8 +158,8 @@ class Writer:
                 self.blocked = True
                 self.wake()  # the writer's task waits for room, not the caller
                 break
-            if self._wire is not None:
-                self._wire.sent(piece[:count])  # before the log may use its place again
+            if self.wire is not None:
+                self.wire.sent(piece[:count])  # before the log may use its place again
             self._counters.bytes_sent += count
             self._advance(count)
         if self._link.unsent_bytes:
