@@ -24,11 +24,13 @@ from haclient_stores.adapters.recovery_point import (
     TimedAdapter,
 )
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedCount
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 
 _RUN_EVERY_S: Final = 0.1
 _WATCH_EVERY_S: Final = 1.0  # it looks at every subscription, and its limits are minutes
+_COUNT_EVERY_S: Final = 60.0  # so long nobody has discarded the oldest message
 _PRUNE_CHECK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
 _RECOVER_S: Final = 30.0  # for what an adapter has kept
@@ -117,6 +119,7 @@ class StoreMaintenance:
             tasks.append(self._run_repeatedly)
         if store.prunes:
             tasks.append(self._prune_when_due)
+        tasks.append(self._count_undiscarded)
         return tasks
 
     async def _run_repeatedly(self) -> None:
@@ -142,6 +145,14 @@ class StoreMaintenance:
                     undiscarded=handle.undiscarded_count,
                     now=now,
                 )
+
+    async def _count_undiscarded(self) -> None:
+        store, count = self._store, UndiscardedCount()
+        while store is not None:
+            for sub_id, handle in store.subscriptions.items():
+                oldest, undiscarded = handle.oldest_undiscarded, handle.undiscarded_count
+                count.look(sub_id, oldest=oldest, undiscarded=undiscarded)
+            await trio.sleep(_COUNT_EVERY_S)
 
     async def _prune_when_due(self) -> None:
         store = self._store

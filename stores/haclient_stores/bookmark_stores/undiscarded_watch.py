@@ -3,6 +3,9 @@
 A message that is never discarded holds the recovery point: everything after it stays in the store
 and is replayed at each restart. The usual reason is a path through a handler that forgets
 `discard()`. Pure: the client passes the time.
+
+An `UndiscardedWatch` is for those who give one to their store. The client of every store counts
+besides (`UndiscardedCount`), since an application that never discards at all grows without a word.
 """
 
 from __future__ import annotations
@@ -10,12 +13,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from typing_extensions import override
 
-from haclient_stores.checks import check_callable, check_seconds
+from haclient_stores.checks import check_callable, check_count, check_seconds
 
-__all__ = ["OldUndiscarded", "UndiscardedWatch"]
+__all__ = ["OldUndiscarded", "UndiscardedCount", "UndiscardedWatch"]
+
+UNDISCARDED_LIMIT: Final = 100_000
+"""Undiscarded messages of one subscription that are worth a warning if none is discarded."""
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +91,43 @@ class UndiscardedWatch:
             age = now - since
             self._oldest[sub_id] = (number, since, since + 2 * max(age, self.after_s))
             self._on_old(OldUndiscarded(sub_id, number, age, undiscarded))
+
+
+class UndiscardedCount:
+    """Detects subscriptions with many undiscarded messages of which nobody discards one.
+
+    Args:
+        limit: So many are many; 0 for never.
+
+    Raises:
+        UsageError: The limit is below zero.
+    """
+
+    def __init__(self, limit: int = UNDISCARDED_LIMIT) -> None:
+        check_count("limit", limit)
+        self._limit = limit
+        self._oldest: dict[str, int] = {}
+        self._warned: set[str] = set()
+
+    def look(self, sub_id: str, *, oldest: int, undiscarded: int) -> None:
+        """Compare a subscription with the last look, and warn once.
+
+        Args:
+            sub_id: The id of the subscription.
+            oldest: The number of its oldest undiscarded message; 0 when there is none.
+            undiscarded: How many of its messages are not discarded.
+        """
+        was, self._oldest[sub_id] = self._oldest.get(sub_id, 0), oldest
+        if not 0 < self._limit <= undiscarded or was != oldest or sub_id in self._warned:
+            return
+        self._warned.add(sub_id)
+        _log.warning(
+            "subscription %r: %d messages are undiscarded and the oldest stays so; each of them "
+            "takes memory and comes again after a restart: call message.discard() when one is "
+            "finished, or subscribe with auto_discard=True",
+            sub_id,
+            undiscarded,
+        )
 
 
 def _warn(old: OldUndiscarded) -> None:

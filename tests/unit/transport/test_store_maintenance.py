@@ -16,7 +16,11 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from haclient_stores.bookmark_stores.undiscarded_watch import OldUndiscarded, UndiscardedWatch
+from haclient_stores.bookmark_stores.undiscarded_watch import (
+    UNDISCARDED_LIMIT,
+    OldUndiscarded,
+    UndiscardedWatch,
+)
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 
@@ -76,7 +80,6 @@ class Adapter(TimedAdapter):
 def test_nothing_is_done_for_other_stores_and_for_stores_that_need_nothing() -> None:
     assert StoreMaintenance(None).tasks == []
     assert StoreMaintenance(DictBookmarkStore()).tasks == []
-    assert StoreMaintenance(MemoryBookmarkStore()).tasks == []
 
 
 @pytest.mark.row("RP1", "RP2", "RP6")
@@ -243,3 +246,21 @@ async def test_durability_group_syncs_what_was_written(
         await task()
     assert not store.needs_sync
     store.close()
+
+
+async def test_an_application_that_never_discards_is_warned_once_for_each_subscription(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryBookmarkStore()
+    (count,) = StoreMaintenance(store, [store]).tasks
+    for sub_id, messages in (("a", UNDISCARDED_LIMIT), ("b", UNDISCARDED_LIMIT - 1)):
+        bookmarks = [f"7|{number}|" for number in range(1, messages + 1)]
+        store.subscription(sub_id).log_batch(bookmarks)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await trio.sleep(59.0)
+        assert not caplog.records
+        await trio.sleep(10_000.0)
+        nursery.cancel_scope.cancel()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("subscription 'a': 100000 messages are undiscarded")

@@ -4,7 +4,11 @@ import logging
 
 import pytest
 
-from haclient_stores.bookmark_stores.undiscarded_watch import OldUndiscarded, UndiscardedWatch
+from haclient_stores.bookmark_stores.undiscarded_watch import (
+    OldUndiscarded,
+    UndiscardedCount,
+    UndiscardedWatch,
+)
 from haclient_stores.errors import UsageError
 
 pytestmark = pytest.mark.row("BS5")
@@ -50,3 +54,45 @@ def test_by_default_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_limit_that_cannot_be_is_refused(wrong: float) -> None:
     with pytest.raises(UsageError, match="after_s"):
         UndiscardedWatch(wrong)
+
+
+def test_many_undiscarded_messages_are_told_of_once_if_nobody_discards(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    count = UndiscardedCount(10)
+    count.look("s", oldest=1, undiscarded=9)
+    count.look("s", oldest=1, undiscarded=9)
+    assert not caplog.records
+    count.look("s", oldest=1, undiscarded=10)
+    count.look("s", oldest=1, undiscarded=99)
+    assert len(caplog.records) == 1
+    assert "subscription 's': 10 messages are undiscarded" in caplog.text
+
+
+def test_many_undiscarded_messages_are_in_order_while_somebody_discards(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    count = UndiscardedCount(10)
+    for oldest in range(1, 50):
+        count.look("s", oldest=oldest, undiscarded=1000)
+    assert not caplog.records
+
+
+def test_what_an_earlier_process_has_left_is_told_of_if_nobody_discards_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    count = UndiscardedCount(10)  # of a new process
+    count.look("s", oldest=1, undiscarded=1000)
+    assert not caplog.records  # it has only begun
+    count.look("s", oldest=1, undiscarded=1000)
+    assert len(caplog.records) == 1
+
+
+def test_a_count_of_0_is_no_limit_and_less_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    count = UndiscardedCount(0)
+    for _ in range(2):
+        count.look("s", oldest=1, undiscarded=10**9)
+        count.look("none", oldest=0, undiscarded=0)
+    assert not caplog.records
+    with pytest.raises(UsageError, match="limit"):
+        UndiscardedCount(-1)
