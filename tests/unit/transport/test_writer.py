@@ -196,6 +196,7 @@ async def test_the_task_sleeps_until_it_is_woken_and_waits_while_the_socket_is_f
         assert not wire.writer.blocked
 
 
+@pytest.mark.row("CC32")
 async def test_enough_unsent_bytes_are_sent_by_the_publisher_itself(log: FrameLog) -> None:
     wire = Wire(log)
     wire.append(b"x" * (FLUSH_BYTES // 2))
