@@ -17,6 +17,8 @@ from haclient.cli.publish import publish
 from haclient.cli.pyspark.commands import pyspark_commands
 from haclient.cli.queue.commands import queue
 from haclient.cli.sow import sow
+from haclient.cli.sow_and_subscribe import sow_and_subscribe
+from haclient.cli.sow_delete import sow_delete
 from haclient.cli.store import store
 from haclient.cli.subscribe import subscribe
 from haclient.cli.termination import ExitCode, exit_code_of, one_line, print_error
@@ -28,7 +30,10 @@ def commands() -> None:
     """Publish to and subscribe from AMPS servers without losing or repeating a message."""
 
 
-for _command in (broker, demo, ping, publish, pyspark_commands, queue, sow, store, subscribe):
+for _command in (
+    *(broker, demo, ping, publish, pyspark_commands, queue, sow, sow_and_subscribe, sow_delete),
+    *(store, subscribe),
+):
     commands.add_command(_command)
 
 

@@ -138,6 +138,16 @@ timeout_option = functools.partial(
 count_option = click.option(
     "-n", "--count", type=click.IntRange(min=1), help="End after so many messages."
 )
+MAX_BATCH: Final = 10_000
+"""The largest batch that a server accepts, in records."""
+
+batch_size_option = click.option(
+    "--batch-size",
+    type=click.IntRange(1, MAX_BATCH),
+    default=10,
+    show_default=True,
+    help="Records per frame on the wire.",
+)
 max_backlog_option = functools.partial(
     click.option, "--max-backlog", type=click.IntRange(min=1), show_default=True
 )

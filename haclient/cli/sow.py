@@ -9,7 +9,9 @@ import click
 import trio
 
 from haclient.cli.connection import Connection, open_client
+from haclient.cli.message_format import Form, format_option, message_form
 from haclient.cli.options import (
+    batch_size_option,
     client_name_option,
     filter_option,
     json_option,
@@ -18,12 +20,9 @@ from haclient.cli.options import (
     topic_option,
     with_request,
 )
-from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import TimedOut
-
-_MAX_BATCH = 10_000
-"""The largest batch that a server accepts, in records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +35,16 @@ class _Request:
     top_n: int | None
     batch_size: int
     timeout: float | None
+    format: str | None
     as_json: bool
 
 
-async def _print_records(request: _Request, output: OutputWriter) -> None:
+async def _print_records(request: _Request, form: Form, output: OutputWriter) -> None:
     connection = Connection(
         servers=request.servers,
         name=request.client_name,
         timeout_s=request.timeout,
     )
-    form = as_json_line if request.as_json else as_line
     async with (
         open_client(connection) as client,
         client.sow(
@@ -60,10 +59,10 @@ async def _print_records(request: _Request, output: OutputWriter) -> None:
             await output.write(form(record))
 
 
-async def _query(request: _Request, output: OutputWriter) -> int:
+async def _query(request: _Request, form: Form, output: OutputWriter) -> int:
     try:
         with trio.fail_after(request.timeout or float("inf")):
-            await _print_records(request, output)
+            await _print_records(request, form, output)
     except OutputClosed:  # `| head` has seen enough
         return ExitCode.OK
     except trio.TooSlowError:
@@ -79,20 +78,18 @@ async def _query(request: _Request, output: OutputWriter) -> int:
 @filter_option
 @click.option("--order-by", default="", help="How to sort, such as '/px DESC'.")
 @click.option("--top-n", type=click.IntRange(min=0), help="Print at most so many records.")
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1, _MAX_BATCH),
-    default=10,
-    show_default=True,
-    help="Records per frame on the wire.",
-)
+@batch_size_option
 @client_name_option
 @timeout_option(help="How long the whole query may take. Default: no limit.")
+@format_option
 @json_option
 @with_request(_Request)
 def sow(request: _Request) -> int:
-    """Print the records of a SOW topic, one per line."""
-    output = OutputWriter(STDOUT)
+    """Print the records of a SOW topic, one per line.
+
+    Example: haclient sow --topic prices --order-by '/px DESC' --top-n 10
+    """
+    form, output = message_form(request.format, as_json=request.as_json), OutputWriter(STDOUT)
     return run_until_signal(
-        partial(_query, request, output), lambda: "interrupted: the result is incomplete"
+        partial(_query, request, form, output), lambda: "interrupted: the result is incomplete"
     )

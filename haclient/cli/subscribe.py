@@ -11,8 +11,10 @@ most one.
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from collections import deque
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,8 +24,10 @@ import click
 import trio
 
 from haclient.cli.connection import GIVE_UP_AFTER_S, Connection, open_client
+from haclient.cli.message_format import Form, format_option, message_form
 from haclient.cli.options import (
     client_name_option,
+    count_option,
     filter_option,
     json_option,
     not_empty,
@@ -32,7 +36,9 @@ from haclient.cli.options import (
     topic_option,
     with_request,
 )
-from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_line
+from haclient.cli.start_time import FORMS as START_TIMES
+from haclient.cli.start_time import parse_start_time
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import DisconnectedError, ReconnectGaveUp, TimedOut, UsageError
 from haclient.ha import HAClient
@@ -46,13 +52,16 @@ from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, parse_
 _CHECKPOINT_EVERY: Final = 64
 """Messages between two checkpoints for signals, while the output takes all at once."""
 
+_MAX_LAST: Final = 100_000
+"""The most messages of `--last`: they are kept in memory until the end of the log."""
+
 _REPLAY_LIMIT_S: Final = 60.0
 """How long a replay may stand still before the command gives up."""
 
 _WORDS: Final[dict[str, StartPoint]] = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT}
 
 _FORMS: Final = (
-    "epoch, now, recent, a bookmark such as 7|42|, a time such as 20261120T093000Z, "
+    f"epoch, now, recent, a bookmark such as 7|42|, {START_TIMES}, "
     "or a range such as [20261120T093000Z:20261120T100000Z)"
 )
 
@@ -71,6 +80,10 @@ class SubscribeRequest:
     count: int | None
     timeout: float | None
     as_json: bool
+    since: str | None = None
+    last: int | None = None
+    exit_at_end: bool = False
+    format: str | None = None
 
     @property
     def start(self) -> StartPoint | None:
@@ -79,17 +92,41 @@ class SubscribeRequest:
         Raises:
             UsageError: The bookmark is malformed, or it is "recent" without a store.
         """
-        if self.bookmark is None:
-            return MOST_RECENT if self.store is not None else None
-        start = _WORDS.get(self.bookmark.lower())
-        if start is None:
-            try:
-                start = parse_bookmark(self.bookmark)
-            except UsageError as error:
-                raise UsageError(f"--bookmark {self.bookmark}: wanted {_FORMS}") from error
+        if self.bookmark is not None and self.since is not None:
+            raise UsageError("--bookmark and --since both say where to begin: give one of them")
+        if self.last is not None and self.store is not None:
+            raise UsageError("--last and --store both say where to begin: give one of them")
+        start = self._named_start()
         if start is MOST_RECENT and self.store is None:
             raise UsageError("--bookmark recent needs --store: it goes on where that store stopped")
+        if start is None and self.exit_at_end:
+            raise UsageError(
+                "--exit needs a replay that can end: give --bookmark, --since, --last or --store"
+            )
         return start
+
+    def _named_start(self) -> StartPoint | None:
+        now = datetime.now(UTC)  # noqa: TID251  # the command line is the edge
+        if self.since is not None:
+            try:
+                return parse_start_time(self.since, now)
+            except UsageError as error:
+                raise UsageError(f"--since {error}") from error
+        if self.bookmark is None:
+            if self.last is not None:
+                return EPOCH
+            return MOST_RECENT if self.store is not None else None
+        if start := _WORDS.get(self.bookmark.lower()):
+            return start
+        for parse in (parse_bookmark, partial(parse_start_time, now=now)):
+            with suppress(UsageError):
+                return parse(self.bookmark)
+        raise UsageError(f"--bookmark {self.bookmark}: wanted {_FORMS}")
+
+    @property
+    def stops_at_end(self) -> bool:
+        """Whether something happens at the end of the replay."""
+        return self.exit_at_end or self.last is not None
 
     @property
     def stable_sub_id(self) -> str:
@@ -110,6 +147,7 @@ class SubscribeRun:
     caught_up_at: float | None = None
     last_message_at: float = 0.0
     resubscribed: trio.Event = field(default_factory=trio.Event)
+    form: Form = as_line
 
     @property
     def is_complete(self) -> bool:
@@ -175,10 +213,81 @@ async def print_messages(run: SubscribeRun, messages: MessageStream, output: Out
     run.connected_at = run.last_message_at = trio.current_time()
     async with open_nursery() as nursery:
         nursery.start_soon(run.note_caught_up, messages)
-        await _print_until_idle(run, messages, output)
+        if run.request.stops_at_end:
+            await _print_from_end(run, messages, output)
+        else:
+            await _print_until_idle(run, messages, output)
         nursery.cancel_scope.cancel()
     if messages.end_reason is not None:
         raise messages.end_reason
+
+
+async def _print_from_end(run: SubscribeRun, messages: MessageStream, output: OutputWriter) -> None:
+    """Print the replay or its last messages; then end, or print what follows."""
+    live = await _read_replay(run, messages, output)
+    if run.is_complete or run.request.exit_at_end:
+        return
+    await _print_batch(run, output, live)
+    run.last_message_at = trio.current_time()
+    if not run.is_complete:
+        await _print_until_idle(run, messages, output)
+
+
+async def _read_replay(
+    run: SubscribeRun, messages: MessageStream, output: OutputWriter
+) -> list[Message]:
+    """Print the replay up to its end, or with `--last` its last messages.
+
+    Returns:
+        The live messages that were taken with the end of the replay. They are not printed.
+
+    Raises:
+        TimedOut: The replay makes no progress.
+    """
+    last: deque[Message] = deque()
+    live: list[Message] = []
+    with trio.CancelScope() as waiting:
+        async with open_nursery() as nursery:
+            nursery.start_soon(_watch_replay, run, messages, waiting)
+            # `caught_up` is set by taking messages: whenever it is, nothing of the replay is left,
+            # so that the cancellation cannot meet a message of the replay that is being printed.
+            async for batch in messages.batches():
+                if messages.caught_up:
+                    live = batch
+                    break
+                run.last_message_at = float("inf")  # a full pipe is not a server that stands still
+                await _take_replayed(run, output, batch, last)
+                run.last_message_at = trio.current_time()
+                if run.is_complete:
+                    break
+            nursery.cancel_scope.cancel()
+    run.last_message_at = trio.current_time()
+    await _print_batch(run, output, list(last))
+    return live
+
+
+async def _take_replayed(
+    run: SubscribeRun, output: OutputWriter, batch: list[Message], last: deque[Message]
+) -> None:
+    if run.request.last is None:
+        await _print_batch(run, output, batch)
+        return
+    for message in batch:
+        last.append(message)
+        if len(last) > run.request.last:
+            last.popleft().discard()  # it need not come again after a lost connection
+
+
+async def _watch_replay(
+    run: SubscribeRun, messages: MessageStream, waiting: trio.CancelScope
+) -> None:
+    """End the wait for messages at the end of the replay, or with an error when it stands still."""
+    while not messages.caught_up:
+        with trio.move_on_after(_REPLAY_LIMIT_S):
+            await messages.wait_caught_up()
+        if not messages.caught_up:
+            _check_replay(run, trio.current_time())
+    waiting.cancel()
 
 
 async def _print_until_idle(
@@ -219,9 +328,8 @@ def _check_replay(run: SubscribeRun, now: float) -> None:
 
 
 async def _print_batch(run: SubscribeRun, output: OutputWriter, batch: list[Message]) -> None:
-    form = as_json_line if run.request.as_json else as_line
     for message in batch:
-        await output.write(form(message))
+        await output.write(run.form(message))
         message.discard()  # no await in between: a signal finds it both printed and discarded
         run.printed += 1
         if run.is_complete:
@@ -256,6 +364,8 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
         ) from error
     if request.count is None or run.is_complete:
         return ExitCode.OK
+    if request.exit_at_end:
+        raise TimedOut(f"{run.printed} of {request.count} messages came before the end of the log")
     raise TimedOut(
         f"{run.printed} of {request.count} messages came, then none for {request.timeout:g} s"
     )
@@ -268,9 +378,21 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
 @click.option(
     "--bookmark",
     metavar="WHERE",
-    help="Replay from: epoch, now, recent, a bookmark, a timestamp or a range. "
+    help="Replay from: epoch, now, recent, a bookmark, a time or a range. "
     "Default: recent with --store, else no replay.",
 )
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Replay from this time, such as 2026-11-20T09:30:00Z (UTC where it has no zone), or from "
+    "so long ago: 30s, 15m, 1h, 2d.",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(1, _MAX_LAST),
+    help="Print the last so many messages of the log, then what follows.",
+)
+@click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End at the end of the log.")
 @click.option(
     "--sub-id", callback=not_empty, help="The subscription id. Default: made of the topic."
 )
@@ -279,20 +401,25 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
     type=click.Path(path_type=Path),
     help="Remember in this bookmark store what was printed, and go on there next time.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@count_option
 @client_name_option
 @timeout_option(
     help="End when no message came for so long (default: never); also the limit for "
     "connecting to a server (default: 10) and for finding one again (default: 30)."
 )
+@format_option
 @json_option
 @with_request(SubscribeRequest)
 def subscribe(request: SubscribeRequest) -> int:
-    """Print messages as they come, one per line."""
+    """Print messages as they come, one per line.
+
+    Example: haclient subscribe --topic orders --since 1h --exit
+    """
+    form = message_form(request.format, as_json=request.as_json)
     start, output = request.start, OutputWriter(STDOUT)  # mistakes come before any file is made
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():
-        run = SubscribeRun(request, start, store)
+        run = SubscribeRun(request, start, store, form=form)
         return run_until_signal(
             partial(_work, run, output),
             lambda: f"interrupted after {run.printed} messages",

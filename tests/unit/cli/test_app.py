@@ -34,6 +34,8 @@ OFFERED = [
     "queue depth",
     "queue move",
     "sow",
+    "sow-and-subscribe",
+    "sow-delete",
     "store",
     "store explain",
     "store export",

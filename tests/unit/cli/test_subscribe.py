@@ -328,3 +328,105 @@ def test_a_reader_that_is_slower_than_the_idle_limit_gets_everything(
         found += child.rest()
         assert child.wait() == 0, child.err
     assert len(found) == 3000
+
+
+@pytest.mark.row("CLI3")
+def test_the_end_of_the_log_ends_the_command(haclient: CommandLine, rows: Path) -> None:
+    haclient("publish", "--topic", "ends", "--file", rows)
+    ends = ("subscribe", "--topic", "ends", "-e")
+    everything = [f"row {number}" for number in range(5)]
+    assert haclient(*ends, "--bookmark", "epoch") == (0, everything, "")
+    assert haclient(*ends, "--since", "1h") == (0, everything, "")
+    assert haclient(*ends, "--bookmark", "2026-01-01") == (0, everything, "")
+    assert haclient(*ends, "--bookmark", "now") == (0, [], "")
+    assert haclient(*ends, "--since", "2100-01-01")[0] == 0
+    assert haclient(*ends, "--bookmark", "epoch", "-n", "2")[:2] == (0, everything[:2])
+    code, lines, err = haclient(*ends, "--bookmark", "epoch", "-n", "6")
+    assert (code, lines) == (3, everything)
+    assert err == "haclient: error: 5 of 6 messages came before the end of the log\n"
+    assert haclient("subscribe", "--topic", "e[m]pty.*", "--bookmark", "epoch", "-e")[:2] == (0, [])
+
+
+@pytest.mark.row("CLI3")
+def test_the_last_messages_of_the_log_are_those_that_match(
+    haclient: CommandLine, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_text("".join(f'{{"n":{number}}}\n' for number in range(1000)))
+    haclient("publish", "--topic", "lasts/a", "--file", source)
+    haclient("publish", "--topic", "lasts/b", "--file", source)
+    last = ("subscribe", "--format", "{topic}{data}", "-e", "--last")
+    assert haclient(*last, "2", "--topic", "lasts/b")[1] == ['lasts/b{"n":998}', 'lasts/b{"n":999}']
+    found = haclient(*last, "1", "--topic", "lasts/.*", "--filter", "/n < 10")
+    assert found == (0, ['lasts/b{"n":9}'], "")
+    assert len(haclient(*last, "100000", "--topic", "^lasts/")[1]) == 2000
+    assert haclient(*last, "3", "--topic", "lasts/none") == (0, [], "")
+    assert haclient(*last, "2", "--topic", "lasts/b", "--since", "2100-01-01")[1] == []
+
+
+@pytest.mark.row("CLI3")
+def test_what_follows_the_last_messages_is_printed_as_well(
+    haclient: CommandLine, broker: BrokerProcess, rows: Path
+) -> None:
+    haclient("publish", "--topic", "follows", "--file", rows)
+    words = ("subscribe", "--server", broker.uri, "--topic", "follows", "--last", "1", "-n", "6")
+    with start_haclient(*words) as child:
+        assert child.line() == "row 4"
+        haclient("publish", "--topic", "follows", "--file", rows)
+        assert child.lines(5) == [f"row {number}".encode() for number in range(5)]
+        assert child.wait() == 0
+
+
+@pytest.mark.row("CLI3")
+def test_the_log_ends_although_a_publisher_goes_on(
+    haclient: CommandLine, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    source = tmp_path / "endless"
+    source.write_text("".join(f"{number}\n" for number in range(200_000)))
+    busy = ("publish", "--server", broker.uri, "--topic", "busy", "--file", str(source))
+    with start_haclient(*busy, "--rate", "2000") as child:
+        begun = haclient("subscribe", "--topic", "busy", "--bookmark", "epoch", "-n", "100")
+        assert begun[0] == 0
+        seen = haclient("subscribe", "--topic", "busy", "--bookmark", "epoch", "-e")
+        more = haclient("subscribe", "--topic", "busy", "--bookmark", "epoch", "-e")
+        assert child.stop() == 130
+    assert (seen[0], more[0]) == (0, 0)
+    for _, lines, _ in (seen, more):
+        assert lines == [str(number) for number in range(len(lines))]
+    assert 100 <= len(seen[1]) <= len(more[1]) < 200_000
+
+
+@pytest.mark.row("CLI3")
+def test_a_store_goes_on_after_the_end_of_the_log(
+    haclient: CommandLine, rows: Path, tmp_path: Path
+) -> None:
+    words = ("subscribe", "--topic", "cron", "--store", tmp_path / "store", "-e")
+    haclient("publish", "--topic", "cron", "--file", rows)
+    assert len(haclient(*words)[1]) == 5
+    assert haclient(*words)[1] == []
+    haclient("publish", "--topic", "cron", "--file", rows)
+    assert len(haclient(*words)[1]) == 5
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--since", "1x"), "--since '1x' is no time: wanted a time such as 2026-11-20"),
+        (("--since", "2026-13-01"), "2026-13-01"),
+        (("--bookmark", "1x"), "wanted epoch, now, recent"),
+        (("--since", "1h", "--bookmark", "epoch"), "--bookmark and --since"),
+        (("--last", "1", "--store", "never-made"), "--last and --store"),
+        (("--last", "0"), "--last"),
+        (("-e",), "--exit needs a replay"),
+        (("--format", "{x}"), "no token"),
+        (("--format", "{data}", "--json"), "--format and --json"),
+    ],
+)
+def test_starts_and_ends_that_cannot_be_are_mistakes_of_one_line(
+    haclient: CommandLine, words: tuple[str, ...], told: str
+) -> None:
+    code, lines, err = haclient("subscribe", "--topic", "t", *words)
+    assert (code, lines, err.count("\n")) == (2, [], 1)
+    assert told in err
+    assert not Path("never-made").exists()

@@ -1,0 +1,121 @@
+"""`haclient sow-and-subscribe`: the records of a topic, then its messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import click
+import trio
+
+from haclient.cli.connection import Connection, open_client
+from haclient.cli.message_format import Form, format_option, message_form
+from haclient.cli.options import (
+    batch_size_option,
+    client_name_option,
+    count_option,
+    filter_option,
+    json_option,
+    server_option,
+    timeout_option,
+    topic_option,
+    with_request,
+)
+from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
+from haclient.cli.termination import ExitCode, run_until_signal
+from haclient.errors import TimedOut
+from haclient.streams import MessageStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    servers: tuple[str, ...]
+    client_name: str | None
+    topic: str
+    filter: str
+    batch_size: int
+    count: int | None
+    timeout: float | None
+    format: str | None
+    as_json: bool
+
+
+@dataclass(slots=True)
+class _Run:
+    request: _Request
+    form: Form
+    output: OutputWriter = field(default_factory=lambda: OutputWriter(STDOUT))
+    printed: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.request.count is not None and self.printed >= self.request.count
+
+
+async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
+    limit_s, batches = run.request.timeout or float("inf"), messages.batches()
+    while True:
+        batch = None
+        with trio.move_on_after(limit_s):  # without the writing: a full pipe is not an idle server
+            batch = await anext(batches, None)
+        if batch is None:
+            break
+        for message in batch:
+            await run.output.write(run.form(message))
+            run.printed += 1
+            if run.is_complete:
+                return
+        await trio.lowlevel.checkpoint()
+    if messages.end_reason is not None:
+        raise messages.end_reason
+    if not messages.caught_up:
+        raise TimedOut(f"the query on {run.request.topic} is not complete after {limit_s:g} s")
+
+
+async def _work(run: _Run) -> int:
+    request = run.request
+    connection = Connection(
+        servers=request.servers, name=request.client_name, timeout_s=request.timeout
+    )
+    try:
+        async with (
+            open_client(connection) as client,
+            client.sow_and_stream(
+                request.topic, filter=request.filter, batch_size=request.batch_size
+            ) as messages,
+        ):
+            await _print_until_idle(run, messages)
+    except OutputClosed:  # `| head` has seen enough
+        return ExitCode.OK
+    if request.count is None or run.is_complete:
+        return ExitCode.OK
+    raise TimedOut(
+        f"{run.printed} of {request.count} messages came, then none for {request.timeout:g} s"
+    )
+
+
+@click.command("sow-and-subscribe")
+@server_option
+@topic_option
+@filter_option
+@batch_size_option
+@count_option
+@client_name_option
+@timeout_option(
+    help="End when no message came for so long (default: never); also the limit for connecting to "
+    "a server (default: 10)."
+)
+@format_option
+@json_option
+@with_request(_Request)
+def sow_and_subscribe(request: _Request) -> int:
+    """Print the records of a SOW topic, then its messages as they come, one per line.
+
+    Example: haclient sow-and-subscribe --topic prices --filter '/px > 10'
+    """
+    run = _Run(request, message_form(request.format, as_json=request.as_json))
+    return run_until_signal(
+        partial(_work, run),
+        lambda: f"interrupted after {run.printed} messages",
+        is_service=request.count is None,
+    )

@@ -1,0 +1,50 @@
+"""`haclient sow-and-subscribe`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from haclient_fake_server.testing.processes import BrokerProcess
+from support.command_line import CommandLine
+from support.process import start_haclient
+
+
+@pytest.mark.row("CLI1", "CLI9")
+def test_records_come_first_and_then_what_is_published(
+    haclient: CommandLine, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    record = tmp_path / "record"
+    record.write_text('{"id":1,"of":"both"}\n')
+    follow = ("--topic", "people", "--filter", '/of = "both"')
+    haclient("publish", "--topic", "people", "--file", record)
+    with start_haclient("sow-and-subscribe", "--server", broker.uri, *follow) as child:
+        assert child.line() == '{"id":1,"of":"both"}'
+        record.write_text('{"id":1,"of":"both","n":2}\n{"id":2,"of":"none"}\n')
+        haclient("publish", "--topic", "people", "--file", record)
+        assert child.line() == '{"id":1,"of":"both","n":2}'
+        assert child.stop() == 0
+    code, lines, _ = haclient("sow-and-subscribe", *follow, "-n", "1", "--json")
+    assert (code, [json.loads(line)["data"] for line in lines]) == (
+        0,
+        ['{"id":1,"of":"both","n":2}'],
+    )
+    haclient("sow-delete", *follow)
+
+
+@pytest.mark.row("CLI9")
+def test_silence_ends_it_and_too_few_messages_are_exit_code_3(haclient: CommandLine) -> None:
+    nothing = ("sow-and-subscribe", "--topic", "people", "--filter", "/id = -1", "--timeout", "1")
+    assert haclient(*nothing) == (0, [], "")
+    code, lines, err = haclient(*nothing, "-n", "1", "--format", "{key}")
+    assert (code, lines) == (3, [])
+    assert err == "haclient: error: 0 of 1 messages came, then none for 1 s\n"
+
+
+@pytest.mark.row("CLI9")
+def test_mistakes_are_one_line(haclient: CommandLine) -> None:
+    assert haclient("sow-and-subscribe", "--topic", "people", "--format", "{x}")[0] == 2
+    code, _, err = haclient("sow-and-subscribe", "--topic", "people", "--filter", "/age >")
+    assert (code, err.count("\n")) == (1, 1)
