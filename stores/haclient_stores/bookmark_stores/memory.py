@@ -27,7 +27,7 @@ class MemoryBookmarkStore(TrackedBookmarkStore):
 
     @override
     def open_for(self, client_name: str) -> None:
-        self._thread.check()
+        self._thread.check_opening()
         check_client_name("memory", self._client_name, client_name)
         self._client_name = client_name
 

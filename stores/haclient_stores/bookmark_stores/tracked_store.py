@@ -339,7 +339,7 @@ class BookmarkFileStore(TrackedBookmarkStore):
 
     @override
     def open_for(self, client_name: str) -> None:
-        self._thread.check()
+        self._thread.check_opening()
         if self._owner.check_client(client_name):
             self._write_owner(client_name)
             self._owner.client_name = client_name

@@ -60,6 +60,15 @@ class ThreadBinding:
             )
         self.ident = get_ident()
 
+    def check_opening(self) -> None:
+        """Check like `check`, without binding: who makes a client need not be who runs it.
+
+        Raises:
+            UsageError: Another thread has used the store before.
+        """
+        if self._bound:
+            self.check()
+
     def release(self) -> None:
         """Let the next thread that uses the store have it: the store was closed."""
         self._bound.clear()

@@ -189,7 +189,7 @@ class NullPublishStore(PublishStore):
     @override
     def open_for(self, client_name: str) -> None:
         """Note the name; nothing is kept that could belong to a client."""
-        self._thread.check()
+        self._thread.check_opening()
         check_text("client_name", client_name)
         self._client_name = client_name
 
@@ -217,7 +217,7 @@ class NullPublishStore(PublishStore):
 
     @override
     def number_above(self, sequence: int) -> None:
-        self._thread.check()
+        self._thread.check_opening()
         self._last_sequence = self._last_sequence or sequence
 
     @override

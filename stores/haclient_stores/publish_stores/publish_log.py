@@ -142,7 +142,7 @@ class PublishLog(SegmentLog, FrameLog):
 
     @override
     def open_for(self, client_name: str) -> None:
-        self._thread.check()
+        self._thread.check_opening()
         if self._directory is not None:
             self._directory.bind(client_name)
             return

@@ -306,7 +306,7 @@ class SegmentLog:
 
     def number_above(self, sequence: int) -> None:
         """Number above `sequence` if the history does not say how far this publisher came."""
-        self._thread.check()
+        self._thread.check_opening()
         if self._window.begin_above(sequence):
             self._storage.save_numbers(self._window, skipped=True)
             self.renumbered()

@@ -1,0 +1,737 @@
+"""The client for programs without an event loop: scripts, notebooks, Flask, Django.
+
+`HAClient` and `Client` have the methods of `haclient.HAClient` and `haclient.Client`, under the
+same names and with the same arguments, as ordinary calls that block the calling thread only::
+
+    with HAClient("orders-7", servers=[uri]) as client:
+        client.publish("orders", b"{}")
+        with client.stream("orders") as messages:
+            for message in messages:
+                ...
+
+The client itself lives in a thread of its own, which runs trio. Any number of threads may call it
+at the same time; what one thread publishes keeps its order. A call that waits is ended by a
+`KeyboardInterrupt`, and by `close` in another thread.
+
+Handlers and listeners are plain functions. Each runs in a worker thread, one message at a time, in
+the order of its subscription, and may call the client. What a handler raises ends the client, as in
+trio: calls that wait and all later ones raise it, and so does leaving the block.
+
+In a thread that runs trio or asyncio the calls are refused, since they would stop the event loop:
+use `haclient.HAClient` or `haclient.aio.HAClient` there. Notebooks are the exception: a cell may
+block.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial, wraps
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from threading import get_ident
+from types import TracebackType
+from typing import (
+    Concatenate,
+    Final,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
+
+import trio
+from typing_extensions import Unpack, override
+
+import haclient.client
+import haclient.ha
+import haclient.streams
+from haclient.auth import Authenticator
+from haclient.errors import UsageError
+from haclient.facade import CallbackArguments, described, translated, wrapped_options
+from haclient.protocol.messages import Message
+from haclient.streams import QueueStream
+from haclient.transport.settings import ClientOptions, HAOptions
+from haclient.trio_thread import Call, TrioThread, warn_unclosed
+from haclient_stores.interfaces import BookmarkStore, PublishStore
+
+__all__ = ["Batches", "Client", "HAClient", "MessageStream"]
+
+_Inner = TypeVar("_Inner")
+_Inner_co = TypeVar("_Inner_co", covariant=True)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_H = TypeVar("_H", bound="HAClient")
+
+WORDS: Final = {
+    "async with": "with",
+    "async for": "for",
+    "An async iterator": "An iterator",
+    "A coroutine function or plain function": "A plain function",
+    "A plain function or a coroutine function": "A plain function",
+    "another task": "another thread",
+}
+"""What the words of the trio client's docstrings are here."""
+
+# A handler occupies a thread of its own; there is one at a time for each subscription, or as many
+# as `workers` says. With fewer, handlers that wait for each other could wait for ever.
+_HANDLER_THREADS: Final = trio.CapacityLimiter(float("inf"))
+
+
+class Bridge(Generic[_Inner_co]):
+    """Calls an object of the trio client in the thread that it lives in.
+
+    Args:
+        inner: The client, or a stream.
+        thread: The client's thread.
+    """
+
+    def __init__(self, inner: _Inner_co, thread: TrioThread) -> None:
+        self._inner = inner
+        self.thread = thread
+
+    @property
+    def inner(self) -> _Inner_co:
+        """The client, or a stream."""
+        return self._inner
+
+    def wait(self, function: Callable[[], Awaitable[_T]], what: str) -> _T:
+        """Run a coroutine function in the client's thread; return or raise what it does."""
+        refuse_event_loop(what, self.thread)
+        done = threading.Lock()
+        done.acquire()
+        call: Call[_T] = Call(done.release, what)
+        self.thread.submit(call, function)
+        try:
+            done.acquire()
+        except BaseException:  # a KeyboardInterrupt, or what another signal handler raises
+            call.cancel()
+            done.acquire()
+            raise
+        return call.outcome()
+
+    def now(self, function: Callable[[], _T], what: str) -> _T:
+        """Run a plain function in the client's thread; return or raise what it does."""
+        refuse_event_loop(what, self.thread)
+        done = threading.Lock()
+        done.acquire()
+        call: Call[_T] = Call(done.release, what)
+        self.thread.submit_now(call, function)
+        done.acquire()
+        return call.outcome()
+
+    def read(self, read: Callable[[_Inner_co], _T], what: str) -> _T:
+        """Read a property: in the client's thread, or here if that does not run."""
+        if self.thread.is_running:
+            with suppress(UsageError):  # it ends at this moment
+                return self.now(partial(read, self._inner), what)
+        return read(self._inner)
+
+    def wrap(self, function: object) -> object:
+        """A callback of the application as one that the trio client can await."""
+        return in_worker_thread(function, self.thread)
+
+
+class Bridged(Protocol):
+    """What has methods of the trio client."""
+
+    @property
+    def __bridge__(self) -> Bridge[object]:
+        """Calls them."""
+        ...
+
+
+def refuse_event_loop(what: str, thread: TrioThread) -> None:
+    """Refuse to block a thread that runs an event loop.
+
+    Args:
+        what: The call.
+        thread: The client's.
+
+    Raises:
+        UsageError: This thread runs trio or asyncio.
+    """
+    if trio.lowlevel.in_trio_run():
+        if thread.is_current:
+            raise UsageError(
+                f"{what} was called by a callback that runs in the client's own thread, which it "
+                "would block: call it in a handler, or in a thread of your own"
+            )
+        raise UsageError(
+            f"{what} of haclient.blocking would block this thread, which runs trio: use "
+            "haclient.HAClient, or trio.to_thread.run_sync"
+        )
+    asyncio = sys.modules.get("asyncio")  # whoever runs it has imported it
+    if asyncio is not None and asyncio._get_running_loop() is not None and not _is_notebook():  # noqa: SLF001  # get_running_loop raises instead
+        raise UsageError(
+            f"{what} of haclient.blocking would block this thread, which runs asyncio: use "
+            "haclient.aio.HAClient, or asyncio.to_thread"
+        )
+
+
+def _is_notebook() -> bool:
+    """Whether this is a shell of IPython: its kernel runs cells inside a loop of asyncio."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and shell.get_ipython() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _InWorkerThread:
+    """A callback of the application, which may block, for the trio client to await.
+
+    Two of the same function are equal, so that a listener can be removed.
+    """
+
+    function: Callable[..., object]
+    thread: TrioThread
+
+    async def __call__(self, *arguments: object) -> object:
+        # Not abandoned when the client is left: after that no handler runs any more.
+        return await trio.to_thread.run_sync(self._call, arguments, limiter=_HANDLER_THREADS)
+
+    def _call(self, arguments: tuple[object, ...]) -> object:
+        ident = get_ident()
+        self.thread.callback_threads.add(ident)
+        try:
+            result = self.function(*arguments)
+        finally:
+            self.thread.callback_threads.discard(ident)
+        if isawaitable(result):
+            if iscoroutine(result):
+                result.close()  # else Python warns that it was never awaited
+            raise _no_coroutines(self.function)
+        return result
+
+
+def in_worker_thread(function: object, thread: TrioThread) -> object:
+    """A callback as one that the trio client can await; what is no function stays as it is.
+
+    Raises:
+        UsageError: It is a coroutine function.
+    """
+    if iscoroutinefunction(function):
+        raise _no_coroutines(function)
+    return _InWorkerThread(function, thread) if callable(function) else function
+
+
+def _no_coroutines(function: object) -> UsageError:
+    return UsageError(
+        f"a callback of haclient.blocking is a plain function, and {function!r} is a coroutine "
+        "function: use haclient.aio, or haclient.HAClient with trio"
+    )
+
+
+# -- how the methods are made ----------------------------------------------------------
+
+
+def _call(
+    method: Callable[Concatenate[Never, _P], Awaitable[_T]],
+) -> Callable[Concatenate[Bridged, _P], _T]:
+    """The blocking form of a method that waits."""
+    name, callbacks = method.__name__, CallbackArguments(method)
+
+    @wraps(method)
+    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        bridge = self.__bridge__
+        function: Callable[..., Awaitable[_T]] = getattr(bridge.inner, name)
+        if not callbacks.exist:
+            return bridge.wait(partial(function, *arguments, **options), name)
+        given = callbacks.wrapped(bridge.wrap, arguments, options)
+        return bridge.wait(partial(function, *given[0], **given[1]), name)
+
+    return described(call, method, WORDS)
+
+
+def _plain(
+    method: Callable[Concatenate[Never, _P], _T],
+) -> Callable[Concatenate[Bridged, _P], _T]:
+    """The blocking form of a method that does not wait."""
+    name, callbacks = method.__name__, CallbackArguments(method)
+
+    @wraps(method)
+    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        bridge = self.__bridge__
+        function: Callable[..., _T] = getattr(bridge.inner, name)
+        given = callbacks.wrapped(bridge.wrap, arguments, options)
+        return bridge.now(partial(function, *given[0], **given[1]), name)
+
+    return described(call, method, WORDS)
+
+
+def _stream(
+    method: Callable[Concatenate[Never, _P], haclient.streams.MessageStream],
+) -> Callable[Concatenate[Bridged, _P], MessageStream]:
+    """The blocking form of a method that returns a stream."""
+    make = _plain(method)
+
+    @wraps(method)
+    def stream(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
+        return MessageStream(make(self, *arguments, **options), self.__bridge__.thread)
+
+    return described(stream, method, WORDS)
+
+
+def _opened_stream(
+    method: Callable[Concatenate[Never, _P], Awaitable[haclient.streams.MessageStream]],
+) -> Callable[Concatenate[Bridged, _P], MessageStream]:
+    """The blocking form of a method that returns a stream when that is open."""
+    send = _call(method)
+
+    @wraps(method)
+    def stream(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
+        return MessageStream(send(self, *arguments, **options), self.__bridge__.thread)
+
+    return described(stream, method, WORDS)
+
+
+class _Property(Generic[_Inner, _T]):
+    """A property of the trio client, read in the client's thread while that runs.
+
+    Args:
+        read: Reads it.
+        kind: The class of the trio client that has the property, and its docstring.
+    """
+
+    def __init__(self, read: Callable[[_Inner], _T], kind: type[_Inner]) -> None:
+        self._read = read
+        self._kind = kind
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        self.__doc__ = translated(getattr(self._kind, name).__doc__, WORDS)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Bridged, owner: type) -> _T: ...
+    def __get__(self, instance: Bridged | None, owner: type) -> Self | _T:
+        if instance is None:
+            return self
+        bridge = cast("Bridge[_Inner]", instance.__bridge__)
+        return bridge.read(self._read, self._name)
+
+    def __set__(self, instance: Bridged, value: _T) -> None:
+        raise AttributeError(f"{self._name} cannot be set")
+
+
+def _reads(read: Callable[[haclient.client.Client], _T]) -> _Property[haclient.client.Client, _T]:
+    return _Property(read, haclient.client.Client)
+
+
+def _reads_ha(read: Callable[[haclient.ha.HAClient], _T]) -> _Property[haclient.ha.HAClient, _T]:
+    return _Property(read, haclient.ha.HAClient)
+
+
+def _reads_stream(
+    read: Callable[[haclient.streams.MessageStream], _T],
+) -> _Property[haclient.streams.MessageStream, _T]:
+    return _Property(read, haclient.streams.MessageStream)
+
+
+def _made(make: Callable[_P, _Inner], *arguments: _P.args, **options: _P.kwargs) -> Bridge[_Inner]:
+    """Make a trio client whose callbacks run in worker threads."""
+    thread = TrioThread(str(arguments[0] if arguments else options["name"]))
+    given = wrapped_options(options, partial(in_worker_thread, thread=thread))
+    untyped: Callable[..., _Inner] = make  # the options are what they were, except callbacks
+    return Bridge(untyped(*arguments, **given), thread)
+
+
+class _Factory(Generic[_P]):
+    """A class method that makes a client as one of the trio client does."""
+
+    def __init__(self, make: Callable[_P, haclient.ha.HAClient]) -> None:
+        self._make = make
+        self.__doc__ = translated(make.__doc__, WORDS)
+
+    def __get__(self, instance: object, owner: type[_H]) -> Callable[_P, _H]:
+        @wraps(self._make)
+        def make(*arguments: _P.args, **options: _P.kwargs) -> _H:
+            client = owner.__new__(owner)
+            client.__bridge__ = _made(self._make, *arguments, **options)
+            return client
+
+        return make
+
+
+# -- streams ---------------------------------------------------------------------------
+
+
+class MessageStream:
+    """The messages of one command, in order: `haclient.MessageStream` as a plain iterator.
+
+    Use it as a context manager; leaving the block unsubscribes. Several threads may iterate over
+    one stream: each message goes to one of them. `close` in another thread ends the iteration::
+
+        with client.stream("orders") as messages:
+            for message in messages:
+                ...
+    """
+
+    def __init__(self, stream: haclient.streams.MessageStream, thread: TrioThread) -> None:
+        self.__bridge__ = Bridge(stream, thread)
+        self._arrived: deque[Message] = deque()
+        self._taking = threading.Lock()
+        self._batches = stream.batches()
+        # A queue's messages are taken one by one: each acknowledges the one before with auto_ack,
+        # and is skipped where its lease has ended.
+        self._one_by_one = isinstance(stream, QueueStream)
+
+    def open(self) -> Self:
+        """Send the command and wait until the server has accepted it; `with` does this.
+
+        Returns:
+            This stream.
+
+        Raises:
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection.
+            TimedOut: The server did not answer in time.
+            UsageError: It was opened before.
+        """
+        self.__bridge__.wait(self.__bridge__.inner.open, "open")
+        return self
+
+    def close(self) -> None:
+        """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
+        self._arrived.clear()
+        if self.__bridge__.thread.is_running:
+            with suppress(UsageError):  # the client is closed at this moment, and the stream too
+                self.__bridge__.wait(self.__bridge__.inner.aclose, "close")
+
+    def __enter__(self) -> Self:
+        self.__bridge__.wait(self.__bridge__.inner.__aenter__, "open")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            try:
+                return self._arrived.popleft()
+            except IndexError:
+                self._take_next(one_by_one=self._one_by_one)
+
+    def batches(self) -> Batches:
+        """The same messages in lists, as they arrive: the fast path.
+
+        Returns:
+            An iterator of non-empty lists.
+        """
+        return Batches(self._next_list)
+
+    def _next_list(self) -> list[Message]:
+        while not (batch := self._pop_all()):
+            self._take_next(one_by_one=False)
+        return batch
+
+    def _pop_all(self) -> list[Message]:
+        with self._taking:
+            batch = list(self._arrived)
+            self._arrived.clear()
+        return batch
+
+    def _take_next(self, *, one_by_one: bool) -> None:
+        """Wait for messages.
+
+        Raises:
+            StopIteration: No message will follow.
+        """
+        with self._taking:
+            if self._arrived:  # another thread waited for them
+                return
+            if not self.__bridge__.wait(partial(self._take, one_by_one=one_by_one), "iterating"):
+                raise StopIteration
+
+    async def _take(self, *, one_by_one: bool) -> bool:
+        """Take messages, in the client's thread: a caller that is interrupted loses none."""
+        try:
+            if one_by_one:
+                self._arrived.append(await self.__bridge__.inner.__anext__())
+            else:
+                self._arrived.extend(await self._batches.__anext__())
+        except StopAsyncIteration:
+            return False
+        return True
+
+    wait_caught_up = _call(haclient.streams.MessageStream.wait_caught_up)
+    caught_up = _reads_stream(lambda stream: stream.caught_up)
+    gaps = _reads_stream(lambda stream: stream.gaps)
+    ended = _reads_stream(lambda stream: stream.ended)
+    end_reason = _reads_stream(lambda stream: stream.end_reason)
+
+    @property
+    def sub_id(self) -> str:
+        """The id of the subscription; empty before the stream was opened."""
+        return self.__bridge__.inner.sub_id
+
+
+class Batches:
+    """An iterator of non-empty lists of messages."""
+
+    def __init__(self, take: Callable[[], list[Message]]) -> None:
+        self._take = take
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[Message]:
+        return self._take()
+
+
+# -- clients ---------------------------------------------------------------------------
+
+
+class Client:
+    """An AMPS client for one server at a time: `haclient.Client` for programs without trio.
+
+    Args:
+        name: Identifies this client and its publishes. It must be unique, and the same in every
+            run.
+        publish_store: Keeps publishes until they are persisted. The client owns it and closes it.
+        bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
+        authenticator: Provides the credentials for each logon; by default it sends the URI's
+            password. It runs in the client's thread.
+        **options: See `ClientOptions`.
+
+    Raises:
+        UsageError: The name or a limit can never work.
+        StoreLocked: A store belongs to another client, or is in use by another process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        authenticator: Authenticator | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self.__bridge__ = _made(
+            haclient.client.Client,
+            name,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            authenticator=authenticator,
+            **options,
+        )
+
+    # -- life ---------------------------------------------------------------
+
+    __bridge__: Bridge[haclient.client.Client]
+
+    def open(self) -> Self:
+        """Begin to use the client, as the start of its `with` block does; then call `close`.
+
+        Returns:
+            This client. An `HAClient` is connected and logged on.
+
+        Raises:
+            UsageError: It was opened before, or this thread runs an event loop.
+            HAClientError: An `HAClient` cannot connect.
+        """
+        refuse_event_loop("open", self.__bridge__.thread)
+        entered = threading.Lock()
+        entered.acquire()
+        self.__bridge__.thread.start(self.__bridge__.inner, entered.release)
+        try:
+            entered.acquire()
+        except BaseException:  # a KeyboardInterrupt
+            self.__bridge__.thread.cancel()
+            self.__bridge__.thread.join()
+            raise
+        if self.__bridge__.thread.has_ended or self.__bridge__.thread.error is not None:
+            self.__bridge__.thread.join()
+            self._raise_error()
+        return self
+
+    def close(self) -> None:
+        """End it, as the end of its `with` block does: drain, disconnect, close the stores.
+
+        Calls that wait in other threads are ended: they raise `DisconnectedError`. A second call
+        does nothing.
+
+        Raises:
+            UsageError: A handler of this client called it, which it would wait for.
+            BaseException: What a handler has raised, or by what else the client has ended.
+        """
+        self._leave(drains=True)
+        self._raise_error()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave(drains=error is None)
+        if error is None or error is not self.__bridge__.thread.error:
+            self._raise_error()
+
+    def _leave(self, *, drains: bool) -> None:
+        if not self.__bridge__.thread.is_running:
+            return  # also in a process that was forked: the client belongs to the other one
+        refuse_event_loop("close", self.__bridge__.thread)
+        if get_ident() in self.__bridge__.thread.callback_threads:
+            raise UsageError(
+                "close was called by a handler of the client, and would wait for that handler: "
+                "call it in the thread that has opened the client"
+            )
+        self.__bridge__.thread.stop(drains=drains)
+        try:
+            self.__bridge__.thread.join()
+        except BaseException:  # a KeyboardInterrupt: leave at once
+            self.__bridge__.thread.cancel()
+            self.__bridge__.thread.join()
+            raise
+
+    def _raise_error(self) -> None:
+        """Raise by what the client has ended, once."""
+        thread = self.__bridge__.thread
+        if thread.error is not None and not thread.is_reported:
+            thread.is_reported = True
+            raise thread.error
+
+    def __del__(self) -> None:
+        bridge: Bridge[object] | None = getattr(self, "__bridge__", None)
+        if bridge is not None and bridge.thread.is_running:  # making it may have failed
+            warn_unclosed(bridge.thread)
+            bridge.thread.stop()
+
+    @override
+    def __repr__(self) -> str:
+        thread = self.__bridge__.thread
+        state = "open" if thread.is_running else "not open"
+        return f"<{type(self).__module__}.{type(self).__qualname__} {thread.name!r}, {state}>"
+
+    connect = _call(haclient.client.Client.connect)
+    logon = _call(haclient.client.Client.logon)
+    disconnect = _call(haclient.client.Client.disconnect)
+    set_heartbeat = _call(haclient.client.Client.set_heartbeat)
+    add_state_listener = _plain(haclient.client.Client.add_state_listener)
+    remove_state_listener = _plain(haclient.client.Client.remove_state_listener)
+    add_command_listener = _plain(haclient.client.Client.add_command_listener)
+    remove_command_listener = _plain(haclient.client.Client.remove_command_listener)
+    name = _reads(lambda client: client.name)
+    name_hash = _reads(lambda client: client.name_hash)
+    state = _reads(lambda client: client.state)
+    server_version = _reads(lambda client: client.server_version)
+    server_version_number = _reads(lambda client: client.server_version_number)
+    uri = _reads(lambda client: client.uri)
+    connection_info = _reads(lambda client: client.connection_info)
+    metrics = _reads(lambda client: client.metrics)
+    health = _plain(haclient.client.Client.health)
+    seen_sequence = _reads(lambda client: client.seen_sequence)
+    persisted_sequence = _reads(lambda client: client.persisted_sequence)
+    publish_store = _reads(lambda client: client.publish_store)
+    bookmark_store = _reads(lambda client: client.bookmark_store)
+    unpersisted_count = _reads(lambda client: client.unpersisted_count)
+    oldest_unpersisted_age = _reads(lambda client: client.oldest_unpersisted_age)
+
+    # -- publishing ---------------------------------------------------------
+
+    publish = _call(haclient.client.Client.publish)
+    publish_batch = _call(haclient.client.Client.publish_batch)
+    publish_many = _call(haclient.client.Client.publish_many)
+    publish_json = _call(haclient.client.Client.publish_json)
+    publish_persisted = _call(haclient.client.Client.publish_persisted)
+    publish_nowait = _plain(haclient.client.Client.publish_nowait)
+    delta_publish = _call(haclient.client.Client.delta_publish)
+    publish_flush = _call(haclient.client.Client.publish_flush)
+    wait_persisted = _call(haclient.client.Client.wait_persisted)
+    wait_empty = _call(haclient.client.Client.wait_empty)
+    flush = _call(haclient.client.Client.flush)
+    sow_delete = _call(haclient.client.Client.sow_delete)
+
+    # -- subscribing --------------------------------------------------------
+
+    subscribe = _call(haclient.client.Client.subscribe)
+    stream = _stream(haclient.client.Client.stream)
+    bookmark_subscribe = _call(haclient.client.Client.bookmark_subscribe)
+    bookmark_stream = _stream(haclient.client.Client.bookmark_stream)
+    sow = _stream(haclient.client.Client.sow)
+    sow_and_stream = _stream(haclient.client.Client.sow_and_stream)
+    sow_and_subscribe = _call(haclient.client.Client.sow_and_subscribe)
+    pause = _call(haclient.client.Client.pause)
+    resume = _call(haclient.client.Client.resume)
+    replace = _call(haclient.client.Client.replace)
+    unsubscribe = _call(haclient.client.Client.unsubscribe)
+    execute = _opened_stream(haclient.client.Client.execute)
+    execute_async = _call(haclient.client.Client.execute_async)
+
+    # -- queues -------------------------------------------------------------
+
+    queue_subscribe = _call(haclient.client.Client.queue_subscribe)
+    queue_stream = _stream(haclient.client.Client.queue_stream)
+    ack = _call(haclient.client.Client.ack)
+    ack_matching = _call(haclient.client.Client.ack_matching)
+    flush_acks = _call(haclient.client.Client.flush_acks)
+    dropped_acks = _reads(lambda client: client.dropped_acks)
+
+
+class HAClient(Client):
+    """An AMPS client that stays connected to one of several servers, for programs without trio.
+
+    See `haclient.HAClient`. Entering the block, or `open`, connects and logs on; leaving it, or
+    `close`, drains and stops.
+
+    Args:
+        name: Identifies this client and its publishes; the same in every run, unlike all others.
+        publish_store: Keeps publishes until they are persisted. Owned and closed.
+        bookmark_store: Remembers what subscriptions have finished with. Owned and closed.
+        **options: See `HAOptions`; `servers` or `server_chooser` is needed.
+
+    Raises:
+        UsageError: Neither or both of `servers` and `server_chooser` are given, or a value is
+            invalid.
+        StoreLocked: A store belongs to another client.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        **options: Unpack[HAOptions],
+    ) -> None:
+        self.__bridge__ = _made(
+            haclient.ha.HAClient,
+            name,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            **options,
+        )
+
+    memory_backed = _Factory(haclient.ha.HAClient.memory_backed)
+    file_backed = _Factory(haclient.ha.HAClient.file_backed)
+    create_memory_backed = _Factory(haclient.ha.HAClient.create_memory_backed)
+    create_file_backed = _Factory(haclient.ha.HAClient.create_file_backed)
+
+    connect = _call(haclient.ha.HAClient.connect)
+    logon = _call(haclient.ha.HAClient.logon)
+    disconnect = _call(haclient.ha.HAClient.disconnect)
+    set_heartbeat = _call(haclient.ha.HAClient.set_heartbeat)
+    set_reconnect_delay = _plain(haclient.ha.HAClient.set_reconnect_delay)
+    move_to = _call(haclient.ha.HAClient.move_to)
+    disconnected = _reads_ha(lambda client: client.disconnected)

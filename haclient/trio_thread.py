@@ -1,0 +1,373 @@
+"""A thread that runs trio, with one client in it, for callers who do not run trio.
+
+`haclient.blocking` and `haclient.aio` are thin: each of their methods runs the method of the same
+name of the trio client in the client's own thread. This module is that thread.
+
+**Life.** `start` begins the thread, which enters the client's block; `stop` has it leave the block,
+as the end of an `async with` would, and the thread then ends. The thread itself holds the block:
+the task that has entered a cancel scope must also leave it. An error that leaves the block (a
+handler raised, a store is full) ends the thread. It is raised to every call that waits and to every
+later one.
+
+**Calls.** A call is a task of its own, beside the client's block and not in it, so that its error
+ends no other call. It ends with the client at the latest: a caller never waits for a thread that
+has ended. A call that is cancelled is waited for, as trio does it: what it had begun is undone or
+complete when its caller goes on.
+
+**The end of the process.** The thread is no daemon: the interpreter would stop it anywhere, also
+between a message and its acknowledgement. Python waits for such threads before it exits, and an
+application that forgets to close a client would never end; so clients that are open when the main
+thread has ended are closed, with a `ResourceWarning`. In a child after `os.fork` the thread does
+not exist, and calls are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from haclient.errors import DisconnectedError, UsageError
+
+T = TypeVar("T")
+Notify = Callable[[], object]
+"""Wakes a caller; it is called once, in the client's thread, and must not raise."""
+
+_logger = logging.getLogger(__name__)
+
+
+class _LeftByError(Exception):
+    """Leaves the client's block as the error of its caller would: without waiting for acks."""
+
+
+class Call(Generic[T]):
+    """One call in the client's thread, and its outcome after `notify` was called.
+
+    Args:
+        notify: Wakes the caller.
+        what: The name of the method, for errors.
+    """
+
+    __slots__ = ("_error", "_notify", "_result", "_scope", "_token", "what")
+
+    def __init__(self, notify: Notify, what: str) -> None:
+        self._notify = notify
+        self._scope = trio.CancelScope()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self.what = what
+
+    def submit(self, token: trio.lowlevel.TrioToken, run: Callable[[Call[T]], object]) -> None:
+        """Have `run` called with this call in the client's thread.
+
+        Raises:
+            trio.RunFinishedError: The thread has ended.
+        """
+        self._token = token
+        token.run_sync_soon(run, self)
+
+    async def run(
+        self, function: Callable[[], Awaitable[T]], ended: Callable[[str], BaseException]
+    ) -> None:
+        """Carry out a coroutine function, as a task in the client's thread.
+
+        Args:
+            function: The coroutine function.
+            ended: Gives the error of a call that the end of the client has cut short.
+        """
+        try:
+            with self._scope:
+                self._result.append(await function())
+        except trio.Cancelled:  # the client was left, or has ended by an error
+            self._error = ended(self.what)
+            raise
+        except BaseException as error:  # the caller gets it, whatever it is
+            self._error = error
+        finally:
+            self._notify()
+
+    def run_now(self, function: Callable[[], T]) -> None:
+        """Carry out a plain function in the client's thread."""
+        try:
+            self._result.append(function())
+        except BaseException as error:  # the caller gets it, whatever it is
+            self._error = error
+        finally:
+            self._notify()
+
+    def fail(self, error: BaseException) -> None:
+        """End it without carrying it out."""
+        self._error = error
+        self._notify()
+
+    def cancel(self) -> None:
+        """Cancel it, from any thread; `notify` is called when it has ended."""
+        if self._token is not None:
+            with suppress(trio.RunFinishedError):  # it has ended, like everything there
+                self._token.run_sync_soon(self._scope.cancel)
+
+    def outcome(self) -> T:
+        """What it has returned, after `notify`; raises what it has raised."""
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # the traceback refers to this frame: leave no cycle
+        if not self._result:
+            raise DisconnectedError(f"{self.what} was cancelled")
+        return self._result.pop()
+
+
+class TrioThread:
+    """The thread of one client.
+
+    Args:
+        name: The client's name, for the thread's and for errors.
+
+    Attributes:
+        name: The client's name.
+        error: By what the client has ended; `None` while it is open and after an ordinary end.
+        is_reported: Whether a caller that closed the client has got that error.
+        callback_threads: Idents of the threads that run a callback of this client now.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._calls: trio.Nursery | None = None
+        self._scope = trio.CancelScope()
+        self._stop = trio.Event()
+        self._drains = True
+        self._entered = False
+        self._ended = False
+        self._waiting_for_end: list[Notify] = []
+        self.error: BaseException | None = None
+        self.is_reported = False
+        self.callback_threads: set[int] = set()
+
+    # -- life -----------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, in this process, and has not ended."""
+        return self._thread is not None and not self._ended and self._pid == os.getpid()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is this one."""
+        return self._thread is threading.current_thread()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended."""
+        return self._ended
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy of another process, whose threads do not exist here."""
+        return self._pid != os.getpid()
+
+    def start(self, client: AbstractAsyncContextManager[object], notify: Notify) -> None:
+        """Enter the client's block in a new thread.
+
+        Args:
+            client: The trio client.
+            notify: Called when the block is entered, or when that has failed: see `has_ended` and
+                `error`.
+
+        Raises:
+            UsageError: It was started before, or this process is a fork.
+        """
+        self._check_process()
+        with self._lock:
+            if self._thread is not None:
+                raise UsageError(
+                    f"the client {self.name!r} was opened before, and a client runs once: make a "
+                    "new one"
+                )
+            self._thread = threading.Thread(
+                target=self._main, args=(client, notify), name=f"haclient {self.name}"
+            )
+        _exit_watch.add(self)
+        self._thread.start()
+
+    def _main(self, client: AbstractAsyncContextManager[object], notify: Notify) -> None:
+        try:
+            trio.run(self._run, client, notify)
+        except BaseException as error:  # a thread has nobody above: callers get it
+            self.error = self.error or error
+        finally:
+            with self._lock:
+                self._ended = True
+                waiting, self._waiting_for_end = self._waiting_for_end, []
+            if not self._entered:
+                waiting.append(notify)  # `error` says why
+            elif self.error is not None:
+                _logger.error("client %s has ended by an error: %r", self.name, self.error)
+            for each in waiting:
+                each()
+
+    async def _run(self, client: AbstractAsyncContextManager[object], notify: Notify) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as calls:
+            self._calls = calls
+            try:
+                with self._scope:
+                    async with client:
+                        self._entered = True
+                        notify()
+                        await self._stop.wait()
+                        if not self._drains:
+                            raise _LeftByError  # noqa: TRY301  # seen by the client's block
+            except _LeftByError:
+                pass
+            except BaseException as error:  # every caller gets it
+                self.error = error
+            finally:
+                self._calls = None
+                calls.cancel_scope.cancel()
+
+    def stop(self, *, drains: bool = True) -> None:
+        """Have the client's block left, from any thread; a second call does nothing.
+
+        Args:
+            drains: Whether to wait for what was published, as at the end of a block; not if an
+                error leaves it.
+        """
+        self._soon(partial(self._stop_now, drains=drains))
+
+    def _stop_now(self, *, drains: bool) -> None:
+        if not self._stop.is_set():
+            self._drains = drains
+            self._stop.set()
+
+    def cancel(self) -> None:
+        """Leave the client's block at once, whatever it waits for; from any thread."""
+        self._soon(self._scope.cancel)
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        if self._token is None or self.is_forked:
+            return
+        with suppress(trio.RunFinishedError):  # it has ended already
+            self._token.run_sync_soon(function)
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        if self._thread is not None and not self.is_forked:
+            self._thread.join()
+
+    def notify_ended(self, notify: Notify) -> None:
+        """Call `notify` when the thread has ended; at once if it has."""
+        with self._lock:
+            if not self._ended:
+                self._waiting_for_end.append(notify)
+                return
+        notify()
+
+    # -- calls ----------------------------------------------------------------
+
+    def submit(self, call: Call[T], function: Callable[[], Awaitable[T]]) -> None:
+        """Carry out a coroutine function as a task; from any thread.
+
+        Raises:
+            UsageError: The client was not opened, was closed, or belongs to another process.
+            BaseException: The error by which the client has ended.
+        """
+
+        def start(call: Call[T]) -> None:
+            if self._calls is None:
+                call.fail(self._why_ended(call.what))
+            else:
+                self._calls.start_soon(call.run, function, self._why_cut_short)
+
+        self._submit(call, start)
+
+    def submit_now(self, call: Call[T], function: Callable[[], T]) -> None:
+        """Carry out a plain function, between two tasks; it raises what `submit` does."""
+        self._submit(call, lambda call: call.run_now(function))
+
+    def _submit(self, call: Call[T], run: Callable[[Call[T]], object]) -> None:
+        self._check_process()
+        if self._token is None:
+            raise UsageError(
+                f"{call.what} of a client that is not open: use `with`, or call open() first"
+            )
+        try:
+            call.submit(self._token, run)
+        except trio.RunFinishedError:
+            raise self._why_ended(call.what) from None
+
+    def _why_ended(self, what: str) -> BaseException:
+        return self.error or UsageError(f"{what} of a client that was closed: make a new one")
+
+    def _why_cut_short(self, what: str) -> BaseException:
+        return self.error or DisconnectedError(
+            f"{what}: the client {self.name!r} was closed while it waited"
+        )
+
+    def _check_process(self) -> None:
+        if self.is_forked:
+            raise UsageError(
+                f"the client {self.name!r} was made before this process was forked, and its "
+                "thread is in the other one: make a client in each process, after the fork"
+            )
+
+
+class _ExitWatch:
+    """Closes the clients that are open when the main thread has ended.
+
+    A thread of its own waits for that: Python offers no public hook before the moment at which it
+    waits for threads.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked: nothing is open here, no thread watches."""
+        self._lock = threading.Lock()
+        self._threads: weakref.WeakSet[TrioThread] = weakref.WeakSet()
+        self._watches = False
+
+    def add(self, thread: TrioThread) -> None:
+        """Watch a thread that starts now."""
+        with self._lock:
+            self._threads.add(thread)
+            if not self._watches:
+                self._watches = True
+                # A daemon: it only waits, and ends by itself before Python waits for the others.
+                threading.Thread(target=self._watch, name="haclient exit", daemon=True).start()
+
+    def _watch(self) -> None:
+        threading.main_thread().join()
+        with self._lock:
+            threads = [thread for thread in self._threads if thread.is_running]
+        for thread in threads:
+            warn_unclosed(thread)
+            thread.stop()
+
+
+def warn_unclosed(thread: TrioThread) -> None:
+    """Warn of a client that nobody has closed."""
+    warnings.warn(
+        f"the client {thread.name!r} was never closed: use it in a with block, or close it",
+        ResourceWarning,
+        stacklevel=2,
+        source=thread,
+    )
+
+
+_exit_watch: Final = _ExitWatch()  # a process has one main thread
+os.register_at_fork(after_in_child=_exit_watch.reset)

@@ -1,0 +1,436 @@
+"""The blocking client: many threads, handlers, interrupts, and every end."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # a thread that runs it is refused
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import trio
+
+from haclient import EPOCH, ConnectionState, Message
+from haclient.blocking import Client, HAClient
+from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
+from haclient.transport.settings import HAOptions
+from haclient_fake_server.config import BrokerConfig, QueueTopic
+from haclient_fake_server.testing.processes import BrokerProcess
+from support.broker_thread import BrokerThread, broker_thread
+
+pytestmark = [pytest.mark.row("CC35")]
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def broker() -> Generator[BrokerThread]:
+    with broker_thread(BrokerConfig(queues=(QueueTopic(name="jobs"),))) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: BrokerThread) -> Generator[HAClient]:
+    with HAClient.memory_backed("orders-7", servers=[broker.uri]) as opened:
+        yield opened
+
+
+def bodies(client: HAClient | Client, topic: str, count: int) -> list[str]:
+    """What is in the log of a topic, in order."""
+    with client.bookmark_stream(topic, sub_id=f"all of {topic}", bookmark=EPOCH) as messages:
+        return [message.text for message in islice(messages, count)]
+
+
+# -- calls -----------------------------------------------------------------------------
+
+
+def test_a_script_publishes_and_reads(broker: BrokerThread) -> None:
+    with Client("orders-7") as client:
+        client.connect(broker.uri)
+        client.logon()
+        assert client.state is ConnectionState.LOGGED_ON
+        with client.stream("orders") as messages:
+            client.publish("orders", b"1")
+            client.publish("orders", "2")
+            assert next(messages).data == b"1"
+            assert next(messages.batches())[0].data == b"2"
+            assert messages.sub_id
+        assert list(messages) == []
+        assert messages.ended
+        client.flush()
+    assert str(client.state) == "shutdown"
+    assert repr(client) == "<haclient.blocking.Client 'orders-7', not open>"
+
+
+def test_threads_share_a_client_and_each_keeps_its_order(client: HAClient) -> None:
+    def publish(thread: int) -> None:
+        for number in range(100):
+            client.publish("orders", f"{thread} {number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(publish, range(8)))
+    client.publish_flush(timeout=LIMIT_S)
+    found = bodies(client, "orders", 800)
+    assert len(set(found)) == 800
+    for thread in range(8):
+        own = [text for text in found if text.startswith(f"{thread} ")]
+        assert own == [f"{thread} {number}" for number in range(100)]
+
+
+def test_threads_share_a_stream_and_each_message_goes_to_one(client: HAClient) -> None:
+    client.publish_many("orders", [b"%d" % number for number in range(1000)])
+    taken: list[str] = []
+    with client.bookmark_stream("orders", sub_id="s1", bookmark=EPOCH) as messages:
+
+        def work() -> None:
+            for message in messages:
+                message.discard()
+                taken.append(message.text)
+                if len(taken) == 1000:
+                    messages.close()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: work(), range(4)))
+    assert sorted(taken, key=int) == [str(number) for number in range(1000)]
+
+
+def test_a_client_survives_the_kill_of_its_server(
+    amps_broker_process: BrokerProcess,
+) -> None:
+    broker = amps_broker_process
+    with HAClient.memory_backed("orders-7", servers=[broker.uri], exit_timeout=LIMIT_S) as client:
+        client.set_reconnect_delay(0.05)
+        for number in range(50):
+            client.publish("orders", f"{number}")
+            if number == 20:
+                broker.kill()
+            if number == 40:
+                broker.start()
+        client.publish_flush(timeout=LIMIT_S)
+        assert client.unpersisted_count == 0
+
+
+def wait_for_nothing(client: Client) -> None:
+    """Wait until the client ends, and ask it why."""
+    with client.stream("nothing") as messages:
+        assert next(messages, None) is None
+    client.flush()
+
+
+def test_a_timeout_is_the_one_of_the_trio_client(client: HAClient) -> None:
+    with pytest.raises(TimedOut):
+        client.flush(timeout=0)
+    with pytest.raises(UsageError, match="timeout=-1"):
+        client.flush(timeout=-1)
+
+
+def test_a_server_that_refuses_raises_where_the_client_is_opened() -> None:
+    client = Client("orders-7")
+    with client, pytest.raises(ConnectionRefused):
+        client.connect("tcp://127.0.0.1:1/amps/json", timeout=LIMIT_S)
+    with pytest.raises(UsageError, match="a client runs once"):
+        client.open()
+
+
+def test_a_property_is_there_before_and_after_and_cannot_be_set(broker: BrokerThread) -> None:
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri])
+    assert client.name == "orders-7"
+    assert client.disconnected
+    with client:
+        assert not client.disconnected
+    assert client.unpersisted_count == 0
+    with pytest.raises(AttributeError, match="name cannot be set"):
+        client.name = "x"
+
+
+# -- handlers --------------------------------------------------------------------------
+
+
+def test_a_handler_runs_in_another_thread_in_order_and_may_call_the_client(
+    client: HAClient,
+) -> None:
+    seen: list[tuple[str, str]] = []
+    done = threading.Event()
+
+    def handle(message: Message) -> None:
+        client.publish("answers", message.data)
+        seen.append((message.text, threading.current_thread().name))
+        if len(seen) == 50:
+            done.set()
+
+    client.publish_many("orders", [b"%d" % number for number in range(50)])
+    client.bookmark_subscribe(
+        "orders", sub_id="s1", bookmark=EPOCH, handler=handle, auto_discard=True
+    )
+    assert done.wait(LIMIT_S)
+    assert [text for text, _ in seen] == [str(number) for number in range(50)]
+    assert not {name for _, name in seen} & {"MainThread", "haclient orders-7"}
+    client.publish_flush(timeout=LIMIT_S)
+    assert bodies(client, "answers", 50) == [text for text, _ in seen]
+
+
+def test_what_a_handler_raises_reaches_the_call_that_waits(broker: BrokerThread) -> None:
+    error = ValueError("no such order")
+
+    def fail(_: Message) -> None:
+        raise error
+
+    def wait() -> None:
+        with HAClient.memory_backed("orders-7", servers=[broker.uri]) as client:
+            client.subscribe("orders", handler=fail)
+            with client.stream("others") as messages:
+                client.publish("orders", b"1")
+                next(messages)
+
+    with pytest.raises(ValueError, match="no such order") as raised:
+        wait()
+    assert raised.value is error
+
+
+def test_what_a_handler_raises_leaves_the_block_if_no_call_waits(broker: BrokerThread) -> None:
+    failed = threading.Event()
+
+    def fail(_: Message) -> None:
+        failed.set()
+        raise ValueError("no such order")
+
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+    client.subscribe("orders", handler=fail)
+    client.publish("orders", b"1")
+    assert failed.wait(LIMIT_S)
+    with pytest.raises(ValueError, match="no such order"):
+        client.close()
+    client.close()  # it was told
+
+
+def test_a_callback_is_a_plain_function(client: HAClient) -> None:
+    async def later(_: Message) -> None:
+        raise AssertionError
+
+    with pytest.raises(UsageError, match=r"is a plain function, and .*later.* is a coroutine"):
+        client.subscribe("orders", handler=later)
+
+
+def test_a_plain_function_that_returns_a_coroutine_ends_the_client(broker: BrokerThread) -> None:
+    async def later(_: Message) -> None:
+        raise AssertionError
+
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+    client.subscribe("orders", handler=lambda message: later(message))  # noqa: PLW0108  # a plain one
+    client.publish("orders", b"1")
+    with pytest.raises((UsageError, DisconnectedError)):  # the latter while it is being closed
+        wait_for_nothing(client)
+    with pytest.raises(UsageError, match="is a plain function"):
+        client.close()
+
+
+def test_a_listener_may_call_the_client_and_can_be_removed(broker: BrokerThread) -> None:
+    seen: list[tuple[ConnectionState, str]] = []
+
+    def listen(state: ConnectionState) -> None:
+        seen.append((state, client.name))
+
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri], on_state=listen)
+    with client:
+        client.flush()
+        client.remove_state_listener(listen)
+        with pytest.raises(UsageError, match="no such state listener"):
+            client.remove_state_listener(listen)
+        before = len(seen)
+    assert (ConnectionState.CONNECTED, "orders-7") in seen
+    assert len(seen) == before
+
+
+def test_a_queue_is_consumed_by_handlers_and_by_streams(client: HAClient) -> None:
+    for number in range(20):
+        client.publish("jobs", f"{number}")
+    worked: list[str] = []
+    done = threading.Event()
+
+    def work(message: Message) -> None:
+        worked.append(message.text)
+        if len(worked) == 10:
+            done.set()
+
+    with client.queue_stream("jobs", auto_ack=True) as messages:
+        taken = [next(messages).text for _ in range(11)]  # the last one is not acknowledged
+    client.flush_acks(timeout=LIMIT_S)
+    client.queue_subscribe("jobs", handler=work)
+    assert done.wait(LIMIT_S)
+    assert set(taken[:10]) | set(worked) == {str(number) for number in range(20)}
+    assert not set(taken[:10]) & set(worked)
+
+
+# -- ends ------------------------------------------------------------------------------
+
+
+def test_close_in_another_thread_ends_a_call_that_waits(
+    amps_broker_process: BrokerProcess,
+) -> None:
+    broker, waits = amps_broker_process, threading.Event()
+    options: HAOptions = {"servers": [broker.uri], "exit_timeout": 0}
+    with HAClient("orders-7", **options) as client, ThreadPoolExecutor(1) as pool:
+
+        def wait() -> None:
+            waits.set()
+            client.flush(timeout=None)
+
+        client.flush()
+        broker.pause()
+        result = pool.submit(wait)
+        assert waits.wait(LIMIT_S)
+        client.close()
+        with pytest.raises(DisconnectedError, match=r"closed|left"):
+            result.result(LIMIT_S)
+
+
+def test_a_closed_client_refuses_calls_and_closes_again(client: HAClient) -> None:
+    client.close()
+    with pytest.raises(UsageError, match="publish of a client that was closed"):
+        client.publish("orders", b"1")
+    with pytest.raises(UsageError, match="publish_nowait of a client that was closed"):
+        client.publish_nowait("orders", b"1")
+    client.close()
+
+
+def test_a_client_that_was_not_opened_says_so(broker: BrokerThread) -> None:
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri])
+    with pytest.raises(UsageError, match=r"publish of a client that is not open: use `with`"):
+        client.publish("orders", b"1")
+    client.close()
+
+
+def test_a_handler_that_closes_its_client_is_refused(broker: BrokerThread) -> None:
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+    client.subscribe("orders", handler=lambda _: client.close())
+    client.publish("orders", b"1")
+    with pytest.raises((UsageError, DisconnectedError)):  # the latter while it is being closed
+        wait_for_nothing(client)
+    with pytest.raises(UsageError, match="close was called by a handler"):
+        client.close()
+
+
+@pytest.mark.parametrize("call", ["open", "close", "publish"])
+def test_a_thread_that_runs_an_event_loop_is_refused(call: str, broker: BrokerThread) -> None:
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri])
+    if call != "open":
+        client.open()
+    arguments = ("orders", b"1") if call == "publish" else ()
+
+    async def in_loop() -> None:
+        getattr(client, call)(*arguments)
+
+    with pytest.raises(UsageError, match=rf"^{call} of haclient.blocking .* trio: use haclient.HA"):
+        trio.run(in_loop)
+    with pytest.raises(UsageError, match=rf"^{call} of .* asyncio: use haclient.aio.HAClient"):
+        asyncio.run(in_loop())
+    client.close()
+
+
+def test_a_cell_of_a_notebook_may_block_its_loop(
+    client: HAClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ipython = ModuleType("IPython")
+    monkeypatch.setattr(ipython, "get_ipython", SimpleNamespace, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+
+    async def cell() -> int | None:
+        return client.publish("orders", b"1")
+
+    assert asyncio.run(cell())
+
+
+def test_a_forked_process_gets_a_clear_error(client: HAClient) -> None:
+    child = os.fork()
+    if child == 0:  # only `os._exit` from here: the test's fixtures belong to the other process
+        try:
+            client.publish("orders", b"1")
+        except UsageError as error:
+            client.close()  # does nothing: it belongs to the other process
+            os._exit(0 if "before this process was forked" in str(error) else 2)
+        finally:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.publish("orders", b"1")
+
+
+def test_a_client_that_is_dropped_warns_and_ends(broker: BrokerThread) -> None:
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+    thread = client.__bridge__.thread
+    with pytest.warns(ResourceWarning, match="'orders-7' was never closed"):  # noqa: PT031  # as long as
+        del client
+        gc.collect()
+    thread.join()
+
+
+SCRIPT = """
+import sys
+from haclient.blocking import HAClient
+client = HAClient.memory_backed("orders-7", servers=[sys.argv[1]])
+"""
+
+
+def run_script(text: str, uri: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-W", "always", "-c", SCRIPT + text, uri],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_program_that_closes_nothing_ends_and_is_warned(broker: BrokerThread) -> None:
+    with run_script('client.open()\nclient.publish("orders", b"1")\n', broker.uri) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "ResourceWarning: the client 'orders-7' was never closed" in err
+    with Client("reader") as reader:
+        reader.connect(broker.uri)
+        reader.logon()
+        assert bodies(reader, "orders", 1) == ["1"]  # it was drained
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        'next(client.stream("orders").open())',
+        'next(iter(client.stream("orders").open().batches()))',
+    ],
+)
+def test_an_interrupt_ends_a_call_that_waits(waiting: str, broker: BrokerThread) -> None:
+    text = f"""
+with client:
+    print("waits", flush=True)
+    try:
+        {waiting}
+    except KeyboardInterrupt:
+        print("sequence", client.publish("orders", b"1"), flush=True)
+        client.publish_flush(timeout=30)
+        raise
+"""
+    with run_script(text, broker.uri) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert out.startswith("sequence ")
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode == -signal.SIGINT
+
+
+def test_an_interrupt_ends_the_opening_of_a_client() -> None:
+    text = 'print("waits", flush=True)\nclient.open()\n'
+    with run_script(text, "tcp://127.0.0.1:1/amps/json") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert err.rstrip().endswith("KeyboardInterrupt")

@@ -1,0 +1,96 @@
+"""The names, words and callbacks that both facades take from the trio client."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import get_type_hints
+
+import pytest
+
+import haclient
+from haclient import Client, HAClient, MessageStream, blocking
+from haclient.facade import (
+    CALLED_IN_CLIENT_THREAD,
+    CallbackArguments,
+    is_callback,
+    translated,
+    wrapped_options,
+)
+from haclient.transport.queue_handlers import QueueHandlerOptions
+from haclient.transport.settings import HAOptions
+
+OWN = {"open", "batches"}  # of a stream: they return the facade's
+RENAMED = {"aclose": "close"}
+PAIRS = [
+    pytest.param(Client, blocking.Client, id="blocking.Client"),
+    pytest.param(HAClient, blocking.HAClient, id="blocking.HAClient"),
+    pytest.param(MessageStream, blocking.MessageStream, id="blocking.MessageStream"),
+]
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+@pytest.mark.row("CC35")
+@pytest.mark.parametrize(("trio_kind", "facade"), PAIRS)
+def test_each_method_of_the_trio_client_has_its_facade(trio_kind: type, facade: type) -> None:
+    wanted = {RENAMED.get(name, name) for name in public(trio_kind)}
+    missing = sorted(wanted - public(facade))
+    assert not missing, (
+        f"{facade.__module__}.{facade.__name__} lacks {', '.join(missing)}: add one line for each, "
+        "such as `publish = _call(haclient.client.Client.publish)` or "
+        "`name = _reads(lambda client: client.name)`"
+    )
+
+
+@pytest.mark.row("CC35")
+@pytest.mark.parametrize(("trio_kind", "facade"), PAIRS)
+def test_signatures_and_words_are_those_of_the_trio_client(trio_kind: type, facade: type) -> None:
+    compared = 0
+    for name in (public(trio_kind) & public(facade)) - OWN:
+        theirs, ours = getattr(trio_kind, name), getattr(facade, name)
+        assert ours.__doc__ == translated(theirs.__doc__, blocking.WORDS), name
+        if callable(theirs):
+            assert _parameters(ours) == _parameters(theirs), name
+            compared += 1
+    assert compared
+
+
+def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
+def test_the_signature_shows_what_a_blocking_call_returns() -> None:
+    assert inspect.signature(blocking.Client.publish).return_annotation == "int | None"
+    assert "async with" not in str(blocking.Client.stream.__doc__)
+    assert "with client.stream" in str(blocking.Client.stream.__doc__)
+
+
+@pytest.mark.parametrize("options", [HAOptions, QueueHandlerOptions])
+def test_each_callable_option_is_known_as_a_callback_or_as_one_of_the_client_thread(
+    options: type,
+) -> None:
+    functions = {name for name, hint in get_type_hints(options).items() if "Callable[" in str(hint)}
+    assert functions
+    unknown = {name for name in functions if not is_callback(name)} - CALLED_IN_CLIENT_THREAD
+    assert unknown == set()
+
+
+@pytest.mark.parametrize("name", ["topic", "on_publish_gap", "on_lost_lease", "key"])
+def test_other_arguments_pass_as_they_are(name: str) -> None:
+    assert wrapped_options({name: 1}, lambda _: "wrapped") == {name: 1}
+
+
+def test_callbacks_are_found_by_position_and_by_name() -> None:
+    found = CallbackArguments(haclient.Client.execute_async)
+    assert found.wrapped(lambda _: "wrapped", ("command", print), {}) == (
+        ("command", "wrapped"),
+        {},
+    )
+    assert found.wrapped(lambda _: "wrapped", ("command",), {"handler": print}) == (
+        ("command",),
+        {"handler": "wrapped"},
+    )
+    assert not CallbackArguments(haclient.Client.publish).exist

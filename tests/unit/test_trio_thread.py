@@ -1,0 +1,220 @@
+"""One thread that runs trio: its life, its calls, and what ends them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+import trio
+
+from haclient.errors import DisconnectedError, UsageError
+from haclient.trio_thread import Call, TrioThread
+
+LIMIT_S = 30.0
+
+
+class Block:
+    """A client's block that records how it was left."""
+
+    def __init__(self, enters: Callable[[], Awaitable[object]] | None = None) -> None:
+        self.left_by: list[str] = []
+        self.scope = trio.CancelScope()
+        self.error: Exception | None = None
+        self._enters = enters
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    @asynccontextmanager
+    async def __call__(self) -> AsyncGenerator[None]:
+        if self._enters is not None:
+            await self._enters()
+        try:
+            with self.scope:
+                yield
+            self.check()
+        except BaseException as error:
+            self.left_by.append(type(error).__name__)
+            raise
+        else:
+            self.left_by.append("")
+
+
+def opened(block: AbstractAsyncContextManager[object]) -> TrioThread:
+    entered = threading.Event()
+    thread = TrioThread("a")
+    thread.start(block, entered.set)
+    assert entered.wait(LIMIT_S)
+    return thread
+
+
+def submit(
+    thread: TrioThread, function: Callable[[], Awaitable[int]]
+) -> tuple[Call[int], threading.Event]:
+    done = threading.Event()
+    call: Call[int] = Call(done.set, "work")
+    thread.submit(call, function)
+    return call, done
+
+
+async def forever() -> int:
+    await trio.sleep_forever()
+    return 0
+
+
+async def seven() -> int:
+    return 7
+
+
+def test_a_call_returns_what_its_function_does_in_the_other_thread() -> None:
+    block = Block()
+    thread = opened(block())
+    call, done = submit(thread, seven)
+    assert done.wait(LIMIT_S)
+    assert call.outcome() == 7
+    now: Call[str] = Call(done.set, "work")
+    done.clear()
+    thread.submit_now(now, lambda: threading.current_thread().name)
+    assert done.wait(LIMIT_S)
+    assert now.outcome() == "haclient a"
+    thread.stop()
+    thread.join()
+    assert block.left_by == [""]
+    assert thread.has_ended
+    assert not thread.is_running
+
+
+def test_what_a_call_raises_ends_no_other_call() -> None:
+    async def bad() -> int:
+        raise ZeroDivisionError
+
+    thread = opened(Block()())
+    call, done = submit(thread, bad)
+    assert done.wait(LIMIT_S)
+    with pytest.raises(ZeroDivisionError):
+        call.outcome()
+    good, done = submit(thread, seven)
+    assert done.wait(LIMIT_S)
+    assert good.outcome() == 7
+    thread.stop()
+    thread.join()
+
+
+def test_a_cancelled_call_is_waited_for() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def careful() -> int:
+        begun.set()
+        try:
+            return await forever()
+        finally:
+            ended.set()
+
+    thread = opened(Block()())
+    call, done = submit(thread, careful)
+    assert begun.wait(LIMIT_S)
+    call.cancel()
+    assert done.wait(LIMIT_S)
+    assert ended.is_set()
+    with pytest.raises(DisconnectedError, match="work was cancelled"):
+        call.outcome()
+    thread.stop()
+    thread.join()
+
+
+def test_the_end_of_the_client_ends_every_call() -> None:
+    thread = opened(Block()())
+    call, done = submit(thread, forever)
+    thread.stop()
+    assert done.wait(LIMIT_S)
+    with pytest.raises(DisconnectedError, match="work: the client 'a' was closed while it waited"):
+        call.outcome()
+    thread.join()
+    with pytest.raises(UsageError, match="work of a client that was closed"):
+        submit(thread, seven)
+
+
+def test_an_error_of_the_client_reaches_every_caller(caplog: pytest.LogCaptureFixture) -> None:
+    block = Block()
+    thread = opened(block())
+    call, done = submit(thread, forever)
+    block.error = error = ValueError("a handler raised")
+
+    async def end() -> int:
+        block.scope.cancel()
+        return 1
+
+    with caplog.at_level(logging.ERROR):
+        submit(thread, end)
+        assert done.wait(LIMIT_S)
+        thread.join()
+    with pytest.raises(ValueError, match="a handler raised") as raised:
+        call.outcome()
+    assert raised.value is error
+    with pytest.raises(ValueError, match="a handler raised"):
+        submit(thread, seven)
+    assert "client a has ended by an error" in caplog.text
+
+
+def test_a_block_that_cannot_be_entered_notifies_its_opener() -> None:
+    async def refuse() -> None:
+        raise ConnectionError("nobody there")
+
+    thread = opened(Block(refuse)())
+    thread.join()
+    assert isinstance(thread.error, ConnectionError)
+
+
+def test_an_entering_that_takes_too_long_can_be_cancelled() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    thread = TrioThread("a")
+    thread.start(Block(wait)(), ended.set)
+    assert begun.wait(LIMIT_S)
+    thread.cancel()
+    thread.join()
+    assert ended.is_set()
+    assert thread.error is None
+
+
+def test_leaving_by_an_error_does_not_drain() -> None:
+    block = Block()
+    thread = opened(block())
+    thread.stop(drains=False)
+    thread.join()
+    assert block.left_by == ["_LeftByError"]
+    assert thread.error is None
+
+
+def test_who_waits_for_the_end_is_notified_before_and_after_it() -> None:
+    thread = opened(Block()())
+    first, second = threading.Event(), threading.Event()
+    thread.notify_ended(first.set)
+    thread.stop()
+    assert first.wait(LIMIT_S)
+    thread.notify_ended(second.set)
+    assert second.is_set()
+    thread.join()
+
+
+def test_a_thread_runs_once_and_only_while_it_is_open() -> None:
+    thread = TrioThread("a")
+    with pytest.raises(UsageError, match="is not open"):
+        submit(thread, seven)
+    thread.stop()
+    thread.join()  # neither does anything yet
+    entered = threading.Event()
+    thread.start(Block()(), entered.set)
+    with pytest.raises(UsageError, match="a client runs once"):
+        thread.start(Block()(), entered.set)
+    assert entered.wait(LIMIT_S)
+    thread.stop()
+    thread.join()
