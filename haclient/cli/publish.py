@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -68,6 +69,10 @@ class PublishRequest:
     rate: float | None
     timeout: float | None
     as_json: bool
+    messages: tuple[str, ...] = ()
+    delta: bool = False
+    key: str = ""
+    expiration: int | None = None
 
     @property
     def path(self) -> Path | None:
@@ -197,6 +202,11 @@ async def publish_lines(
         StoreFull: The store is full; stored messages stay stored.
     """
     request, pace, number = run.request, Pace(run.request.rate), 0
+    if request.messages:
+        for number, message in enumerate(request.messages, 1):
+            await pace.wait()
+            await _publish_line(run, client, os.fsencode(message), plan.base + number)
+        return
     size = run.scan.size if request.is_regular_file else None
     async with open_lines(request.path, run.delimiter, size=size) as reader:
         while (lines := await reader.batch()) is not None:
@@ -210,7 +220,9 @@ async def publish_lines(
 
 async def _publish_line(run: PublishRun, client: Client, line: bytes, expected: int) -> None:
     """Publish one line, and check that it gets the sequence that the ledger expects."""
-    sequence = await client.publish(run.request.topic, line)
+    request = run.request
+    send = client.delta_publish if request.delta else client.publish
+    sequence = await send(request.topic, line, expiration=request.expiration, sow_key=request.key)
     run.summary.published += 1
     if sequence != expected:
         raise StoreError(
@@ -292,7 +304,10 @@ def interrupted(run: PublishRun) -> str:
 
 def _check(request: PublishRequest) -> None:
     path = request.path
-    if path is None:
+    if request.messages:
+        if path is not None:
+            raise UsageError("--message and --file: give one of them")
+    elif path is None:
         check_open(0, "standard input")
     elif not path.exists():
         raise UsageError(f"{path}: there is no such file")
@@ -306,6 +321,17 @@ def _check(request: PublishRequest) -> None:
 @server_option
 @topic_option
 @click.option("--file", default="-", show_default="stdin", help="Read messages from this file.")
+@click.option(
+    "-m", "--message", "messages", multiple=True, help="Publish this message; repeatable."
+)
+@click.option("--delta", is_flag=True, help="The messages are changes of SOW records.")
+@click.option("--key", default="", help="The SOW key, for topics whose publishers give it.")
+@click.option(
+    "--expiration",
+    type=click.IntRange(min=1),
+    metavar="SECONDS",
+    help="How long the SOW records live. Default: for ever.",
+)
 @click.option(
     "--delimiter", default="\\n", show_default=True, help=r"What ends a message: \n, \0, \x01 ..."
 )
@@ -324,7 +350,10 @@ def _check(request: PublishRequest) -> None:
 @json_option
 @with_request(PublishRequest)
 def publish(request: PublishRequest) -> int:
-    """Publish one message per line and wait until all of them are persisted."""
+    """Publish one message per line and wait until all of them are persisted.
+
+    Example: haclient publish --topic orders -m '{"id": 1}'
+    """
     _check(request)
     delimiter = parse_delimiter(request.delimiter)
     opened = MemoryPublishStore() if request.store is None else FilePublishStore(request.store)

@@ -189,3 +189,26 @@ def test_an_interrupt_says_what_to_do(rows: Path, tmp_path: Path) -> None:
         )
         run_ = PublishRun(request=request, store=store, delimiter=b"\n", summary=Summary(topic="t"))
         assert "run it again to publish the rest" in interrupted(run_)
+
+
+@pytest.mark.row("CLI2")
+def test_a_message_may_be_an_option_and_a_change_of_a_record(haclient: CommandLine) -> None:
+    publish = ("publish", "--topic", "people", "--json")
+    code, (told,), _ = haclient(*publish, "-m", '{"id":70,"a":1,"b":1}', "-m", '{"id":71}')
+    assert (code, json.loads(told)["published"]) == (0, 2)
+    assert haclient(*publish, "--delta", "-m", '{"id":70,"b":2}')[0] == 0
+    _, (record,), _ = haclient("sow", "--topic", "people", "--filter", "/id = 70")
+    assert json.loads(record) == {"id": 70, "a": 1, "b": 2}
+    assert haclient(*publish, "-m", '{"id":72}', "--expiration", "3600")[0] == 0
+    haclient("sow-delete", "--topic", "people", "--filter", "/id >= 70")
+
+
+@pytest.mark.row("CLI2", "CLI9")
+@pytest.mark.parametrize(
+    "words", [("-m", "x", "--file", "rows"), ("-m", "x", "--from-start"), ("--expiration", "0")]
+)
+def test_options_that_exclude_each_other_are_mistakes(
+    haclient: CommandLine, words: tuple[str, ...]
+) -> None:
+    code, lines, err = haclient("publish", "--topic", "t", *words)
+    assert (code, lines, err.count("\n")) == (2, [], 1)
