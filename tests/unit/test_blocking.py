@@ -408,8 +408,8 @@ def test_a_program_that_closes_nothing_ends_and_is_warned(broker: BrokerThread) 
 def test_an_interrupt_ends_a_call_that_waits(waiting: str, broker: BrokerThread) -> None:
     text = f"""
 with client:
-    print("waits", flush=True)
     try:
+        print("waits", flush=True)
         {waiting}
     except KeyboardInterrupt:
         print("sequence", client.publish("orders", b"1"), flush=True)
@@ -433,4 +433,4 @@ def test_an_interrupt_ends_the_opening_of_a_client() -> None:
         assert process.stdout.readline() == "waits\n"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert "\nKeyboardInterrupt\n" in err

@@ -204,7 +204,7 @@ async def test_another_thread_is_refused() -> None:
 
 @pytest.mark.row("OB3")
 def test_the_page_has_a_row_for_each_of_them() -> None:
-    _, client, subscription = DOCS.read_text(encoding="utf-8").split("\n### ")[0:3]
+    _, client, subscription = DOCS.read_text(encoding="utf-8").split("\n## ")[0:3]
     for kind, section in ((ClientMetrics, client), (SubscriptionMetrics, subscription)):
         documented = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
         assert documented == [each.name for each in fields(kind)]
