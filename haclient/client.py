@@ -618,13 +618,20 @@ class Client(QueueClient, InspectedClient):
         """
         return await self._subscriber.execute(command)
 
-    async def execute_async(self, command: Command, handler: Handler | None = None) -> str:
+    async def execute_async(
+        self, command: Command, handler: Handler | None = None, *, resubscribes: bool = True
+    ) -> str:
         """Send any command; its messages, and the acks it asks for, go to `handler`.
+
+        With `resubscribes=False` a subscription ends with its connection, on an `HAClient` too:
+        the handler gets what had come, and the command is not sent again.
 
         Args:
             command: What to send; its `timeout` limits the wait for the server's answer.
             handler: A coroutine function or plain function that takes a `Message`; not needed for
                 a publish, a `sow_delete` with a publish store, or an `unsubscribe`.
+            resubscribes: Whether an `HAClient` sends a subscription again after each lost
+                connection. One that is replaced keeps what was said when it was made.
 
         Returns:
             The subscription id; empty for a command that has none.
@@ -634,4 +641,4 @@ class Client(QueueClient, InspectedClient):
             CommandError: The server refused it.
             TimedOut: The server did not answer in time.
         """
-        return await self._subscriber.execute_async(command, handler)
+        return await self._subscriber.execute_async(command, handler, resubscribes=resubscribes)

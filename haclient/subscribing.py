@@ -110,7 +110,12 @@ class Subscriber:
         return kind(delivery, open_=open_stream, close=close_stream, check_thread=check_thread)
 
     async def handle(
-        self, command: Command, handler: Handler, *, auto_discard: bool = False
+        self,
+        command: Command,
+        handler: Handler,
+        *,
+        auto_discard: bool = False,
+        resubscribes: bool = True,
     ) -> str:
         """Send a command and give its messages to a handler, in order.
 
@@ -118,6 +123,7 @@ class Subscriber:
             command: What to send.
             handler: Called with each message, one at a time.
             auto_discard: Whether a message is discarded when the handler has returned.
+            resubscribes: Whether a client that reconnects sends it again.
 
         Returns:
             The subscription id.
@@ -140,7 +146,7 @@ class Subscriber:
             active.sink.handler = handler
             return active.sub_id
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
-        subscription = await self._open(command, delivery, markers=True, lasts=True)
+        subscription = await self._open(command, delivery, markers=True, lasts=resubscribes)
         policy = self._on_handler_error
         serving = partial(serve, delivery, handler, policy, discards=auto_discard)
         self._serve(subscription, delivery, serving)
@@ -267,12 +273,15 @@ class Subscriber:
             )
         return await self.stream(command, markers=True).open()
 
-    async def execute_async(self, command: Command, handler: Handler | None) -> str:
+    async def execute_async(
+        self, command: Command, handler: Handler | None, *, resubscribes: bool = True
+    ) -> str:
         """Send any command; its messages and the acks it asks for go to a handler.
 
         Args:
             command: What to send.
             handler: Called with each message and ack; `None` where none is asked for.
+            resubscribes: Whether a client that reconnects sends a subscription again.
 
         Returns:
             The subscription id, or the id of a publish; empty for a command that has none.
@@ -304,7 +313,7 @@ class Subscriber:
             return active.sub_id
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")
-        return await self.handle(command, handler)
+        return await self.handle(command, handler, resubscribes=resubscribes)
 
     async def _delete(self, command: Command, handler: Handler | None) -> None:
         """Carry out a `sow_delete` that is stored, or that acknowledges messages of a queue."""

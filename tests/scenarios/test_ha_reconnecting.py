@@ -21,6 +21,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.ha import HAClient
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.subscription_manager import MemorySubscriptionManager
@@ -388,6 +389,35 @@ async def test_a_plain_stream_raises_when_its_connection_is_lost(server: Server)
         again = await live(server)
         async with answering(again):
             await client.flush(timeout=1)
+
+
+@pytest.mark.row("CC19")
+@pytest.mark.parametrize("kind", ["subscribe", "delta_subscribe", "sow_and_subscribe"])
+async def test_a_command_that_does_not_resubscribe_ends_with_its_connection(
+    server: Server, kind: str
+) -> None:
+    got: list[bytes] = []
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        once = Command(kind, topic="orders", sub_id="once")
+        lasting = Command(kind, topic="orders", sub_id="lasting")
+        async with answering(peer):
+            await client.execute_async(
+                once, lambda message: got.append(message.data), resubscribes=False
+            )
+            await client.execute_async(lasting, lambda _: None)
+            await peer.publish("once", b"a")
+            await wait_all_tasks_blocked()
+        await lose(peer)
+        again = await live(server)
+        assert (await again.answer(kind)).sub_id == "lasting"
+        await again.publish("once", b"nobody asked")
+        await wait_all_tasks_blocked()
+        assert [body for body in got if body] == [b"a"]
+        assert client._subscriber._served == ["lasting"]  # the other handler's task has ended
+        async with answering(again):  # and nothing else was sent again: its id is free
+            await client.execute_async(once, lambda _: None)
+        assert client._subscriber._served == ["lasting", "once"]
 
 
 @pytest.mark.row("MS3", "SM2")
