@@ -139,7 +139,7 @@ class StoreMaintenance:
         if store.watch is not None and now >= self._watch_at:
             self._watch_at = now + _WATCH_EVERY_S
             for sub_id, handle in store.subscriptions.items():
-                store.watch.look(
+                store.watch.note(
                     sub_id,
                     oldest=handle.oldest_undiscarded,
                     undiscarded=handle.undiscarded_count,
@@ -151,7 +151,7 @@ class StoreMaintenance:
         while store is not None:
             for sub_id, handle in store.subscriptions.items():
                 oldest, undiscarded = handle.oldest_undiscarded, handle.undiscarded_count
-                count.look(sub_id, oldest=oldest, undiscarded=undiscarded)
+                count.note(sub_id, oldest=oldest, undiscarded=undiscarded)
             await trio.sleep(_COUNT_EVERY_S)
 
     async def _prune_when_due(self) -> None:

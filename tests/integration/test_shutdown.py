@@ -23,7 +23,7 @@ import haclient
 from haclient import HAClient
 from haclient.stores import *
 uri, path, grace = sys.argv[1], sys.argv[2], float(sys.argv[3])
-def say(*words):
+def show(*words):
     print(*words, flush=True)
 """
 
@@ -33,14 +33,14 @@ _SUBSCRIBER: Final = (
 async def main():
     client = HAClient("sub", servers=[uri], bookmark_store=LoggedBookmarkStore(path))
     async def handle(message):
-        say("begin", message.data.decode())
+        show("begin", message.data.decode())
         await trio.sleep(float(sys.argv[4]))
-        say("done", message.data.decode())
+        show("done", message.data.decode())
     async with client:
         await client.bookmark_subscribe("orders", sub_id="s", handler=handle, auto_discard=True)
         await trio.sleep_forever()
 haclient.run(main, grace=grace)
-say("end")
+show("end")
 """
 )
 
@@ -54,7 +54,7 @@ async def main():
         while True:
             number += 1
             await client.publish("orders", str(number))
-            say(number)
+            show(number)
             await trio.lowlevel.checkpoint()
 haclient.run(main, grace=grace)
 """
@@ -66,7 +66,7 @@ _BLOCKED: Final = (
 async def main():
     client = HAClient("sub", servers=[uri], bookmark_store=LoggedBookmarkStore(path))
     def handle(message):
-        say("begin")
+        show("begin")
         while True:
             time.sleep(0.01)
     async with client:

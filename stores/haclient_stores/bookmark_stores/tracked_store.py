@@ -56,7 +56,7 @@ class TrackedBookmarkStore(BookmarkStore):
         if adapter is not None:
             check_adapter("adapter", adapter)
         if watch is not None:
-            check_has("watch", watch, "an UndiscardedWatch", "look")
+            check_has("watch", watch, "an UndiscardedWatch", "note")
         self.adapter = adapter
         self.watch = watch
         self._publishers = Publishers()

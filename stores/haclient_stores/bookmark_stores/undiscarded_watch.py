@@ -73,7 +73,7 @@ class UndiscardedWatch:
         self._on_old = on_old or _warn
         self._oldest: dict[str, tuple[int, float, float]] = {}  # number, since when, warned at
 
-    def look(self, sub_id: str, *, oldest: int, undiscarded: int, now: float) -> None:
+    def note(self, sub_id: str, *, oldest: int, undiscarded: int, now: float) -> None:
         """Check the oldest undiscarded message of a subscription, and warn when it is due.
 
         Args:
@@ -109,7 +109,7 @@ class UndiscardedCount:
         self._oldest: dict[str, int] = {}
         self._warned: set[str] = set()
 
-    def look(self, sub_id: str, *, oldest: int, undiscarded: int) -> None:
+    def note(self, sub_id: str, *, oldest: int, undiscarded: int) -> None:
         """Compare a subscription with the last look, and warn once.
 
         Args:

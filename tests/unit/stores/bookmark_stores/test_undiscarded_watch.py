@@ -18,7 +18,7 @@ def test_a_message_that_stays_the_oldest_is_told_once_and_again_when_its_age_has
     told: list[OldUndiscarded] = []
     watch = UndiscardedWatch(10.0, told.append)
     for now in range(100):
-        watch.look("s", oldest=7, undiscarded=3, now=float(now))
+        watch.note("s", oldest=7, undiscarded=3, now=float(now))
     assert [(old.sub_id, old.number, old.age_s) for old in told] == [
         ("s", 7, 10.0),
         ("s", 7, 20.0),
@@ -31,17 +31,17 @@ def test_progress_is_no_reason_to_warn() -> None:
     told: list[OldUndiscarded] = []
     watch = UndiscardedWatch(10.0, told.append)
     for now in range(100):
-        watch.look("s", oldest=1 + now // 5, undiscarded=9, now=float(now))
-        watch.look("idle", oldest=0, undiscarded=0, now=float(now))
-    watch.look("s", oldest=0, undiscarded=0, now=200.0)
-    watch.look("s", oldest=20, undiscarded=1, now=300.0)
+        watch.note("s", oldest=1 + now // 5, undiscarded=9, now=float(now))
+        watch.note("idle", oldest=0, undiscarded=0, now=float(now))
+    watch.note("s", oldest=0, undiscarded=0, now=200.0)
+    watch.note("s", oldest=20, undiscarded=1, now=300.0)
     assert told == []
 
 
 def test_by_default_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
     watch = UndiscardedWatch(60.0)
     for now in (0.0, 61.0):
-        watch.look("s1", oldest=7, undiscarded=3, now=now)
+        watch.note("s1", oldest=7, undiscarded=3, now=now)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
@@ -60,11 +60,11 @@ def test_many_undiscarded_messages_are_told_of_once_if_nobody_discards(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     count = UndiscardedCount(10)
-    count.look("s", oldest=1, undiscarded=9)
-    count.look("s", oldest=1, undiscarded=9)
+    count.note("s", oldest=1, undiscarded=9)
+    count.note("s", oldest=1, undiscarded=9)
     assert not caplog.records
-    count.look("s", oldest=1, undiscarded=10)
-    count.look("s", oldest=1, undiscarded=99)
+    count.note("s", oldest=1, undiscarded=10)
+    count.note("s", oldest=1, undiscarded=99)
     assert len(caplog.records) == 1
     assert "subscription 's': 10 messages are undiscarded" in caplog.text
 
@@ -74,7 +74,7 @@ def test_many_undiscarded_messages_are_in_order_while_somebody_discards(
 ) -> None:
     count = UndiscardedCount(10)
     for oldest in range(1, 50):
-        count.look("s", oldest=oldest, undiscarded=1000)
+        count.note("s", oldest=oldest, undiscarded=1000)
     assert not caplog.records
 
 
@@ -82,17 +82,17 @@ def test_what_an_earlier_process_has_left_is_told_of_if_nobody_discards_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     count = UndiscardedCount(10)  # of a new process
-    count.look("s", oldest=1, undiscarded=1000)
+    count.note("s", oldest=1, undiscarded=1000)
     assert not caplog.records  # it has only begun
-    count.look("s", oldest=1, undiscarded=1000)
+    count.note("s", oldest=1, undiscarded=1000)
     assert len(caplog.records) == 1
 
 
 def test_a_count_of_0_is_no_limit_and_less_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     count = UndiscardedCount(0)
     for _ in range(2):
-        count.look("s", oldest=1, undiscarded=10**9)
-        count.look("none", oldest=0, undiscarded=0)
+        count.note("s", oldest=1, undiscarded=10**9)
+        count.note("none", oldest=0, undiscarded=0)
     assert not caplog.records
     with pytest.raises(UsageError, match="limit"):
         UndiscardedCount(-1)
