@@ -370,8 +370,9 @@ def test_a_client_that_is_dropped_warns_and_ends(broker: BrokerThread) -> None:
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from haclient.blocking import HAClient
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 client = HAClient.memory_backed("orders-7", servers=[sys.argv[1]])
 """
 
