@@ -94,6 +94,11 @@ def _refuse_unsupported(uri: Uri, ssl_context: ssl.SSLContext | None) -> None:
         raise UsageError(
             f"{uri.safe}: ssl_context takes the place of ca, cert, key and verify: give one of both"
         )
+    if ssl_context is not None and ssl_context.protocol is ssl.PROTOCOL_TLS_SERVER:
+        raise UsageError(
+            "ssl_context is for a server: make it with ssl.create_default_context() or for "
+            "PROTOCOL_TLS_CLIENT"
+        )
     if uri.http_preflight:
         raise UsageError(f"{uri.safe}: http_preflight is not supported by this version")
 

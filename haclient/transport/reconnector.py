@@ -22,6 +22,7 @@ from haclient.delay import DelayStrategy, ExponentialDelayStrategy
 from haclient.errors import (
     AuthenticationError,
     CommandError,
+    ConnectionRefused,
     DisconnectedError,
     HAClientError,
     NameInUse,
@@ -349,7 +350,13 @@ class Reconnector:
     async def _dial(self) -> None:
         core, plan = self._core, self._plan
         _logger.info("client %s: attempt %d at %s", core.name, plan.attempts, self._info()["uri"])
-        await core.connect(self._uri, timeout=self._settings.connect_timeout)
+        try:
+            await core.connect(self._uri, timeout=self._settings.connect_timeout)
+        except UsageError as error:
+            if core.status.server is None or not isinstance(error.__cause__, OSError):
+                raise
+            # A file that could be used before, such as a certificate that is being renewed.
+            raise ConnectionRefused(str(error)) from error
 
     async def _log_on(self) -> None:
         core, limit_s = self._core, self._settings.connect_timeout

@@ -116,7 +116,8 @@ class TlsLink(LayeredLink):
         except ssl.SSLError as error:
             if not received:
                 raise _as_loss(error) from error
-        self._flush()  # what the library has to answer, such as to a change of keys
+        with contextlib.suppress(OSError):  # what has arrived is read first: its end says why
+            self._flush()  # what the library has to answer, such as to a change of keys
         return received or None
 
     @override
@@ -248,8 +249,8 @@ async def connect_tls(inner: Link, uri: Uri, context: ssl.SSLContext) -> TlsLink
     Raises:
         ConnectionRefused: The handshake failed.
     """
-    link = TlsLink(inner, context, server_name=uri.host)
     try:
+        link = TlsLink(inner, context, server_name=uri.host)
         await link.handshake()
     except OSError as error:
         inner.close()

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 import trio
+from typing_extensions import override
 
+from haclient.chooser import ConnectionInfo, DefaultServerChooser
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient_fake_server.testing.processes import BrokerProcess
@@ -63,6 +67,47 @@ async def test_nothing_is_lost_while_a_broker_with_tls_is_killed(
                 await trio.to_thread.run_sync(process.start)
             await journey.arrive()
             assert len(journey.finished) == 3000
+
+
+class Watching(DefaultServerChooser):
+    """Knows when a certificate could not be used."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__([uri])
+        self.failed = trio.Event()
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        if "no certificate or key that can be used" in str(error):
+            self.failed.set()
+        super().report_failure(error, info)
+
+
+async def test_a_certificate_that_is_damaged_for_a_while_ends_no_client(
+    files: Certificates, tmp_path: Path
+) -> None:
+    authority = tmp_path / "authority.pem"
+    authority.write_bytes(files.authority.read_bytes())
+    with broker(files, data=tmp_path / "data") as process:
+        chooser = Watching(f"{process.uri}?ca={authority}")
+        delays = FixedDelayStrategy(0.05)
+        async with HAClient.memory_backed(
+            "one", server_chooser=chooser, delay_strategy=delays
+        ) as client:
+            await client.publish("orders", b"1")
+            await client.publish_flush(timeout=LIMIT_S)
+            authority.write_bytes(b"half of a cert")
+            process.kill()
+            with trio.fail_after(LIMIT_S):
+                await chooser.failed.wait()
+            await trio.to_thread.run_sync(process.start)
+            authority.write_bytes(files.authority.read_bytes())
+            await client.publish("orders", b"2")
+            await client.publish_flush(timeout=LIMIT_S)
+        authority.write_bytes(b"half of a cert")
+        with pytest.raises(UsageError, match="no certificate or key that can be used"):
+            async with HAClient("two", servers=[f"{process.uri}?ca={authority}"]):
+                pytest.fail("never entered")
 
 
 @pytest.mark.row("AT7")

@@ -119,6 +119,22 @@ async def test_an_end_is_told_from_a_cut(files: Certificates) -> None:
         pair.client.recv_into(buffer)
 
 
+async def test_what_was_decrypted_is_not_lost_when_an_answer_cannot_be_sent(
+    files: Certificates,
+) -> None:
+    buffer = memoryview(bytearray(100))
+    pair = await Pair(files).connect()
+    pair.client_side.refuses = True
+    assert pair.client.try_send(b"waits") == len(b"waits")
+    await send(pair.server, b"last words")
+    pair.server_side.close()
+    pair.client_side.refuses = False  # from now on sending fails: the peer has gone
+    assert pair.client.recv_into(buffer) == len(b"last words")
+    assert buffer.tobytes().startswith(b"last words")
+    with pytest.raises(OSError, match=r"closed|cut"):
+        pair.client.recv_into(buffer)
+
+
 async def test_a_closed_link_does_not_wait_for_its_peer(files: Certificates) -> None:
     pair = await Pair(files).connect()
     pair.client_side.refuses = True
@@ -273,6 +289,12 @@ async def test_two_sources_of_certificates_are_refused(files: Certificates) -> N
     for query in (f"ca={files.authority}", f"cert={files.client}", "verify=false"):
         with pytest.raises(UsageError, match="ssl_context takes the place of ca, cert, key and"):
             await dialled(f"tcps://h:1/amps?{query}", ssl_context=ssl.create_default_context())
+
+
+async def test_a_context_for_a_server_is_refused(files: Certificates) -> None:
+    context = server_context(TlsFiles(cert=files.server))
+    with pytest.raises(UsageError, match="ssl_context is for a server"):
+        await dialled("tcps://h:1/amps", ssl_context=context)
 
 
 def test_errors_without_a_reason_keep_their_words() -> None:
