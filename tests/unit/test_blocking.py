@@ -232,13 +232,17 @@ def test_a_plain_function_that_returns_a_coroutine_ends_the_client(broker: Broke
 
 def test_a_listener_may_call_the_client_and_can_be_removed(broker: BrokerThread) -> None:
     seen: list[tuple[ConnectionState, str]] = []
+    opened = threading.Event()
 
     def listen(state: ConnectionState) -> None:
         seen.append((state, client.name))
+        if state is ConnectionState.RESUBSCRIBED:
+            opened.set()
 
     client = HAClient.memory_backed("orders-7", servers=[broker.uri], on_state=listen)
     with client:
         client.flush()
+        assert opened.wait(LIMIT_S)
         client.remove_state_listener(listen)
         with pytest.raises(UsageError, match="no such state listener"):
             client.remove_state_listener(listen)
