@@ -13,7 +13,6 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from ssl import SSLContext
 from typing import NoReturn, Self
 
 import trio
@@ -76,7 +75,12 @@ class HAClient(Client):
         core = Core(settings, manager)
         # A name of its own, and always the same: servers keep what they know of a name.
         check_name = f"{name}-check-{secrets.token_hex(4)}"
-        check = partial(_check, check_name, ssl_context=settings.ssl_context)
+        same: ClientOptions = {
+            "exit_timeout": 0,
+            "ssl_context": settings.ssl_context,
+            "preflight_headers": settings.preflight_headers,
+        }
+        check = partial(_check, check_name, options=same)
         self._reconnector = Reconnector(core, settings, manager, check=check)
         self._compose(core)
 
@@ -254,10 +258,9 @@ async def _check(
     authenticator: Authenticator,
     timeout: float,
     *,
-    ssl_context: SSLContext | None,
+    options: ClientOptions,
 ) -> HAClientError | None:
     """Log on to a server under another name, and off again; why that failed, if it did."""
-    options: ClientOptions = {"exit_timeout": 0, "ssl_context": ssl_context}
     async with Client(name, authenticator=authenticator, **options) as client:
         try:  # within: a cancellation while the block is left would come as a group with the error
             with trio.move_on_after(timeout):  # with what the authenticator takes

@@ -23,6 +23,7 @@ from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.transport.dial import dial as dial_uri
 from haclient.transport.link import Link
+from haclient.transport.preflight import HTTP_FIRST_BYTE, answer_upgrade
 from haclient.transport.zlib_link import ZLIB_FIRST_BYTE, ZlibLink
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK
@@ -131,25 +132,39 @@ class Session:
             self.cut(f"connection lost: {error}")
 
     async def _read_all(self) -> None:
-        link, is_first = self._link, True
         frames = FrameReader(self._config.max_frame_bytes)
         decoder = MessageDecoder(expand_sow=False)
+        await self._read_first(frames)
+        link = self._link
         while not self.reason:
-            count = link.recv_into(view := frames.writable())
+            count = link.recv_into(frames.writable())
             if count is None:
                 await link.wait_readable()
                 continue
             if count == 0:
                 return
-            if is_first and view[0] == ZLIB_FIRST_BYTE:  # the client compresses, so we do, too
-                link = self._link = ZlibLink(link, bytes(view[:count]))
-                is_first = False
-                continue
-            is_first = False
             frames.received(count)
             heads, bodies = frames.split()
             self._hub.received(self, decoder.decode(heads, bodies) if heads else [])
             await trio.lowlevel.checkpoint()
+
+    async def _read_first(self, frames: FrameReader) -> None:
+        """See by its first byte what a client begins with: HTTP, zlib, or at once with a frame."""
+        byte = frames.writable()[:1]
+        first = await self._receive_one(byte)
+        if first == HTTP_FIRST_BYTE:
+            await answer_upgrade(self._link, bytes(byte))
+            first = await self._receive_one(byte)
+        if first == ZLIB_FIRST_BYTE:  # the client compresses, so we do, too
+            self._link = ZlibLink(self._link, bytes(byte))
+        elif first is not None:
+            frames.received(1)
+
+    async def _receive_one(self, byte: memoryview) -> int | None:
+        """The next byte, or `None` at the end."""
+        while (count := self._link.recv_into(byte)) is None:
+            await self._link.wait_readable()
+        return byte[0] if count else None
 
     async def _write(self) -> None:
         try:

@@ -116,7 +116,7 @@ class Core:
         self._manager = manager
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
-        self._dialler = Dialler(settings.ssl_context)
+        self._dialler = Dialler(settings.dial_options)
         self._logging_on = False
         self._live = trio.Event()
         self._closed = trio.Event()

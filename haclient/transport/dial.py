@@ -7,7 +7,8 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -18,22 +19,39 @@ from haclient.protocol.uri import Uri
 from haclient.transport.link import Link, TcpLink
 from haclient.transport.memory_network import network
 from haclient.transport.nursery import open_nursery
+from haclient.transport.preflight import request_upgrade
 from haclient.transport.tls import client_context, connect_tls
 from haclient.transport.zlib_link import ZlibLink
 
 _NEXT_ADDRESS_AFTER_S: Final = 0.25  # as RFC 8305 recommends
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialOptions:
+    """What a client has to say about its connections, beside their URIs.
+
+    Attributes:
+        ssl_context: The application's own, for `tcps`; `None` makes one from each URI.
+        preflight_headers: For the HTTP upgrade; any ask for one, whatever the URI says.
+    """
+
+    ssl_context: ssl.SSLContext | None = None
+    preflight_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+
+_NO_OPTIONS: Final = DialOptions()
+
+
 class Dialler:
     """Opens connections for one client; a dial under way can be stopped.
 
     Args:
-        ssl_context: The application's own, for `tcps`; `None` makes one from each URI.
+        options: For all of them.
     """
 
-    def __init__(self, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, options: DialOptions = _NO_OPTIONS) -> None:
         self._scope: trio.CancelScope | None = None
-        self._ssl_context = ssl_context
+        self._options = options
 
     @property
     def busy(self) -> bool:
@@ -55,7 +73,7 @@ class Dialler:
         link = None
         try:
             with scope:
-                link = await dial(uri, timeout=timeout, ssl_context=self._ssl_context)
+                link = await dial(uri, timeout=timeout, options=self._options)
         finally:
             self._scope = None
         if link is None or scope.cancel_called:
@@ -65,24 +83,26 @@ class Dialler:
         return link
 
 
-async def dial(uri: Uri, *, timeout: float, ssl_context: ssl.SSLContext | None = None) -> Link:
+async def dial(uri: Uri, *, timeout: float, options: DialOptions = _NO_OPTIONS) -> Link:
     """Connect to the server that the URI names, trying its addresses in order.
 
     Args:
         uri: Where to; its socket options are applied.
-        timeout: Seconds for all addresses together, with the TLS handshake; infinite waits as long
-            as the system does.
-        ssl_context: The application's own, for `tcps`; `None` makes one from the URI.
+        timeout: Seconds for all addresses together, with the handshakes; infinite waits as long as
+            the system does.
+        options: What the client adds to it.
 
     Raises:
-        ConnectionRefused: No address could be connected to, or the TLS handshake failed.
+        ConnectionRefused: No address could be connected to, or a handshake failed.
         TimedOut: None was connected in time.
         UsageError: The scheme or an option is not supported by this version, or a certificate
             cannot be used.
     """
-    _refuse_unsupported(uri, ssl_context)
+    _refuse_unsupported(uri, options.ssl_context)
     with trio.move_on_after(timeout):
-        link = await _connect(uri, ssl_context)
+        link = await _connect(uri, options.ssl_context)
+        if uri.http_preflight or options.preflight_headers:
+            await _upgrade(link, uri, options.preflight_headers)
         return ZlibLink(link) if uri.compression else link
     raise TimedOut(f"{uri.safe} did not accept a connection within {timeout:g} s")
 
@@ -99,8 +119,6 @@ def _refuse_unsupported(uri: Uri, ssl_context: ssl.SSLContext | None) -> None:
             "ssl_context is for a server: make it with ssl.create_default_context() or for "
             "PROTOCOL_TLS_CLIENT"
         )
-    if uri.http_preflight:
-        raise UsageError(f"{uri.safe}: http_preflight is not supported by this version")
 
 
 async def _connect(uri: Uri, ssl_context: ssl.SSLContext | None) -> Link:
@@ -112,6 +130,17 @@ async def _connect(uri: Uri, ssl_context: ssl.SSLContext | None) -> Link:
         return TcpLink(await _connect_tcp(uri))
     context = ssl_context or client_context(uri)  # before the server has anything to do
     return await connect_tls(TcpLink(await _connect_tcp(uri)), uri, context)
+
+
+async def _upgrade(link: Link, uri: Uri, headers: Mapping[str, str]) -> None:
+    try:
+        await request_upgrade(link, uri, headers)
+    except OSError as error:
+        link.close()
+        raise _refused(uri, error) from error
+    except BaseException:  # refused or cancelled: do not leak the link
+        link.close()
+        raise
 
 
 async def _connect_memory(uri: Uri) -> Link:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import Final, Literal, TypeAlias, TypedDict
 
@@ -25,7 +25,9 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.connection_state import Heartbeat, StateListener
 from haclient.subscription_manager import SubscriptionManager
+from haclient.transport.dial import DialOptions
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
+from haclient.transport.preflight import check_preflight_headers
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.queue_acks import DEFAULT_TIMEOUT_S, OnLostLease
 from haclient_stores.audit_log import AuditLog
@@ -121,6 +123,8 @@ class ClientOptions(TypedDict, total=False):
             redelivered.
         ssl_context: Certificates and trust for `tcps` servers, instead of what their URIs say
             (`ca`, `cert`, `key`, `verify`).
+        preflight_headers: More headers for the HTTP upgrade that passes a proxy. Any make each
+            connection begin with one, as `http_preflight=true` in a URI does.
     """
 
     heartbeat: float | None
@@ -143,6 +147,7 @@ class ClientOptions(TypedDict, total=False):
     ack_timeout: float
     on_lost_lease: OnLostLease
     ssl_context: SSLContext | None
+    preflight_headers: Mapping[str, str] | None
 
 
 class HAOptions(ClientOptions, total=False):
@@ -208,6 +213,7 @@ class Settings:
     ack_timeout: float = DEFAULT_TIMEOUT_S
     on_lost_lease: OnLostLease = "send"
     ssl_context: SSLContext | None = None
+    preflight_headers: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what can never work, before any store is taken.
@@ -216,6 +222,7 @@ class Settings:
             UsageError: A value cannot be.
         """
         self.new_heartbeat()
+        check_preflight_headers(self.preflight_headers or {})
         check_policy(self.on_handler_error)
         if self.exit_timeout is not None and not self.exit_timeout >= 0:
             raise UsageError(
@@ -234,6 +241,13 @@ class Settings:
             raise UsageError(f"ack_timeout is in seconds from 0 on, not {self.ack_timeout!r}")
         if self.on_lost_lease not in {"send", "drop"}:
             raise UsageError(f"on_lost_lease is 'send' or 'drop', not {self.on_lost_lease!r}")
+
+    @property
+    def dial_options(self) -> DialOptions:
+        """What every connection of the client begins with."""
+        return DialOptions(
+            ssl_context=self.ssl_context, preflight_headers=dict(self.preflight_headers or {})
+        )
 
     def new_heartbeat(self) -> Heartbeat | None:
         """The timers of one connection, if heartbeats are wanted."""

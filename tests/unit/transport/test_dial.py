@@ -166,17 +166,6 @@ async def test_a_server_that_does_not_accept_is_given_up_in_time() -> None:
         await dial(Uri.parse("tcp://127.0.0.1:9/amps"), timeout=0)
 
 
-@pytest.mark.parametrize(
-    ("uri", "why"),
-    [
-        ("tcp://h:1/amps?http_preflight=true", "http_preflight"),
-    ],
-)
-async def test_what_this_version_cannot_do_is_said(uri: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        await dialled(uri)
-
-
 async def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(UsageError, match="not on Windows"):

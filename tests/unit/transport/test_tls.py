@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import ConnectionRefused, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.dial import Dialler, dial
+from haclient.transport.dial import Dialler, DialOptions, dial
 from haclient.transport.link import Link
 from haclient.transport.memory_network import link_pair
 from haclient.transport.tls import SEND_BYTES, TlsLink, load_certificate, tls_reason
@@ -168,8 +168,9 @@ async def serving(tls: TlsFiles) -> AsyncGenerator[str]:
         link.close()
 
 
-async def dialled(uri: str, **options: ssl.SSLContext) -> None:
-    link = await dial(Uri.parse(uri), timeout=30, **options)
+async def dialled(uri: str, ssl_context: ssl.SSLContext | None = None) -> None:
+    options = DialOptions(ssl_context=ssl_context)
+    link = await dial(Uri.parse(uri), timeout=30, options=options)
     assert link.peer.startswith("127.0.0.1:")
     link.close()
 
@@ -181,7 +182,9 @@ async def test_the_authority_of_a_uri_or_of_a_context_is_trusted(files: Certific
         await dialled(f"{address}/amps?verify=false")
         context = ssl.create_default_context(cafile=str(files.authority))
         await dialled(f"{address}/amps", ssl_context=context)
-        link = await Dialler(context).dial(Uri.parse(f"{address}/amps"), timeout=30)
+        link = await Dialler(DialOptions(ssl_context=context)).dial(
+            Uri.parse(f"{address}/amps"), timeout=30
+        )
         link.close()
 
 
