@@ -303,6 +303,7 @@ class PublishingClient:
             PublishFailed: The server refused it.
             TimedOut: It took longer; the message stays in the store if there is one.
             DisconnectedError: The connection was lost.
+            UsageError: Nothing was published under so high a sequence.
         """
         self._core.thread.check("wait_persisted")
         await self._core.wait_persisted(sequence, timeout=seconds(timeout))

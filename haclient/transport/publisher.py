@@ -721,8 +721,15 @@ class Publisher:
 
         Raises:
             DisconnectedError: The connection is lost and no other one will come by itself.
+            UsageError: Nothing was published under so high a sequence.
         """
         log = self.log
+        last = self.sequences.last_published if log is None else log.last_sequence
+        if sequence > last:
+            raise UsageError(
+                f"{what}: wanted a sequence that this client has published, up to {last}, "
+                f"found {sequence}"
+            )
         if log is None:
             await self._wait_numbered(sequence, what)
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
@@ -733,24 +740,20 @@ class Publisher:
             )
             if self.writer is not None:
                 self.writer.flush()  # for a waiter batching gains nothing
-            # A number beyond the last publish never gets an ack of its own.
-            await self.persisted.reached(min(sequence, log.last_sequence))
+            await self.persisted.reached(sequence)
 
     async def _wait_numbered(self, sequence: int, what: str) -> None:
         """Wait for the ack of a message that was published under an explicit number."""
-        sequences = self.sequences
-        # A number beyond the last publish never gets an ack of its own.
-        level = min(sequence, sequences.last_published)
-        while (sequences.persisted or 0) < level and level not in self.refusals:
+        while (self.sequences.persisted or 0) < sequence and sequence not in self.refusals:
             self._would_deadlock(what)
             if self.writer is None:
                 reason = self._status.lost_reason
                 raise DisconnectedError(
-                    f"{what}: {level} is not persisted and the connection is lost: {reason}; "
+                    f"{what}: {sequence} is not persisted and the connection is lost: {reason}; "
                     "connect again and publish what is above client.persisted_sequence"
                 ) from reason
             self.flush_for_waiter(what)
-            await self.persisted.reached(level)
+            await self.persisted.reached(sequence)
 
 
 def what_remains(log: FrameLog) -> str:

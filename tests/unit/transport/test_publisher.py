@@ -150,16 +150,20 @@ async def test_a_publisher_waits_through_a_lost_link_when_another_one_will_come(
         bench.log_on(seen=store.last_sequence, persisted=store.last_sequence)
 
 
-async def test_a_wait_for_a_number_beyond_the_last_publish_ends_when_all_is_persisted(
+async def test_a_wait_for_a_number_that_was_not_published_is_refused(
     store: PublishStore,
 ) -> None:
     bench = Bench(store)
     bench.log_on()
     sequence = await bench.publisher.publish("t", b"x") or 0
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.publisher.wait_persisted, sequence + 9, "test")
-        await wait_all_tasks_blocked()
-        bench.publisher.acknowledged(sequence)
+    why = f"up to {sequence}, found {sequence + 1}"
+    with pytest.raises(UsageError, match=why):
+        await bench.publisher.wait_persisted(sequence + 1, "test")
+    bench.publisher.acknowledged(sequence)
+    with pytest.raises(UsageError, match=why):
+        await bench.publisher.wait_persisted(sequence + 1, "test")
+    for each in (0, 1, sequence):
+        await bench.publisher.wait_persisted(each, "test")
 
 
 @pytest.mark.row("HA8")
@@ -237,7 +241,9 @@ async def test_without_a_store_acks_and_refusals_mean_little() -> None:
     bench.log_on()
     bench.publisher.acknowledged(3)
     assert bench.publisher.refused(failure(3)).sequence == 3
-    await bench.publisher.wait_persisted(3, "flush")
+    await bench.publisher.wait_persisted(0, "test")
+    with pytest.raises(UsageError, match="up to 0, found 3"):
+        await bench.publisher.wait_persisted(3, "test")
     with pytest.raises(UsageError, match="needs a publish store"):
         bench.publisher.append(b"", b"")
 
