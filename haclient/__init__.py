@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
+    from haclient.transport.flight_recorder import FlightEvent, FlightRecorder
     from haclient.transport.settings import HAOptions
     from haclient.typed_stream import TypedStream
     from haclient_stores.bookmark import (
@@ -130,6 +131,8 @@ __all__ = [
     "FailureCountServerChooser",
     "FixCodec",
     "FixedDelayStrategy",
+    "FlightEvent",
+    "FlightRecorder",
     "GraceExpired",
     "HAClient",
     "HAClientError",
@@ -215,6 +218,8 @@ _HOMES = {
     "HealthAwareServerChooser": "haclient.health_chooser",
     "HAClient": "haclient.ha",
     "HAOptions": "haclient.transport.settings",
+    "FlightEvent": "haclient.transport.flight_recorder",
+    "FlightRecorder": "haclient.transport.flight_recorder",
     "ClientMetrics": "haclient.metrics",
     "Health": "haclient.metrics",
     "SubscriptionMetrics": "haclient.metrics",

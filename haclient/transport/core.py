@@ -44,6 +44,7 @@ from haclient.transport.connection import Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.events import Events
 from haclient.transport.exception_reporter import ExceptionReporter
+from haclient.transport.flight_recorder import ClientFlight
 from haclient.transport.intake import Intake, OpenClients, open_clients
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
@@ -105,7 +106,9 @@ class Core:
             status=self.status,
             thread=self.thread,
         )
-        self.events, self.exceptions, self._tap = _listeners(settings)
+        self.events, self.exceptions, tap = _listeners(settings)
+        self.flight = ClientFlight(settings.flight_recorder, self.name, settings.clock_us)
+        self._tap = self.flight.tap(tap)
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None
@@ -240,7 +243,8 @@ class Core:
         if self.connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
         self.uri = Uri.parse(uri) if isinstance(uri, str) else uri
-        link = await self._dialler.dial(self.uri, timeout=timeout)
+        with self.flight.noting_errors():
+            link = await self._dialler.dial(self.uri, timeout=timeout)
         connection = Connection(
             link,
             self.session,
@@ -288,8 +292,10 @@ class Core:
             self.reconcile()
             await self.start_heartbeat(timeout=timeout)
             self.publisher.open_log()
-        except BaseException:  # refused, lost or cancelled: half a logon is of no use
-            await self.abandon()
+        except BaseException as error:  # refused, lost or cancelled: half a logon is of no use
+            await self.abandon(error if isinstance(error, HAClientError) else None)
+            if isinstance(error, HAClientError):
+                self.flight.failed(error)
             raise
         finally:
             self._logging_on = False
@@ -404,6 +410,7 @@ class Core:
         self.connection = self.commander.connection = None
         self.status.lost(reason)
         self.counters.disconnections += 1
+        self.flight.lost(reason)
         self.publisher.lost()
         self.queue_acks.lost(self.session.router.all())
         try:
@@ -416,6 +423,8 @@ class Core:
             level = logging.INFO if ours else logging.WARNING
             _logger.log(level, "client %s: %s", self.name, reason)
         self.set_state(ConnectionState.DISCONNECTED)
+        if not self.status.reconnects and not connection.closed_by_us:
+            self.flight.failed(reason)
         self.events.emit("disconnect", reason)
 
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
@@ -451,6 +460,7 @@ class Core:
         """Enter a state and report it to the listeners of the application."""
         self.status.state = state
         log_state(self.name, state)
+        self.flight.note("=", state)
         self.events.emit("state", state)
 
     # -- what connections that follow each other share -------------------------------

@@ -262,6 +262,7 @@ class Reconnector:
             return  # the error itself leaves the client's block
         if plan.state is Recovery.LIVE:
             _logger.warning("client %s lost its connection to %s: %s", core.name, server, error)
+            core.flight.failed(error)
             return
         due = self._failures.is_due(trio.current_time())
         _logger.log(
@@ -273,6 +274,8 @@ class Reconnector:
             plan.state,
             error,
         )
+        if due:
+            core.flight.failed(error)
 
     def _give_up(self, error: HAClientError) -> None:
         """End the client: the error leaves its block, and every stream."""

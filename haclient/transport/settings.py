@@ -26,6 +26,7 @@ from haclient.protocol.options import Options
 from haclient.session.connection_state import Heartbeat, StateListener
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.dial import DialOptions
+from haclient.transport.flight_recorder import FlightRecorder, check_recorder
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
 from haclient.transport.preflight import check_preflight_headers
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
@@ -102,6 +103,8 @@ class ClientOptions(TypedDict, total=False):
         wire_tap: Called with `>` (sent) or `<` (received) and the header of each frame as text, the
             password masked and without the body, where frames are read and written: it has to be
             quick. When it raises, that is logged and reported, and it is called no more.
+        flight_recorder: Keeps the last protocol events, passwords masked; they are logged with the
+            error of a lost connection or of a failed attempt. `None`, the default, for none.
         on_state: The first state listener; see `Client.add_state_listener`.
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
             `"continue"` ignores it, `"discard"` also discards the message; a callable decides
@@ -137,6 +140,7 @@ class ClientOptions(TypedDict, total=False):
     on_disconnect: Callable[[HAClientError], object] | None
     on_exception: Callable[[Exception], object] | None
     wire_tap: Callable[[str, str], object] | None
+    flight_recorder: FlightRecorder | None
     on_state: StateListener | None
     on_handler_error: HandlerErrorPolicy
     max_queued_bytes: int
@@ -203,6 +207,7 @@ class Settings:
     on_disconnect: Callable[[HAClientError], object] | None = None
     on_exception: Callable[[Exception], object] | None = None
     wire_tap: Callable[[str, str], object] | None = None
+    flight_recorder: FlightRecorder | None = None
     on_state: StateListener | None = None
     on_handler_error: HandlerErrorPolicy = "raise"
     max_queued_bytes: int = DEFAULT_CAP_BYTES
@@ -224,6 +229,7 @@ class Settings:
         self.new_heartbeat()
         check_preflight_headers(self.preflight_headers or {})
         check_policy(self.on_handler_error)
+        check_recorder(self.flight_recorder)
         if self.exit_timeout is not None and not self.exit_timeout >= 0:
             raise UsageError(
                 "exit_timeout is in seconds, 0 to leave at once or None to wait for as long as it "
