@@ -70,7 +70,7 @@ def test_an_option_that_is_no_recorder_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"^flight_recorder is a FlightRecorder, such as .*, or None, not int"
     ):
-        Client("c", flight_recorder=1000)  # type: ignore[arg-type]
+        Client("c", flight_recorder=1000)  # type: ignore[arg-type]  # what is tested
 
 
 def test_an_event_is_a_line_with_its_time_in_utc() -> None:
