@@ -18,7 +18,7 @@ from typing import Self
 from typing_extensions import Unpack
 
 from haclient.auth import Authenticator
-from haclient.errors import UsageError
+from haclient.deltas import DeltaClient
 from haclient.inspecting import InspectedClient
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
@@ -38,7 +38,7 @@ from haclient_stores.interfaces import BookmarkStore, PublishStore
 __all__ = ["Client"]
 
 
-class Client(QueueClient, InspectedClient):
+class Client(QueueClient, DeltaClient, InspectedClient):
     """An AMPS client for one server at a time.
 
     Args:
@@ -300,19 +300,7 @@ class Client(QueueClient, InspectedClient):
             UsageError: `resumes`, and this client does not reconnect by itself.
         """
         command = Command("subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id)
-        return self._subscriber.stream(command, resumes=self._checked(resumes=resumes))
-
-    def _checked(self, *, resumes: bool) -> bool:
-        """Return `resumes` after checking that this client supports it.
-
-        Raises:
-            UsageError: `resumes` is set, and this client does not reconnect by itself.
-        """
-        if resumes and not self._core.status.reconnects:
-            raise UsageError(
-                "resumes=True needs an HAClient: a Client does not reconnect by itself"
-            )
-        return resumes
+        return self._subscriber.stream(command, resumes=self._subscriber.checked(resumes=resumes))
 
     async def bookmark_subscribe(  # noqa: PLR0913  # the parts of one command
         self,
@@ -475,7 +463,7 @@ class Client(QueueClient, InspectedClient):
             options=options,
             sub_id=sub_id,
         )
-        return self._subscriber.stream(command, resumes=self._checked(resumes=resumes))
+        return self._subscriber.stream(command, resumes=self._subscriber.checked(resumes=resumes))
 
     async def sow_and_subscribe(  # noqa: PLR0913  # the parts of one command
         self,

@@ -109,6 +109,18 @@ class Subscriber:
         kind = MessageStream if queue is None else partial(QueueStream, auto_ack=auto_ack)
         return kind(delivery, open_=open_stream, close=close_stream, check_thread=check_thread)
 
+    def checked(self, *, resumes: bool) -> bool:
+        """Return `resumes` after checking that this client supports it.
+
+        Raises:
+            UsageError: `resumes` is set, and this client does not reconnect by itself.
+        """
+        if resumes and not self._core.status.reconnects:
+            raise UsageError(
+                "resumes=True needs an HAClient: a Client does not reconnect by itself"
+            )
+        return resumes
+
     async def handle(
         self,
         command: Command,

@@ -141,6 +141,9 @@ count_option = click.option(
 MAX_BATCH: Final = 10_000
 """The largest batch that a server accepts, in records."""
 
+delta_option = click.option(
+    "--delta", is_flag=True, help="Of each update of a record, only the fields that have changed."
+)
 batch_size_option = click.option(
     "--batch-size",
     type=click.IntRange(1, MAX_BATCH),

@@ -14,6 +14,7 @@ from haclient.cli.options import (
     batch_size_option,
     client_name_option,
     count_option,
+    delta_option,
     filter_option,
     json_option,
     server_option,
@@ -23,6 +24,7 @@ from haclient.cli.options import (
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.termination import ExitCode, run_until_signal
+from haclient.client import Client
 from haclient.errors import TimedOut
 from haclient.streams import MessageStream
 
@@ -38,6 +40,7 @@ class _Request:
     timeout: float | None
     format: str | None
     as_json: bool
+    delta: bool
 
 
 @dataclass(slots=True)
@@ -72,6 +75,11 @@ async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
         raise TimedOut(f"the query on {run.request.topic} is not complete after {limit_s:g} s")
 
 
+def _stream_of(client: Client, request: _Request) -> MessageStream:
+    stream = client.sow_and_delta_stream if request.delta else client.sow_and_stream
+    return stream(request.topic, filter=request.filter, batch_size=request.batch_size)
+
+
 async def _work(run: _Run) -> int:
     request = run.request
     connection = Connection(
@@ -80,9 +88,7 @@ async def _work(run: _Run) -> int:
     try:
         async with (
             open_client(connection) as client,
-            client.sow_and_stream(
-                request.topic, filter=request.filter, batch_size=request.batch_size
-            ) as messages,
+            _stream_of(client, request) as messages,
         ):
             await _print_until_idle(run, messages)
     except OutputClosed:  # `| head` has seen enough
@@ -107,6 +113,7 @@ async def _work(run: _Run) -> int:
 )
 @format_option
 @json_option
+@delta_option
 @with_request(_Request)
 def sow_and_subscribe(request: _Request) -> int:
     """Print the records of a SOW topic, then its messages as they come, one per line.

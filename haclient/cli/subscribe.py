@@ -28,6 +28,7 @@ from haclient.cli.message_format import Form, format_option, message_form
 from haclient.cli.options import (
     client_name_option,
     count_option,
+    delta_option,
     filter_option,
     json_option,
     not_empty,
@@ -84,6 +85,7 @@ class SubscribeRequest:
     last: int | None = None
     exit_at_end: bool = False
     format: str | None = None
+    delta: bool = False
 
     @property
     def start(self) -> StartPoint | None:
@@ -97,6 +99,10 @@ class SubscribeRequest:
         if self.last is not None and self.store is not None:
             raise UsageError("--last and --store both say where to begin: give one of them")
         start = self._named_start()
+        if start is not None and self.delta:
+            raise UsageError(
+                "--delta has no replay: leave --bookmark, --since, --last and --store out"
+            )
         if start is MOST_RECENT and self.store is None:
             raise UsageError("--bookmark recent needs --store: it goes on where that store stopped")
         if start is None and self.exit_at_end:
@@ -197,7 +203,8 @@ def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
 def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     request = run.request
     if run.start is None:
-        return client.stream(request.topic, filter=request.filter, sub_id=request.stable_sub_id)
+        stream = client.delta_stream if request.delta else client.stream
+        return stream(request.topic, filter=request.filter, sub_id=request.stable_sub_id)
     return client.bookmark_stream(
         request.topic, sub_id=request.stable_sub_id, bookmark=run.start, filter=request.filter
     )
@@ -409,6 +416,7 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
 )
 @format_option
 @json_option
+@delta_option
 @with_request(SubscribeRequest)
 def subscribe(request: SubscribeRequest) -> int:
     """Print messages as they come, one per line.

@@ -56,6 +56,26 @@ async def query_and_follow_as_a_stream(client: HAClient, stack: AsyncExitStack) 
     await stack.enter_async_context(stream)
 
 
+async def deltas(client: HAClient, _: AsyncExitStack) -> None:
+    await client.delta_subscribe(TOPIC, handler=ignore, filter=FILTER, options="no_empties,oof")
+
+
+async def deltas_as_a_stream(client: HAClient, stack: AsyncExitStack) -> None:
+    stream = client.delta_stream(TOPIC, filter=FILTER, options="send_keys", resumes=True)
+    await stack.enter_async_context(stream)
+
+
+async def query_and_follow_deltas(client: HAClient, _: AsyncExitStack) -> None:
+    await client.sow_and_delta_subscribe(
+        TOPIC, handler=ignore, filter=FILTER, batch_size=4, options="oof"
+    )
+
+
+async def query_and_follow_deltas_as_a_stream(client: HAClient, stack: AsyncExitStack) -> None:
+    stream = client.sow_and_delta_stream(TOPIC, filter=FILTER, batch_size=2, resumes=True)
+    await stack.enter_async_context(stream)
+
+
 async def bookmark(client: HAClient, _: AsyncExitStack) -> None:
     await client.bookmark_subscribe(
         TOPIC, sub_id="b", handler=ignore, bookmark=EPOCH, filter=FILTER, options="rate=1000"
@@ -105,6 +125,10 @@ ALL = [
     plain_stream,
     query_and_follow,
     query_and_follow_as_a_stream,
+    deltas,
+    deltas_as_a_stream,
+    query_and_follow_deltas,
+    query_and_follow_deltas_as_a_stream,
     bookmark,
     bookmark_from_now,
     bookmark_stream,

@@ -98,6 +98,13 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "wait_empty": (lambda c: c.wait_empty(timeout=5), None),
     "flush": (lambda c: c.flush(timeout=5), None),
     "sow": (lambda c: one(c.sow("prices")), BODY),
+    "delta_stream": (lambda c: alive(c.delta_stream("prices")), True),
+    "delta_subscribe": (lambda c: c.delta_subscribe("prices", handler=ignore), str),
+    "sow_and_delta_stream": (lambda c: one(c.sow_and_delta_stream("prices")), BODY),
+    "sow_and_delta_subscribe": (
+        lambda c: c.sow_and_delta_subscribe("prices", handler=ignore),
+        str,
+    ),
     "sow_and_stream": (lambda c: one(c.sow_and_stream("prices")), BODY),
     "sow_and_subscribe": (lambda c: c.sow_and_subscribe("prices", handler=ignore), str),
     "sow_delete": (sow_delete, True),

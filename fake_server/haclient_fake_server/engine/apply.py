@@ -141,9 +141,18 @@ class Applier:
         bookmark = record.bookmark.encode("ascii") if route.logged else b""
         correlation_id = to_text(record.correlation_id)
         more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
-        self.fan_out(plan.matching(document), document.body, bookmark, key, more)
-        if changes.previous is not None and route.sow is not None and plan.watched:
-            groups = plan.losing(route.sow.document(changes.previous), document)
+        previous, sow = changes.previous, route.sow
+        if previous is None or sow is None or not (plan.watched or plan.deltas):
+            self.fan_out(plan.matching(document), document.body, bookmark, key, more)
+            return
+        before = sow.document(previous)
+        delta = sow.delta(previous, document.body)
+        for group in plan.matching(document, before):
+            body = delta.body(group.style)
+            if body is not None:
+                self.fan_out((group,), body, bookmark, key, more)
+        if plan.watched:
+            groups = plan.losing(before, document)
             self.fan_out(groups, document.body, b"", key, b',"reason":"match"')
 
     def _report_deleted(self, route: Route, deleted: Iterable[SowRecord]) -> None:

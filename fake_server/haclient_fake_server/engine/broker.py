@@ -21,7 +21,6 @@ the messages of the log in the order of the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
@@ -48,8 +47,6 @@ from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.state import Effects, Severity, State
 from haclient_fake_server.engine.subscribing import Subscribing
 from haclient_fake_server.engine.system_topics import SystemTopics
-
-_UNSUPPORTED: Final = ("delta_subscribe", "sow_and_delta_subscribe")
 
 Command = Callable[[Connection, Message], None]
 
@@ -88,9 +85,11 @@ class Engine:
         queries = Queries(self._state, applier, self._publishing, self._subscribing, acks)
         self._commands: dict[str, Command] = {
             "subscribe": self._subscribing.subscribe,
+            "delta_subscribe": self._subscribing.subscribe,
             "unsubscribe": self._subscribing.unsubscribe,
             "sow": self._sow,
             "sow_and_subscribe": queries.sow_and_subscribe,
+            "sow_and_delta_subscribe": queries.sow_and_subscribe,
             "sow_delete": self._sow_delete,
             "p": self._publish,
             "publish": self._publish,
@@ -103,8 +102,6 @@ class Engine:
         self._queries = queries
         self._queue_commands = QueueCommands(self._state, self._publishing)
         self._system_topics = SystemTopics(self._state, self._queues.statistics)
-        for name in _UNSUPPORTED:
-            self._commands[name] = _refuse_unsupported
 
     @property
     def next_due(self) -> float:
@@ -358,7 +355,3 @@ class Engine:
         state.acknowledge(connection, message, "received", "processed", "completed")
         if "persisted" in wanted:
             state.confirm(connection, ack("persisted", message.command_id))
-
-
-def _refuse_unsupported(_: Connection, message: Message) -> None:
-    raise Refused(Reason.NOT_SUPPORTED, f"this broker knows no {message.kind}")

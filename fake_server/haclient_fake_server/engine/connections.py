@@ -144,7 +144,7 @@ class Connection:
 
 
 class Style(enum.IntFlag):
-    """Which optional headers a subscription wants."""
+    """Which optional headers a subscription wants, and which part of an update."""
 
     PLAIN = 0
     BOOKMARK = 1
@@ -152,6 +152,12 @@ class Style(enum.IntFlag):
     NO_SOW_KEY = 4
     LIVE = 8
     """No header: messages are sent before the journal is written."""
+    DELTA = 16
+    """No header: of an update, the fields that have changed."""
+    NO_EMPTIES = 32
+    """No header: with DELTA, nothing of an update that has changed none."""
+    SEND_KEYS = 64
+    """No header: with NO_EMPTIES, the key fields all the same."""
 
 
 class Selection(NamedTuple):

@@ -28,7 +28,8 @@ from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.requests import SYSTEM_TOPIC_REFUSAL, is_system_topic
 from haclient_fake_server.engine.routes import Route
-from haclient_fake_server.engine.sow.table import SowError, merge_delta
+from haclient_fake_server.engine.sow.delta import merge_delta
+from haclient_fake_server.engine.sow.table import SowError
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import Record, RecordFlag
 

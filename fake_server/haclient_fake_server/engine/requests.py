@@ -21,6 +21,8 @@ from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError
 _COMMON: Final = frozenset({"no_sowkey", "non_regex_topic", "send_empties", "timestamp", "top_n"})
 """`send_empties` is the default."""
 
+_DELTA: Final = frozenset({"bookmark", "no_empties", "oof", "send_keys"})
+
 _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     "subscribe": _COMMON
     | {"bookmark", "bookmark_not_found", "fully_durable", "live", "oof"}
@@ -28,6 +30,8 @@ _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     # Every record has all its fields, the keys among them: that is all that `send_keys` asks for.
     "sow": _COMMON | {"send_keys", "skip_n"},
     "sow_and_subscribe": _COMMON | {"bookmark", "oof", "send_keys"},
+    "delta_subscribe": _COMMON | _DELTA | {"max_backlog", "replace"},
+    "sow_and_delta_subscribe": _COMMON | _DELTA,
     "sow_delete": frozenset({"cancel", "expire", "lease_extension", "non_regex_topic"}),
     # There is no message type here for which `pretty` would make a difference.
     "logon": frozenset({"ack_conflation", "pretty"}),
@@ -35,6 +39,7 @@ _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
 """The options that each command may have; `live` and `fully_durable` have no effect on a
 subscription without a bookmark. `max_backlog` and the options of an acknowledgement are for queues;
 who executes the command refuses them for other topics."""
+DELTA_COMMANDS: Final = frozenset({"delta_subscribe", "sow_and_delta_subscribe"})
 _ONLY_WITH_BOOKMARK: Final = ("bookmark_not_found",)
 _NOT_WITH_BOOKMARK: Final = ("oof",)
 
@@ -79,6 +84,12 @@ class Request:
             style |= Style.NO_SOW_KEY
         if self.options.live and self.message.bookmark:
             style |= Style.LIVE
+        if self.message.kind in DELTA_COMMANDS:
+            style |= Style.DELTA
+        if self.options.no_empties:
+            style |= Style.NO_EMPTIES
+        if self.options.send_keys:
+            style |= Style.SEND_KEYS
         return style
 
     @property
@@ -111,6 +122,8 @@ def read_options(message: Message) -> Options:
             )
     if options.live and options.fully_durable:
         raise Refused(Reason.INVALID_OPTIONS, "live and fully_durable contradict each other")
+    if message.bookmark and message.kind in DELTA_COMMANDS:
+        raise Refused(Reason.INVALID_BOOKMARK, f"{message.kind} takes no bookmark")
     refused = _NOT_WITH_BOOKMARK if message.bookmark else _ONLY_WITH_BOOKMARK
     for name in refused:
         if getattr(options, name):

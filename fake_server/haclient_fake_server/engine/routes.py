@@ -14,14 +14,21 @@ is rebuilt when the next message needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from haclient.protocol.codec import encode_string
-from haclient_fake_server.engine.connections import BookmarkSubscription, Connection, Subscription
+from haclient_fake_server.engine.connections import (
+    BookmarkSubscription,
+    Connection,
+    Style,
+    Subscription,
+)
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.sow.table import SowTopic
+
+_OF_WHOLE_MESSAGES: Final = ~(Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS)
 
 MAX_REMEMBERED_MASKS: Final = 256
 """Combinations of matching filters whose groups are kept; beyond it they are all rebuilt."""
@@ -31,13 +38,31 @@ class FanoutGroup(NamedTuple):
     """Connections that receive the same frame; `head` is its constant beginning, not yet closed."""
 
     head: bytes
-    style: int
+    style: Style
     connections: tuple[Connection, ...]
 
 
 def frame_head(kind: bytes, wire_topic: bytes, sids: str) -> bytes:
     """The constant beginning of a frame for some subscriptions of one connection."""
     return b'{"c":"%b","t":%b,"sids":%b' % (kind, wire_topic, encode_string(sids))
+
+
+def _by_delta(
+    subscriptions: Sequence[Subscription], wanting: Sequence[Subscription] | None = None
+) -> frozenset[int]:
+    """The numbers of those that get deltas: none whose connection gets the whole message anyway.
+
+    Args:
+        subscriptions: All that get the message.
+        wanting: Those of them that want a delta; by default all of that style.
+    """
+    whole = {item.connection.id for item in subscriptions if not item.style & Style.DELTA}
+    chosen = subscriptions if wanting is None else wanting
+    return frozenset(
+        item.number
+        for item in chosen
+        if item.style & Style.DELTA and item.connection.id not in whole
+    )
 
 
 class Plan:
@@ -47,13 +72,16 @@ class Plan:
         subscriptions: All live ones that match the topic, in the order they came.
         waiting: Those that match the topic and wait for more at the end of the log.
         everyone: The groups when all filters match.
+        deltas: Whether any of them wants the changes of an update alone.
         filtered: Whether any of them has a filter, so that each message must be looked at.
         watched: Whether any of them wants out-of-focus messages.
     """
 
     __slots__ = (
         "_by_mask",
+        "_everyone_by_delta",
         "_wire_topic",
+        "deltas",
         "everyone",
         "filtered",
         "subscriptions",
@@ -68,22 +96,38 @@ class Plan:
         waiting: tuple[BookmarkSubscription, ...] = (),
     ) -> None:
         self._wire_topic = wire_topic
-        self._by_mask: dict[tuple[bytes, int], tuple[FanoutGroup, ...]] = {}
+        self._by_mask: dict[tuple[bytes, int, int], tuple[FanoutGroup, ...]] = {}
         self.subscriptions = subscriptions
         self.waiting = waiting
+        self.deltas = any(item.style & Style.DELTA for item in subscriptions)
         self.everyone = self._groups(b"p", subscriptions)
+        self._everyone_by_delta = (
+            self._groups(b"p", subscriptions, by_delta=_by_delta(subscriptions))
+            if self.deltas
+            else self.everyone
+        )
         self.filtered = any(item.filter is not None for item in subscriptions)
         self.watched = any(item.oof for item in subscriptions)
 
-    def matching(self, document: Document) -> tuple[FanoutGroup, ...]:
-        """The groups for a message."""
+    def matching(
+        self, document: Document, before: Document | None = None
+    ) -> tuple[FanoutGroup, ...]:
+        """The groups for a message, which may replace the record `before`.
+
+        The groups of the style DELTA get what it has changed. Who wants out-of-focus messages gets
+        the whole message when the record comes into focus.
+        """
         if not self.filtered:
-            return self.everyone
-        mask = 0
-        for number, subscription in enumerate(self.subscriptions):
-            if subscription.filter is None or subscription.filter(document):
+            return self.everyone if before is None else self._everyone_by_delta
+        mask = by_delta = 0
+        for number, item in enumerate(self.subscriptions):
+            if item.filter is None or item.filter(document):
                 mask |= 1 << number
-        return self._of_mask(b"p", mask)
+                if before is None or not item.style & Style.DELTA:
+                    continue
+                if item.filter is None or not item.oof or item.filter(before):
+                    by_delta |= 1 << number
+        return self._of_mask(b"p", mask, by_delta)
 
     def losing(self, before: Document, after: Document | None) -> tuple[FanoutGroup, ...]:
         """The groups of those whose filter a record has left; `after` is `None` for a delete.
@@ -98,24 +142,31 @@ class Plan:
                 mask |= 1 << number
         return self._of_mask(b"oof", mask)
 
-    def _of_mask(self, kind: bytes, mask: int) -> tuple[FanoutGroup, ...]:
-        groups = self._by_mask.get((kind, mask))
+    def _of_mask(self, kind: bytes, mask: int, by_delta: int = 0) -> tuple[FanoutGroup, ...]:
+        groups = self._by_mask.get((kind, mask, by_delta))
         if groups is None:
             chosen = tuple(s for n, s in enumerate(self.subscriptions) if mask >> n & 1)
+            deltas = tuple(s for n, s in enumerate(self.subscriptions) if by_delta >> n & 1)
             if len(self._by_mask) >= MAX_REMEMBERED_MASKS:
                 self._by_mask.clear()
-            groups = self._by_mask[kind, mask] = self._groups(kind, chosen)
+            groups = self._groups(kind, chosen, by_delta=_by_delta(chosen, deltas))
+            self._by_mask[kind, mask, by_delta] = groups
         return groups
 
     def _groups(
-        self, kind: bytes, subscriptions: tuple[Subscription, ...]
+        self,
+        kind: bytes,
+        subscriptions: tuple[Subscription, ...],
+        *,
+        by_delta: Collection[int] = (),
     ) -> tuple[FanoutGroup, ...]:
-        ids: dict[tuple[int, int], list[str]] = {}
+        ids: dict[tuple[int, Style], list[str]] = {}
         connections: dict[int, Connection] = {}
         for item in subscriptions:
             connections[item.connection.id] = item.connection
-            ids.setdefault((item.connection.id, item.style), []).append(item.id)
-        shared: dict[tuple[str, int], list[Connection]] = {}
+            style = item.style if item.number in by_delta else item.style & _OF_WHOLE_MESSAGES
+            ids.setdefault((item.connection.id, style), []).append(item.id)
+        shared: dict[tuple[str, Style], list[Connection]] = {}
         for (connection_id, style), sub_ids in ids.items():
             shared.setdefault((",".join(sub_ids), style), []).append(connections[connection_id])
         return tuple(

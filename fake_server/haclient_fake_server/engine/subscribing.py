@@ -19,7 +19,12 @@ from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.replay import Replay, Span, span_of
-from haclient_fake_server.engine.requests import Request, read_options, read_request
+from haclient_fake_server.engine.requests import (
+    DELTA_COMMANDS,
+    Request,
+    read_options,
+    read_request,
+)
 from haclient_fake_server.engine.state import State
 from haclient_stores.bookmark import Now, parse_bookmark
 
@@ -63,6 +68,9 @@ class Subscribing:
         if queues:
             request = replace(request, matcher=_underlying(request.matcher, queues))
         keeps_place = isinstance(replaced, BookmarkSubscription) and not message.bookmark
+        if keeps_place and message.kind in DELTA_COMMANDS:
+            detail = f"{sub_id!r} has a bookmark, and gets whole messages"
+            raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")
         if options.pause and not message.bookmark and not keeps_place:
             raise Refused(Reason.INVALID_OPTIONS, "pause needs a bookmark")
         if request.top_n is not None and not message.bookmark:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,32 @@ def test_silence_ends_it_and_too_few_messages_are_exit_code_3(haclient: CommandL
     code, lines, err = haclient(*nothing, "-n", "1", "--format", "{key}")
     assert (code, lines) == (3, [])
     assert err == "haclient: error: 0 of 1 messages came, then none for 1 s\n"
+
+
+@pytest.mark.row("CLI9", "CC12")
+@pytest.mark.parametrize("command", ["sow-and-subscribe", "subscribe"])
+def test_updates_come_as_what_they_have_changed(
+    haclient: CommandLine, broker: BrokerProcess, tmp_path: Path, command: str
+) -> None:
+    record = tmp_path / "record"
+
+    def publish(number: int) -> None:
+        record.write_text(f'{{"id":8,"of":"delta","n":{number},"m":1}}\n')
+        haclient("publish", "--topic", "people", "--file", record)
+
+    publish(0)
+    follow = ("--topic", "people", "--filter", '/of = "delta"')
+    with start_haclient(command, "--server", broker.uri, *follow, "--delta") as child:
+        if command == "sow-and-subscribe":
+            assert child.line() == '{"id":8,"of":"delta","n":0,"m":1}'
+        numbers = count(1)
+        while not child.has_output:  # it may not have subscribed yet
+            publish(next(numbers))
+        assert set(json.loads(child.line())) == {"n", "id"}
+        assert child.stop() == 0
+    haclient("sow-delete", *follow)
+    code, _, err = haclient("subscribe", "--topic", "people", "--delta", "--since", "1h")
+    assert (code, "--delta has no replay" in err) == (2, True)
 
 
 @pytest.mark.row("CLI9")

@@ -16,10 +16,9 @@ when queried, since parsed they would take several times the memory.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from haclient.errors import HAClientError
 from haclient.protocol.identity import crc64
@@ -29,6 +28,7 @@ from haclient_fake_server.engine.filters.ordering import OrderBy
 from haclient_fake_server.engine.filters.parser import parse_path
 from haclient_fake_server.engine.filters.values import Value
 from haclient_fake_server.engine.patterns import to_bytes
+from haclient_fake_server.engine.sow.delta import Delta
 
 
 class SowError(HAClientError):
@@ -148,6 +148,10 @@ class SowTopic:
         """The record under `key`, if any."""
         return self._records.get(key)
 
+    def delta(self, before: SowRecord, after: bytes) -> Delta:
+        """What a message changes in a record."""
+        return Delta(before.body, after, self._paths)
+
     def document(self, record: SowRecord) -> Document:
         """The record's body for filters, not yet parsed."""
         return Document(record.body, self._message_type)
@@ -253,37 +257,3 @@ def _key_of_record(record: SowRecord) -> str:
 
 def _text(value: Value) -> str:
     return value if isinstance(value, str) else str(value)
-
-
-Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-
-
-def merge_delta(stored: bytes, delta: bytes) -> bytes:
-    """The message that a delta publish makes of a stored one.
-
-    Objects are merged path by path; arrays and everything else are replaced whole; `null` leaves
-    the old value, so no field can be removed. A body that is no JSON object is the whole message.
-    """
-    try:
-        before: Json = json.loads(stored)
-        change: Json = json.loads(delta)
-    except (ValueError, RecursionError):  # not JSON: nothing to merge, and nothing refused
-        return delta
-    if not isinstance(before, dict) or not isinstance(change, dict):
-        return delta
-    try:
-        merged = _merged(before, change)
-        return json.dumps(merged, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    except (RecursionError, UnicodeEncodeError):  # too deep, or half a surrogate pair
-        return delta
-
-
-def _merged(before: dict[str, Json], change: dict[str, Json]) -> dict[str, Json]:
-    result = dict(before)
-    for name, value in change.items():
-        old = result.get(name)
-        if isinstance(old, dict) and isinstance(value, dict):
-            result[name] = _merged(old, value)
-        elif value is not None or name not in result:
-            result[name] = value
-    return result

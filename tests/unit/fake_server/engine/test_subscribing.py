@@ -57,7 +57,9 @@ def test_a_sub_id_in_use_is_refused() -> None:
         ({"opts": "oof", "bm": "0"}, "invalid options: oof cannot have"),
         ({"top_n": 5}, "invalid options: top_n"),
         ({"top_n": 5, "bm": "0|1|"}, "invalid options: top_n"),
-        ({"c": "delta_subscribe"}, "not supported: this broker knows no delta_subscribe"),
+        ({"c": "delta_subscribe", "bm": "0"}, "invalid bookmark: delta_subscribe takes no"),
+        ({"c": "delta_subscribe", "opts": "live"}, "invalid options: live is not supported"),
+        ({"opts": "no_empties"}, "invalid options: no_empties is not supported"),
     ],
 )
 def test_a_subscribe_that_cannot_be_carried_out_is_refused(

@@ -1,0 +1,166 @@
+"""Deltas: merged into records, and made of updates."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from haclient.deltas import apply_delta
+from haclient_fake_server.engine.connections import Style
+from haclient_fake_server.engine.filters.document import Path
+from haclient_fake_server.engine.filters.parser import parse_path
+from haclient_fake_server.engine.sow.delta import Delta, merge_delta
+
+
+@pytest.mark.parametrize(
+    ("stored", "delta", "whole"),
+    [
+        (b'{"a":1}', b'{"b":2}', b'{"a":1,"b":2}'),
+        (b'{"a":1}', b'{"a":2}', b'{"a":2}'),
+        (b'{"a":1}', b'{"a":null}', b'{"a":1}'),
+        (b'{"a":1}', b'{"b":null}', b'{"a":1,"b":null}'),
+        (b'{"a":{"x":1,"y":2}}', b'{"a":{"y":3}}', b'{"a":{"x":1,"y":3}}'),
+        (b'{"a":[1,2]}', b'{"a":[3]}', b'{"a":[3]}'),
+        (b'{"a":{"x":1}}', b'{"a":5}', b'{"a":5}'),
+        (b'{"a":"\xc3\xa9"}', b"{}", b'{"a":"\xc3\xa9"}'),
+    ],
+)
+def test_what_a_delta_makes_of_a_message(stored: bytes, delta: bytes, whole: bytes) -> None:
+    assert merge_delta(stored, delta) == whole
+
+
+@pytest.mark.parametrize(
+    ("stored", "delta"),
+    [
+        (b"no json", b'{"a":1}'),
+        (b'{"a":1}', b"no json"),
+        (b"[1]", b'{"a":1}'),
+        (b'{"a":1}', b"[1]"),
+        (b'{"a":"\\ud800"}', b'{"b":1}'),
+        (b'{"a":1}', b"[" * 200_000),
+        (b'{"a":1}', b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    ],
+)
+def test_what_cannot_be_merged_replaces_the_message(stored: bytes, delta: bytes) -> None:
+    assert merge_delta(stored, delta) == delta
+
+
+# -- what an update has changed --------------------------------------------------------------------
+
+PLAIN = Style.DELTA
+EMPTY_NOT = Style.DELTA | Style.NO_EMPTIES
+ID = (parse_path("/id"),)
+
+
+def delta(before: str, after: str, style: Style = PLAIN, keys: tuple[Path, ...] = ID) -> str | None:
+    body = Delta(before.encode(), after.encode(), keys).body(style)
+    return None if body is None else body.decode()
+
+
+@pytest.mark.row("CC12")
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ('{"id":1,"a":1,"b":2}', '{"id":1,"a":1,"b":3}', '{"b":3,"id":1}'),
+        ('{"id":1,"a":1}', '{"id":1,"a":1}', '{"id":1}'),
+        ('{"id":1,"a":1}', '{"a":1.0, "id":1 }', '{"id":1}'),
+        ('{"id":1,"a":1}', '{"id":1,"a":true}', '{"a":true,"id":1}'),
+        ('{"id":1,"a":0}', '{"id":1,"a":false}', '{"a":false,"id":1}'),
+        ('{"id":1,"a":"x"}', '{"id":1,"a":"\\u0078"}', '{"id":1}'),
+        ('{"id":1}', '{"id":1,"a":1.50}', '{"a":1.50,"id":1}'),
+        ('{"id":1,"n":1}', '{"id":1,"n":12345678901234567890123}', None),
+        ('{"id":1,"a":1}', '{"id":1}', '{"a":null,"id":1}'),
+        ('{"id":1,"a":null}', '{"id":1}', '{"id":1}'),
+        ('{"id":1}', '{"id":1,"a":null}', '{"id":1}'),
+        ('{"id":1,"a":5}', '{"id":1,"a":null}', '{"a":null,"id":1}'),
+        ('{"id":1,"a":null}', '{"id":1,"a":0}', '{"a":0,"id":1}'),
+        ('{"id":1,"a":{"x":1,"y":2}}', '{"id":1,"a":{"x":1,"y":3}}', '{"a":{"y":3},"id":1}'),
+        ('{"id":1,"a":{"x":1}}', '{"id":1,"a":{}}', '{"a":{"x":null},"id":1}'),
+        ('{"id":1,"a":{"x":1}}', '{"id":1,"a":[1]}', '{"a":[1],"id":1}'),
+        ('{"id":1,"a":[1,{"x":1}]}', '{"id":1,"a":[1,{"x":1.0}]}', '{"id":1}'),
+        ('{"id":1,"a":[1,2]}', '{"id":1,"a":[1]}', '{"a":[1],"id":1}'),
+        ('{"id":1,"a":1}', '{"id":1,"a":1,"a":2}', '{"a":2,"id":1}'),
+        ("no json", '{"id":1}', '{"id":1}'),
+        ('{"id":1}', "no json", "no json"),
+        ("[1]", "[2]", "[2]"),
+    ],
+)
+def test_the_changes_of_an_update(before: str, after: str, changed: str | None) -> None:
+    if changed is None:
+        assert json.loads(delta(before, after) or "") == json.loads(after)
+    else:
+        assert delta(before, after) == changed
+
+
+@pytest.mark.row("CC12")
+def test_empty_updates_and_keys_are_sent_as_it_is_asked_for() -> None:
+    same, other = '{"id":1,"a":1}', '{"id":1,"a":2}'
+    assert delta(same, same, EMPTY_NOT) is None
+    assert delta(same, other, EMPTY_NOT) == '{"a":2}'
+    assert delta(same, other, EMPTY_NOT | Style.SEND_KEYS) == '{"a":2,"id":1}'
+    assert delta(same, same, EMPTY_NOT | Style.SEND_KEYS) is None
+    assert delta(same, same, keys=()) == "{}"
+    assert delta(same, other, Style.BOOKMARK) == other
+
+
+@pytest.mark.row("CC12")
+@pytest.mark.parametrize(
+    ("keys", "changed"),
+    [
+        (("/a/x",), '{"b":2,"a":{"x":1}}'),
+        (("/a/x", "/a/y", "/id"), '{"b":2,"a":{"x":1,"y":{"z":1}},"id":7}'),
+        (("/a/y/z",), '{"b":2,"a":{"y":{"z":1}}}'),
+        (("/list/x",), '{"b":2,"list":[{"x":1}]}'),
+        (("/list[0]/x",), '{"b":2,"list":[{"x":1}]}'),
+        (("/gone",), '{"b":2}'),
+    ],
+)
+def test_key_fields_of_any_depth_are_in_each_delta(keys: tuple[str, ...], changed: str) -> None:
+    before = '{"id":7,"a":{"x":1,"y":{"z":1}},"list":[{"x":1}],"b":1}'
+    after = before.replace('"b":1', '"b":2')
+    assert delta(before, after, keys=tuple(map(parse_path, keys))) == changed
+
+
+def test_messages_that_are_too_deep_are_sent_whole() -> None:
+    deep = '{"id":1,"a":' + "[" * 50_000 + "]" * 50_000 + "}"
+    assert delta('{"id":1,"a":1}', deep) == deep
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "x", "1"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
+
+
+def without_nulls(value: object) -> object:
+    """NULL and a field that is missing are the same."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return value
+
+
+@pytest.mark.row("CC12")
+@given(before=objects, after=objects)
+@example(before={"a": {"b": 1}}, after={"a": {}})
+@example(before={"a": 1}, after={"a": {"b": None}})
+@example(before={"a": {"b": [None]}}, after={"a": {"b": [0]}})
+def test_a_record_and_the_changes_make_the_update(
+    before: dict[str, object], after: dict[str, object]
+) -> None:
+    changed = delta(json.dumps(before), json.dumps(after), keys=(parse_path("/a"),))
+    made = apply_delta(before, json.loads(changed or ""))
+    assert repr(sorted_(without_nulls(made))) == repr(sorted_(without_nulls(after)))
+
+
+def sorted_(value: object) -> object:
+    """Objects in one order, so that `repr` tells `true` from 1 and nothing else."""
+    if isinstance(value, dict):
+        return {key: sorted_(value[key]) for key in sorted(value)}
+    return [sorted_(each) for each in value] if isinstance(value, list) else value
