@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
     from haclient.random_chooser import RandomServerChooser
+    from haclient.recovery_explanation import RecoveryExplanation
     from haclient.session.connection_state import ConnectionState, StateListener
     from haclient.session.dead_letter import DeadLetter
     from haclient.shutdown import run
@@ -161,6 +162,7 @@ __all__ = [
     "PublishGap",
     "RandomServerChooser",
     "ReconnectGaveUp",
+    "RecoveryExplanation",
     "SOWRecoveryPointAdapter",
     "ServerChooser",
     "SlowClient",
@@ -223,6 +225,7 @@ _HOMES = {
     "ClientMetrics": "haclient.metrics",
     "Health": "haclient.metrics",
     "SubscriptionMetrics": "haclient.metrics",
+    "RecoveryExplanation": "haclient.recovery_explanation",
     "MemorySubscriptionManager": "haclient.subscription_manager",
     "SubscriptionManager": "haclient.subscription_manager",
     "Command": "haclient.protocol.commands",

@@ -8,6 +8,7 @@ from haclient.metrics import ClientMetrics, Health, examine, measure
 from haclient.protocol.commands import CommandName
 from haclient.protocol.identity import version_number
 from haclient.protocol.messages import Message
+from haclient.recovery_explanation import RecoveryExplanation, explain_recovery
 from haclient.transport.core import Core
 from haclient.transport.events import CommandTap
 
@@ -79,6 +80,25 @@ class InspectedClient:
         """
         self._core.thread.check("health")
         return examine(self._core)
+
+    def explain_recovery(self, sub_id: str) -> RecoveryExplanation:
+        """What a subscription would ask for if its connection were lost now, and why.
+
+        It changes nothing. It takes time for each queued message and, once, for what the store
+        tracks: it is for people who look for the reason of a replay, not for a metric.
+
+        Args:
+            sub_id: The id of the subscription.
+
+        Returns:
+            The bookmarks for the same server and for another one, the reason, and the counts of
+            messages; `str()` gives a readable text.
+
+        Raises:
+            UsageError: There is no such subscription, or the call comes from another thread.
+        """
+        self._core.thread.check("explain_recovery")
+        return explain_recovery(self._core, sub_id)
 
     def add_command_listener(
         self, command: CommandName | str, listener: Callable[[Message], object]

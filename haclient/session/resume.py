@@ -53,6 +53,7 @@ remaining risk is a clock that was ahead when the client started and was not cor
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -358,6 +359,41 @@ class ResumePosition:
         return noted != self.last_bookmark
 
 
+class ResumeRule(enum.Enum):
+    """Why a subscription resumes where it does; the values are sentences for people."""
+
+    FROM_ELSEWHERE = "its progress was taken over from elsewhere, and is in no server's order"
+    IN_ORDER = "the recovery point is a position in the log of this server"
+    AFTER_LAST = (
+        "nothing that this server has sent is finished yet, so it resumes after the last message "
+        "that arrived from there, or at the recovery point where that is earlier"
+    )
+    BY_TIME = (
+        "the log of this server may have another order, so the list also carries a time before "
+        "which everything has arrived"
+    )
+    FROM_START = "no replay was complete yet, so only the start is surely before everything missing"
+
+
+def resume_rule(log: SubscriptionLog, server: str, *, last: str) -> ResumeRule:
+    """The rule that decides where a subscription resumes on a server.
+
+    Args:
+        log: The subscription's part of the bookmark store.
+        server: The name of the server's log.
+        last: The last bookmark that the server of the last entry has sent; empty if unknown.
+    """
+    server_order = log.server_order
+    if not server_order.server:  # progress from elsewhere (see the module)
+        return ResumeRule.FROM_ELSEWHERE
+    if server == log_name(server_order.server):
+        if log.in_order:
+            return ResumeRule.IN_ORDER
+        if _is_position(last):
+            return ResumeRule.AFTER_LAST
+    return ResumeRule.BY_TIME if server_order.caught_up_us else ResumeRule.FROM_START
+
+
 def resume_bookmarks(
     log: SubscriptionLog, server: str, *, last: str, overlap_us: int
 ) -> tuple[str, ...]:
@@ -369,17 +405,17 @@ def resume_bookmarks(
         last: The last bookmark that the server of the last entry has sent; empty if unknown.
         overlap_us: How long before the caught-up time to begin on another server.
     """
-    server_order = log.server_order
-    if not server_order.server:  # progress from elsewhere (see the module)
-        return log.resume_elsewhere(0)
-    if server == log_name(server_order.server):
-        if log.in_order:
+    match resume_rule(log, server, last=last):
+        case ResumeRule.FROM_ELSEWHERE:
+            return log.resume_elsewhere(0)
+        case ResumeRule.IN_ORDER:
             return (log.resume(),)
-        if _is_position(last):
+        case ResumeRule.AFTER_LAST:
             return log.resume_elsewhere(0, last)
-    if not server_order.caught_up_us:
-        return (log.resume_from_start(),)
-    return log.resume_elsewhere(max(1, server_order.caught_up_us - overlap_us))
+        case ResumeRule.BY_TIME:
+            return log.resume_elsewhere(max(1, log.server_order.caught_up_us - overlap_us))
+        case ResumeRule.FROM_START:
+            return (log.resume_from_start(),)
 
 
 def _is_position(bookmark: str) -> bool:

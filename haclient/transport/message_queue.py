@@ -184,6 +184,21 @@ class Delivery(Sink):
                 first = next((each.number for each in batch if each.number > 0), first)
         return first
 
+    def undelivered(self, *, keep_replaced: bool = False) -> list[Message]:
+        """The messages that `drop` would drop, in order; the same argument."""
+        found: list[Message] = []
+        for item, _ in self._batches:
+            if isinstance(item, list):
+                found += item
+            elif keep_replaced and item is Marker.REPLACED:
+                found.clear()
+        return found
+
+    @property
+    def held_count(self) -> int:
+        """How many messages are held; it takes time for each run of them, not for each message."""
+        return sum(len(item) for item, _ in self._batches if isinstance(item, list))
+
     @property
     def full(self) -> bool:
         """Whether more is held than the cap allows."""

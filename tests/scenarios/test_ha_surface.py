@@ -81,6 +81,11 @@ async def healthy(client: Client) -> bool:
     return client.health().is_ready
 
 
+async def explained(client: Client) -> str:
+    async with client.bookmark_stream("orders", sub_id="e"):
+        return client.explain_recovery("e").sub_id
+
+
 async def execute(client: Client) -> bool:
     return await alive(await client.execute(Command("subscribe", topic="orders")))
 
@@ -130,6 +135,7 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "execute_async": (lambda c: c.execute_async(SUBSCRIBE, ignore), str),
     "unsubscribe": (lambda c: c.unsubscribe(), None),
     "health": (healthy, True),
+    "explain_recovery": (explained, "e"),
     "add_state_listener": (listeners, None),
     "add_command_listener": (command_listeners, None),
     "disconnect": (lambda c: c.disconnect(), None),
