@@ -43,8 +43,6 @@ from typing import (
     Protocol,
     Self,
     TypeVar,
-    cast,
-    overload,
 )
 
 import trio
@@ -55,7 +53,13 @@ import haclient.ha
 import haclient.streams
 from haclient.auth import Authenticator
 from haclient.errors import UsageError
-from haclient.facade import CallbackArguments, described, translated, wrapped_options
+from haclient.facade import (
+    CallbackArguments,
+    FacadeProperty,
+    described,
+    translated,
+    wrapped_options,
+)
 from haclient.protocol.messages import Message
 from haclient.streams import QueueStream
 from haclient.transport.settings import ClientOptions, HAOptions
@@ -291,49 +295,22 @@ def _opened_stream(
     return described(stream, method, WORDS)
 
 
-class _Property(Generic[_Inner, _T]):
-    """A property of the trio client, read in the client's thread while that runs.
-
-    Args:
-        read: Reads it.
-        kind: The class of the trio client that has the property, and its docstring.
-    """
-
-    def __init__(self, read: Callable[[_Inner], _T], kind: type[_Inner]) -> None:
-        self._read = read
-        self._kind = kind
-        self._name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-        self.__doc__ = translated(getattr(self._kind, name).__doc__, WORDS)
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: Bridged, owner: type) -> _T: ...
-    def __get__(self, instance: Bridged | None, owner: type) -> Self | _T:
-        if instance is None:
-            return self
-        bridge = cast("Bridge[_Inner]", instance.__bridge__)
-        return bridge.read(self._read, self._name)
-
-    def __set__(self, instance: Bridged, value: _T) -> None:
-        raise AttributeError(f"{self._name} cannot be set")
+def _reads(
+    read: Callable[[haclient.client.Client], _T],
+) -> FacadeProperty[haclient.client.Client, _T]:
+    return FacadeProperty(read, haclient.client.Client, WORDS)
 
 
-def _reads(read: Callable[[haclient.client.Client], _T]) -> _Property[haclient.client.Client, _T]:
-    return _Property(read, haclient.client.Client)
-
-
-def _reads_ha(read: Callable[[haclient.ha.HAClient], _T]) -> _Property[haclient.ha.HAClient, _T]:
-    return _Property(read, haclient.ha.HAClient)
+def _reads_ha(
+    read: Callable[[haclient.ha.HAClient], _T],
+) -> FacadeProperty[haclient.ha.HAClient, _T]:
+    return FacadeProperty(read, haclient.ha.HAClient, WORDS)
 
 
 def _reads_stream(
     read: Callable[[haclient.streams.MessageStream], _T],
-) -> _Property[haclient.streams.MessageStream, _T]:
-    return _Property(read, haclient.streams.MessageStream)
+) -> FacadeProperty[haclient.streams.MessageStream, _T]:
+    return FacadeProperty(read, haclient.streams.MessageStream, WORDS)
 
 
 def _made(make: Callable[_P, _Inner], *arguments: _P.args, **options: _P.kwargs) -> Bridge[_Inner]:
@@ -548,18 +525,21 @@ class Client:
             HAClientError: An `HAClient` cannot connect.
         """
         refuse_event_loop("open", self.__bridge__.thread)
+        thread = self.__bridge__.thread
         entered = threading.Lock()
         entered.acquire()
-        self.__bridge__.thread.start(self.__bridge__.inner, entered.release)
-        try:
+        try:  # up to the last line: an interrupt anywhere leaves the client closed
+            thread.start(self.__bridge__.inner, entered.release)
             entered.acquire()
-        except BaseException:  # a KeyboardInterrupt
-            self.__bridge__.thread.cancel()
-            self.__bridge__.thread.join()
+            if not (thread.has_ended or thread.error is not None):
+                return self
+        except UsageError:  # it was opened before, and may be in use
             raise
-        if self.__bridge__.thread.has_ended or self.__bridge__.thread.error is not None:
-            self.__bridge__.thread.join()
-            self._raise_error()
+        except BaseException:  # a KeyboardInterrupt
+            thread.abort()
+            raise
+        thread.join()
+        self._raise_error()
         return self
 
     def close(self) -> None:
@@ -601,8 +581,7 @@ class Client:
         try:
             self.__bridge__.thread.join()
         except BaseException:  # a KeyboardInterrupt: leave at once
-            self.__bridge__.thread.cancel()
-            self.__bridge__.thread.join()
+            self.__bridge__.thread.abort()
             raise
 
     def _raise_error(self) -> None:
@@ -614,7 +593,7 @@ class Client:
 
     def __del__(self) -> None:
         bridge: Bridge[object] | None = getattr(self, "__bridge__", None)
-        if bridge is not None and bridge.thread.is_running:  # making it may have failed
+        if bridge is not None and bridge.thread.is_abandoned:  # making it may have failed
             warn_unclosed(bridge.thread)
             bridge.thread.stop()
 

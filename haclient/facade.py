@@ -11,9 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
-from typing import Final, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar, cast, overload
 
 F = TypeVar("F", bound=Callable[..., object])
+_Inner = TypeVar("_Inner")
+_Inner_co = TypeVar("_Inner_co", covariant=True)
+_T = TypeVar("_T")
 
 CALLED_IN_CLIENT_THREAD: Final = frozenset({"key", "on_resubscribe_failure", "wire_tap"})
 """Callbacks that the client needs at once: they run in its thread, and must be quick."""
@@ -93,3 +96,55 @@ def translated(text: str | None, words: Mapping[str, str]) -> str:
     for theirs, ours in words.items():
         text = text.replace(theirs, ours)
     return text
+
+
+class Reader(Protocol[_Inner_co]):
+    """Reads properties of an object of the trio client, in the thread that this belongs to."""
+
+    def read(self, read: Callable[[_Inner_co], _T], what: str) -> _T:
+        """Call `read` with the object, for the property `what`."""
+        ...
+
+
+class HasReader(Protocol):
+    """What has properties of the trio client."""
+
+    @property
+    def __bridge__(self) -> object:
+        """Reads them: a `Reader` of the class that has the property."""
+        ...
+
+
+class FacadeProperty(Generic[_Inner, _T]):
+    """A property of the trio client, read in the client's thread while that runs.
+
+    Args:
+        read: Reads it.
+        kind: The class of the trio client that has the property, and its docstring.
+        words: What to say instead of a few of its words.
+    """
+
+    def __init__(
+        self, read: Callable[[_Inner], _T], kind: type[_Inner], words: Mapping[str, str]
+    ) -> None:
+        self._read = read
+        self._kind = kind
+        self._words = words
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        self.__doc__ = translated(getattr(self._kind, name).__doc__, self._words)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: HasReader, owner: type) -> _T: ...
+    def __get__(self, instance: HasReader | None, owner: type) -> Self | _T:
+        if instance is None:
+            return self
+        reader = cast("Reader[_Inner]", instance.__bridge__)
+        return reader.read(self._read, self._name)
+
+    def __set__(self, instance: HasReader, value: _T) -> None:
+        raise AttributeError(f"{self._name} cannot be set")

@@ -30,7 +30,6 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
 from typing import Final, Generic, TypeVar
 
 import trio
@@ -115,6 +114,11 @@ class Call(Generic[T]):
             with suppress(trio.RunFinishedError):  # it has ended, like everything there
                 self._token.run_sync_soon(self._scope.cancel)
 
+    @property
+    def has_result(self) -> bool:
+        """Whether it has returned, after `notify`."""
+        return bool(self._result)
+
     def outcome(self) -> T:
         """What it has returned, after `notify`; raises what it has raised."""
         if self._error is not None:
@@ -143,8 +147,9 @@ class TrioThread:
     def __init__(self, name: str) -> None:
         self.name = name
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt who has it
         self._thread: threading.Thread | None = None
+        self._has_begun = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._calls: trio.Nursery | None = None
         self._scope = trio.CancelScope()
@@ -152,6 +157,8 @@ class TrioThread:
         self._drains = True
         self._entered = False
         self._ended = False
+        self._is_stopped = False
+        self._is_cancelled = False
         self._waiting_for_end: list[Notify] = []
         self.error: BaseException | None = None
         self.is_reported = False
@@ -163,6 +170,11 @@ class TrioThread:
     def is_running(self) -> bool:
         """Whether it was started, in this process, and has not ended."""
         return self._thread is not None and not self._ended and self._pid == os.getpid()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it runs, and nobody has asked it to end."""
+        return self.is_running and not (self._is_stopped or self._is_cancelled)
 
     @property
     def is_current(self) -> bool:
@@ -190,7 +202,7 @@ class TrioThread:
         Raises:
             UsageError: It was started before, or this process is a fork.
         """
-        self._check_process()
+        self.check_process()
         with self._lock:
             if self._thread is not None:
                 raise UsageError(
@@ -204,6 +216,8 @@ class TrioThread:
         self._thread.start()
 
     def _main(self, client: AbstractAsyncContextManager[object], notify: Notify) -> None:
+        with self._lock:
+            self._has_begun = True
         try:
             trio.run(self._run, client, notify)
         except BaseException as error:  # a thread has nobody above: callers get it
@@ -220,7 +234,12 @@ class TrioThread:
                 each()
 
     async def _run(self, client: AbstractAsyncContextManager[object], notify: Notify) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+        with self._lock:  # what was asked before goes through the flags, all else by the token
+            self._token = trio.lowlevel.current_trio_token()
+            if self._is_cancelled:
+                self._scope.cancel()
+            if self._is_stopped:
+                self._stop.set()
         async with trio.open_nursery() as calls:
             self._calls = calls
             try:
@@ -246,16 +265,30 @@ class TrioThread:
             drains: Whether to wait for what was published, as at the end of a block; not if an
                 error leaves it.
         """
-        self._soon(partial(self._stop_now, drains=drains))
-
-    def _stop_now(self, *, drains: bool) -> None:
-        if not self._stop.is_set():
-            self._drains = drains
-            self._stop.set()
+        with self._lock:
+            if not self._is_stopped:
+                self._is_stopped = True
+                self._drains = drains
+                self._soon(self._stop.set)
 
     def cancel(self) -> None:
         """Leave the client's block at once, whatever it waits for; from any thread."""
-        self._soon(self._scope.cancel)
+        with self._lock:
+            self._is_cancelled = True
+            self._soon(self._scope.cancel)
+
+    def abort(self) -> None:
+        """Leave the client's block at once, and wait until the thread has ended.
+
+        It may have been interrupted in `start`, where nobody can know whether there is a thread: if
+        there is, it enters nothing and ends.
+        """
+        self.cancel()
+        with self._lock:
+            if not self._has_begun:
+                self._ended = True
+                return
+        self.join()
 
     def _soon(self, function: Callable[[], object]) -> None:
         if self._token is None or self.is_forked:
@@ -299,7 +332,7 @@ class TrioThread:
         self._submit(call, lambda call: call.run_now(function))
 
     def _submit(self, call: Call[T], run: Callable[[Call[T]], object]) -> None:
-        self._check_process()
+        self.check_process()
         if self._token is None:
             raise UsageError(
                 f"{call.what} of a client that is not open: use `with`, or call open() first"
@@ -317,7 +350,12 @@ class TrioThread:
             f"{what}: the client {self.name!r} was closed while it waited"
         )
 
-    def _check_process(self) -> None:
+    def check_process(self) -> None:
+        """Refuse a call in another process than the one in which the client was made.
+
+        Raises:
+            UsageError: This process is a fork.
+        """
         if self.is_forked:
             raise UsageError(
                 f"the client {self.name!r} was made before this process was forked, and its "
@@ -355,7 +393,8 @@ class _ExitWatch:
         with self._lock:
             threads = [thread for thread in self._threads if thread.is_running]
         for thread in threads:
-            warn_unclosed(thread)
+            if thread.is_abandoned:
+                warn_unclosed(thread)
             thread.stop()
 
 

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from types import ModuleType, SimpleNamespace
+from linecache import getline
+from types import FrameType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -24,6 +26,9 @@ from haclient.transport.settings import HAOptions
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker_thread import BrokerThread, broker_thread
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 30.0
@@ -439,3 +444,50 @@ def test_an_interrupt_ends_the_opening_of_a_client() -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert "\nKeyboardInterrupt\n" in err
+
+
+def test_an_interrupt_at_any_line_of_the_opening_leaves_nothing_behind(
+    broker: BrokerThread,
+) -> None:
+    """The main thread is interrupted at the first line, the second, ... until it is through."""
+    lines = 0
+    while not opened_in_spite_of_interrupt(broker.uri, lines):
+        lines += 1
+        gc.collect()  # a client that was never closed would warn, which fails the test
+    assert lines > 20
+    for thread in threading.enumerate():
+        if thread.name == "haclient orders-7" and thread.is_alive():  # cancelled before it began
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+
+
+def opened_in_spite_of_interrupt(uri: str, lines: int) -> bool:
+    """Open a client, with an interrupt at one line; whether it was open before that was reached."""
+    client = HAClient.memory_backed("orders-7", servers=[uri])
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        nonlocal left
+        name, file = frame.f_code.co_name, frame.f_code.co_filename
+        if name != "start" and "haclient" not in file:
+            return None
+        # A real interrupt comes before or after a lock is released, not in the midst of it.
+        if event == "line" and not getline(file, frame.f_lineno).lstrip().startswith("with "):
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            left -= 1
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        client.open()
+        sys.settrace(before)
+    except KeyboardInterrupt:
+        sys.settrace(before)
+        assert not client.__bridge__.thread.is_abandoned
+        assert not client.__bridge__.thread.is_running
+        return False
+    client.close()
+    return True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import get_type_hints
 
 import pytest
 
 import haclient
-from haclient import Client, HAClient, MessageStream, blocking
+from haclient import Client, HAClient, MessageStream, aio, blocking
 from haclient.facade import (
     CALLED_IN_CLIENT_THREAD,
     CallbackArguments,
@@ -20,12 +21,19 @@ from haclient.facade import (
 from haclient.transport.queue_handlers import QueueHandlerOptions
 from haclient.transport.settings import HAOptions
 
-OWN = {"open", "batches"}  # of a stream: they return the facade's
-RENAMED = {"aclose": "close"}
+OWN = {"open", "batches", "aclose"}  # of a stream: they return the facade's
+RENAMED: dict[ModuleType, dict[str, str]] = {blocking: {"aclose": "close"}, aio: {}}
 PAIRS = [
-    pytest.param(Client, blocking.Client, id="blocking.Client"),
-    pytest.param(HAClient, blocking.HAClient, id="blocking.HAClient"),
-    pytest.param(MessageStream, blocking.MessageStream, id="blocking.MessageStream"),
+    pytest.param(module, trio_kind, facade, id=f"{facade.__module__}.{facade.__name__}")
+    for module, pairs in {
+        blocking: {
+            Client: blocking.Client,
+            HAClient: blocking.HAClient,
+            MessageStream: blocking.MessageStream,
+        },
+        aio: {Client: aio.Client, HAClient: aio.HAClient, MessageStream: aio.MessageStream},
+    }.items()
+    for trio_kind, facade in pairs.items()
 ]
 
 
@@ -34,9 +42,11 @@ def public(kind: type) -> set[str]:
 
 
 @pytest.mark.row("CC35")
-@pytest.mark.parametrize(("trio_kind", "facade"), PAIRS)
-def test_each_method_of_the_trio_client_has_its_facade(trio_kind: type, facade: type) -> None:
-    wanted = {RENAMED.get(name, name) for name in public(trio_kind)}
+@pytest.mark.parametrize(("module", "trio_kind", "facade"), PAIRS)
+def test_each_method_of_the_trio_client_has_its_facade(
+    module: ModuleType, trio_kind: type, facade: type
+) -> None:
+    wanted = {RENAMED[module].get(name, name) for name in public(trio_kind)}
     missing = sorted(wanted - public(facade))
     assert not missing, (
         f"{facade.__module__}.{facade.__name__} lacks {', '.join(missing)}: add one line for each, "
@@ -46,16 +56,26 @@ def test_each_method_of_the_trio_client_has_its_facade(trio_kind: type, facade: 
 
 
 @pytest.mark.row("CC35")
-@pytest.mark.parametrize(("trio_kind", "facade"), PAIRS)
-def test_signatures_and_words_are_those_of_the_trio_client(trio_kind: type, facade: type) -> None:
+@pytest.mark.parametrize(("module", "trio_kind", "facade"), PAIRS)
+def test_signatures_and_words_are_those_of_the_trio_client(
+    module: ModuleType, trio_kind: type, facade: type
+) -> None:
     compared = 0
     for name in (public(trio_kind) & public(facade)) - OWN:
         theirs, ours = getattr(trio_kind, name), getattr(facade, name)
-        assert ours.__doc__ == translated(theirs.__doc__, blocking.WORDS), name
+        assert ours.__doc__ == translated(theirs.__doc__, module.WORDS), name
         if callable(theirs):
             assert _parameters(ours) == _parameters(theirs), name
+            if module is aio:
+                assert inspect.iscoroutinefunction(ours) == _is_awaited(theirs), name
             compared += 1
     assert compared
+
+
+def _is_awaited(function: Callable[..., object]) -> bool:
+    """Whether it is a coroutine function, or a plain one that returns a coroutine."""
+    returned = str(inspect.signature(function).return_annotation)
+    return inspect.iscoroutinefunction(function) or returned.startswith("Coroutine[")
 
 
 def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:

@@ -1,0 +1,671 @@
+"""The client for asyncio applications, such as those of FastAPI.
+
+`HAClient` and `Client` have the methods of `haclient.HAClient` and `haclient.Client`, under the
+same names and with the same arguments; what is awaited there is awaited here::
+
+    async with HAClient("orders-7", servers=[uri]) as client:
+        await client.publish("orders", b"{}")
+        async with client.stream("orders") as messages:
+            async for message in messages:
+                ...
+
+The client itself lives in a thread of its own, which runs trio. It belongs to the event loop in
+which it was opened, whatever loop that is: only what every loop of asyncio has is used.
+
+**Cancellation.** A call that is cancelled (`asyncio.timeout`, `wait_for`, `task.cancel()`) is
+cancelled in the client's thread and waited for, then `CancelledError` is raised. A subscription
+that the server has accepted at that moment is ended, since its caller never gets its id; a message
+that has arrived stays in its stream.
+
+**Handlers and listeners** may be plain functions or coroutine functions. They run in the event
+loop, each coroutine function as a task, one message of a subscription at a time and in order, in a
+copy of the context in which they were given. A message is discarded or acknowledged after its
+handler has returned. What a handler raises ends the client, as in trio: the task inside the
+`async with` block is cancelled and the block raises the error; so do calls that wait and all later
+ones. When the client is left, a handler that is at work is cancelled and waited for.
+
+**The loop ends first.** A client that is still open when its loop is closed is closed when the
+program ends, with a `ResourceWarning`; until then messages for a handler end it by an error.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # this module is for its users
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial, wraps
+from types import TracebackType
+from typing import (
+    Concatenate,
+    Final,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+)
+
+from typing_extensions import Unpack, override
+
+import haclient.client
+import haclient.ha
+import haclient.streams
+from haclient.auth import Authenticator
+from haclient.errors import UsageError
+from haclient.facade import (
+    CallbackArguments,
+    FacadeProperty,
+    described,
+    translated,
+    wrapped_options,
+)
+from haclient.loop_thread import Bridge, LoopThread, Wakeup, in_loop
+from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from haclient.streams import QueueStream
+from haclient.transport.settings import ClientOptions, HAOptions
+from haclient.trio_thread import warn_unclosed
+from haclient_stores.interfaces import BookmarkStore, PublishStore
+
+__all__ = ["Batches", "Client", "HAClient", "MessageStream"]
+
+_Inner = TypeVar("_Inner")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_H = TypeVar("_H", bound="HAClient")
+
+WORDS: Final[dict[str, str]] = {}
+"""What the words of the trio client's docstrings are here: they fit as they are."""
+
+
+class Bridged(Protocol):
+    """What has methods of the trio client."""
+
+    @property
+    def __bridge__(self) -> Bridge[object]:
+        """Calls them."""
+        ...
+
+
+# -- how the methods are made ----------------------------------------------------------
+
+
+def _call(
+    method: Callable[Concatenate[Never, _P], Awaitable[_T]],
+) -> Callable[Concatenate[Bridged, _P], Coroutine[object, object, _T]]:
+    """The form for asyncio of a method that waits."""
+    name, callbacks = method.__name__, CallbackArguments(method)
+
+    @wraps(method)
+    async def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        bridge = self.__bridge__
+        function: Callable[..., Awaitable[_T]] = getattr(bridge.inner, name)
+        if not callbacks.exist:
+            return await bridge.wait(partial(function, *arguments, **options), name)
+        given = callbacks.wrapped(bridge.wrap, arguments, options)
+        return await bridge.wait(partial(function, *given[0], **given[1]), name)
+
+    return described(call, method, WORDS)
+
+
+def _subscribes(
+    method: Callable[Concatenate[Never, _P], Awaitable[str]],
+) -> Callable[Concatenate[Bridged, _P], Coroutine[object, object, str]]:
+    """The form for asyncio of a method that begins a subscription."""
+    name, callbacks = method.__name__, CallbackArguments(method)
+
+    @wraps(method)
+    async def subscribe(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> str:
+        bridge = self.__bridge__
+        function: Callable[..., Awaitable[str]] = getattr(bridge.inner, name)
+        unsubscribe: Callable[[str], Awaitable[object]] = getattr(bridge.inner, "unsubscribe")  # noqa: B009  # a client
+        given = callbacks.wrapped(bridge.wrap, arguments, options)
+        # One that was replaced was there before: to end it would not take the call back.
+        undo = None if _replaces(*given) else unsubscribe
+        return await bridge.wait(partial(function, *given[0], **given[1]), name, undo=undo)
+
+    return described(subscribe, method, WORDS)
+
+
+def _replaces(arguments: tuple[object, ...], options: dict[str, object]) -> bool:
+    """Whether the arguments of a call say that an active subscription is replaced."""
+    given = options.get("options", "")
+    for each in (*arguments, *options.values()):
+        if isinstance(each, Command):
+            given = each.options
+    return Options.parse(str(given)).replace
+
+
+def _plain(
+    method: Callable[Concatenate[Never, _P], _T],
+) -> Callable[Concatenate[Bridged, _P], _T]:
+    """The form for asyncio of a method that does not wait."""
+    name, callbacks = method.__name__, CallbackArguments(method)
+
+    @wraps(method)
+    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        bridge = self.__bridge__
+        function: Callable[..., _T] = getattr(bridge.inner, name)
+        given = callbacks.wrapped(bridge.wrap, arguments, options)
+        return bridge.now(partial(function, *given[0], **given[1]), name)
+
+    return described(call, method, WORDS)
+
+
+def _stream(
+    method: Callable[Concatenate[Never, _P], haclient.streams.MessageStream],
+) -> Callable[Concatenate[Bridged, _P], MessageStream]:
+    """The form for asyncio of a method that returns a stream."""
+    make = _plain(method)
+
+    @wraps(method)
+    def stream(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
+        return MessageStream(make(self, *arguments, **options), self.__bridge__.home)
+
+    return described(stream, method, WORDS)
+
+
+def _opened_stream(
+    method: Callable[Concatenate[Never, _P], Awaitable[haclient.streams.MessageStream]],
+) -> Callable[Concatenate[Bridged, _P], Coroutine[object, object, MessageStream]]:
+    """The form for asyncio of a method that returns a stream when that is open."""
+    name = method.__name__
+
+    @wraps(method)
+    async def stream(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
+        bridge = self.__bridge__
+        function: Callable[..., Awaitable[haclient.streams.MessageStream]]
+        function = getattr(bridge.inner, name)
+        opened = await bridge.wait(
+            partial(function, *arguments, **options), name, undo=lambda stream: stream.aclose()
+        )
+        return MessageStream(opened, bridge.home)
+
+    return described(stream, method, WORDS)
+
+
+def _reads(
+    read: Callable[[haclient.client.Client], _T],
+) -> FacadeProperty[haclient.client.Client, _T]:
+    return FacadeProperty(read, haclient.client.Client, WORDS)
+
+
+def _reads_ha(
+    read: Callable[[haclient.ha.HAClient], _T],
+) -> FacadeProperty[haclient.ha.HAClient, _T]:
+    return FacadeProperty(read, haclient.ha.HAClient, WORDS)
+
+
+def _reads_stream(
+    read: Callable[[haclient.streams.MessageStream], _T],
+) -> FacadeProperty[haclient.streams.MessageStream, _T]:
+    return FacadeProperty(read, haclient.streams.MessageStream, WORDS)
+
+
+def _made(make: Callable[_P, _Inner], *arguments: _P.args, **options: _P.kwargs) -> Bridge[_Inner]:
+    """Make a trio client whose callbacks run in the loop."""
+    home = LoopThread(str(arguments[0] if arguments else options["name"]))
+    given = wrapped_options(options, partial(in_loop, home=home))
+    untyped: Callable[..., _Inner] = make  # the options are what they were, except callbacks
+    return Bridge(untyped(*arguments, **given), home)
+
+
+class _Factory(Generic[_P]):
+    """A class method that makes a client as one of the trio client does."""
+
+    def __init__(self, make: Callable[_P, haclient.ha.HAClient]) -> None:
+        self._make = make
+        self.__doc__ = translated(make.__doc__, WORDS)
+
+    def __get__(self, instance: object, owner: type[_H]) -> Callable[_P, _H]:
+        @wraps(self._make)
+        def make(*arguments: _P.args, **options: _P.kwargs) -> _H:
+            client = owner.__new__(owner)
+            client.__bridge__ = _made(self._make, *arguments, **options)
+            return client
+
+        return make
+
+
+# -- streams ---------------------------------------------------------------------------
+
+
+class MessageStream:
+    """The messages of one command, in order: `haclient.MessageStream` for asyncio.
+
+    Use it as a context manager; leaving the block unsubscribes. Several tasks may iterate over one
+    stream: each message goes to one of them. A task that is cancelled while it waits loses none::
+
+        async with client.stream("orders") as messages:
+            async for message in messages:
+                ...
+    """
+
+    def __init__(self, stream: haclient.streams.MessageStream, home: LoopThread) -> None:
+        self.__bridge__ = Bridge(stream, home)
+        self._arrived: deque[Message] = deque()
+        self._taking = asyncio.Lock()
+        self._batches = stream.batches()
+        # A queue's messages are taken one by one: each acknowledges the one before with auto_ack,
+        # and is skipped where its lease has ended.
+        self._one_by_one = isinstance(stream, QueueStream)
+
+    async def open(self) -> Self:
+        """Send the command and wait until the server has accepted it; `async with` does this.
+
+        Returns:
+            This stream.
+
+        Raises:
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection.
+            TimedOut: The server did not answer in time.
+            UsageError: It was opened before.
+        """
+        bridge = self.__bridge__
+        await bridge.wait(bridge.inner.open, "open", undo=lambda stream: stream.aclose())
+        return self
+
+    async def aclose(self) -> None:
+        """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
+        self._arrived.clear()
+        if self.__bridge__.home.thread.is_running:
+            with suppress(UsageError):  # the client is closed at this moment, and the stream too
+                await self.__bridge__.wait(self.__bridge__.inner.aclose, "aclose")
+
+    async def __aenter__(self) -> Self:
+        bridge = self.__bridge__
+        await bridge.wait(bridge.inner.__aenter__, "open", undo=lambda stream: stream.aclose())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not GeneratorExit:  # the loop has dropped the coroutine, which cannot wait
+            await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            if self._arrived:
+                return self._arrived.popleft()
+            await self._take_next(one_by_one=self._one_by_one)
+
+    def batches(self) -> Batches:
+        """The same messages in lists, as they arrive: the fast path.
+
+        Returns:
+            An async iterator of non-empty lists.
+        """
+        return Batches(self._next_list)
+
+    async def _next_list(self) -> list[Message]:
+        while not self._arrived:
+            await self._take_next(one_by_one=False)
+        batch = list(self._arrived)
+        self._arrived.clear()
+        return batch
+
+    async def _take_next(self, *, one_by_one: bool) -> None:
+        """Wait for messages.
+
+        Raises:
+            StopAsyncIteration: No message will follow.
+        """
+        async with self._taking:
+            if self._arrived:  # another task waited for them
+                return
+            if not await self.__bridge__.wait(
+                partial(self._take, one_by_one=one_by_one), "iterating"
+            ):
+                raise StopAsyncIteration
+
+    async def _take(self, *, one_by_one: bool) -> bool:
+        """Take messages, in the client's thread: a caller that is cancelled loses none."""
+        try:
+            if one_by_one:
+                self._arrived.append(await self.__bridge__.inner.__anext__())
+            else:
+                self._arrived.extend(await self._batches.__anext__())
+        except StopAsyncIteration:
+            return False
+        return True
+
+    wait_caught_up = _call(haclient.streams.MessageStream.wait_caught_up)
+    caught_up = _reads_stream(lambda stream: stream.caught_up)
+    gaps = _reads_stream(lambda stream: stream.gaps)
+    ended = _reads_stream(lambda stream: stream.ended)
+    end_reason = _reads_stream(lambda stream: stream.end_reason)
+
+    @property
+    def sub_id(self) -> str:
+        """The id of the subscription; empty before the stream was opened."""
+        return self.__bridge__.inner.sub_id
+
+
+class Batches:
+    """An async iterator of non-empty lists of messages."""
+
+    def __init__(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Message]:
+        return await self._take()
+
+
+# -- clients ---------------------------------------------------------------------------
+
+
+class _Body:
+    """The task inside the `async with` block of a client, to be cancelled if the client fails.
+
+    Args:
+        home: The client's thread and loop.
+    """
+
+    def __init__(self, home: LoopThread) -> None:
+        self._thread = home.thread
+        self._loop = home.running_loop("open")
+        self._task = asyncio.current_task()
+        self._is_left = False
+        self._has_cancelled = False
+        home.thread.notify_ended(self._notify)
+
+    def _notify(self) -> None:
+        with suppress(RuntimeError):  # the loop was closed, and the task with it
+            self._loop.call_soon_threadsafe(self._client_ended)
+
+    def _client_ended(self) -> None:
+        if self._thread.error is not None and not self._is_left and self._task is not None:
+            self._has_cancelled = True
+            self._task.cancel(f"the client {self._thread.name!r} has ended by an error")
+
+    async def leave(self, error: BaseException | None) -> bool:
+        """Cancel the task no more, and take back a cancellation that this has caused.
+
+        Returns:
+            Whether somebody else has cancelled the task as well.
+        """
+        self._is_left = True
+        if not self._has_cancelled or self._task is None:
+            return False
+        if not isinstance(error, asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):  # it was not delivered yet: it is here
+                await asyncio.sleep(0)
+        return self._task.uncancel() > 0
+
+
+class Client:
+    """An AMPS client for one server at a time: `haclient.Client` for asyncio.
+
+    Args:
+        name: Identifies this client and its publishes. It must be unique, and the same in every
+            run.
+        publish_store: Keeps publishes until they are persisted. The client owns it and closes it.
+        bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
+        authenticator: Provides the credentials for each logon; by default it sends the URI's
+            password. It runs in the client's thread, and must not use asyncio.
+        **options: See `ClientOptions`.
+
+    Raises:
+        UsageError: The name or a limit can never work.
+        StoreLocked: A store belongs to another client, or is in use by another process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        authenticator: Authenticator | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self.__bridge__ = _made(
+            haclient.client.Client,
+            name,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            authenticator=authenticator,
+            **options,
+        )
+
+    # -- life ---------------------------------------------------------------
+
+    __bridge__: Bridge[haclient.client.Client]
+    _body: _Body | None = None
+
+    async def open(self) -> Self:
+        """Begin to use the client, as the start of its block does; then await `aclose`.
+
+        Unlike the block, it cancels no task when the client ends by an error: calls raise it.
+
+        Returns:
+            This client. An `HAClient` is connected and logged on.
+
+        Raises:
+            UsageError: It was opened before, or no event loop of asyncio runs here.
+            HAClientError: An `HAClient` cannot connect.
+        """
+        home = self.__bridge__.home
+        loop = home.running_loop("open")
+        home.loop = home.loop or loop  # callbacks may be called before this call returns
+        entered = Wakeup(loop)
+        home.thread.start(self.__bridge__.inner, entered.notify)
+        await self._unless_cancelled(entered)
+        if home.thread.has_ended or home.thread.error is not None:
+            await self._ended().wait_uncancelled()
+            self._raise_error()
+        return self
+
+    async def aclose(self) -> None:
+        """End it, as the end of its block does: drain, disconnect, close the stores.
+
+        Calls that wait in other tasks are ended: they raise `DisconnectedError`. A second call
+        does nothing.
+
+        Raises:
+            UsageError: A handler of this client called it, which it would wait for.
+            BaseException: What a handler has raised, or by what else the client has ended.
+        """
+        await self._leave(drains=True)
+        self._raise_error()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        self._body = _Body(self.__bridge__.home)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        thread, body = self.__bridge__.home.thread, self._body
+        if kind is GeneratorExit or body is None:  # the loop has dropped the coroutine
+            thread.cancel()
+            return
+        is_cancelled = await body.leave(error)
+        await self._leave(drains=error is None)
+        if is_cancelled and isinstance(error, asyncio.CancelledError):
+            return  # by somebody else, too, which goes before; the error was logged
+        if error is None or error is not thread.error:
+            self._raise_error()
+
+    async def _leave(self, *, drains: bool) -> None:
+        home = self.__bridge__.home
+        if not home.thread.is_running:
+            return  # also in a process that was forked: the client belongs to the other one
+        home.running_loop("aclose")
+        if asyncio.current_task() in home.callback_tasks:
+            raise UsageError(
+                "aclose was called by a handler of the client, and would wait for that handler: "
+                "call it in the task that has opened the client"
+            )
+        home.thread.stop(drains=drains)
+        await self._unless_cancelled(self._ended())
+        home.thread.join()  # it has nothing left to do
+
+    def _ended(self) -> Wakeup:
+        """Notified when the client's thread has ended."""
+        home = self.__bridge__.home
+        ended = Wakeup(home.running_loop("aclose"))
+        home.thread.notify_ended(ended.notify)
+        return ended
+
+    async def _unless_cancelled(self, event: Wakeup) -> None:
+        """Wait for an event; if that is cancelled, leave the client at once, and wait for that."""
+        thread = self.__bridge__.home.thread
+        try:
+            await event.wait()
+        except asyncio.CancelledError:
+            thread.cancel()
+            await self._ended().wait_uncancelled()
+            thread.join()
+            raise
+        except BaseException:  # the coroutine is closed, and can wait for nothing
+            thread.cancel()
+            raise
+
+    def _raise_error(self) -> None:
+        """Raise by what the client has ended, once."""
+        thread = self.__bridge__.home.thread
+        if thread.error is not None and not thread.is_reported:
+            thread.is_reported = True
+            raise thread.error
+
+    def __del__(self) -> None:
+        bridge: Bridge[object] | None = getattr(self, "__bridge__", None)
+        if bridge is not None and bridge.home.thread.is_abandoned:  # making it may have failed
+            warn_unclosed(bridge.home.thread)
+            bridge.home.thread.stop()
+
+    @override
+    def __repr__(self) -> str:
+        thread = self.__bridge__.home.thread
+        state = "open" if thread.is_running else "not open"
+        return f"<{type(self).__module__}.{type(self).__qualname__} {thread.name!r}, {state}>"
+
+    connect = _call(haclient.client.Client.connect)
+    logon = _call(haclient.client.Client.logon)
+    disconnect = _call(haclient.client.Client.disconnect)
+    set_heartbeat = _call(haclient.client.Client.set_heartbeat)
+    add_state_listener = _plain(haclient.client.Client.add_state_listener)
+    remove_state_listener = _plain(haclient.client.Client.remove_state_listener)
+    add_command_listener = _plain(haclient.client.Client.add_command_listener)
+    remove_command_listener = _plain(haclient.client.Client.remove_command_listener)
+    name = _reads(lambda client: client.name)
+    name_hash = _reads(lambda client: client.name_hash)
+    state = _reads(lambda client: client.state)
+    server_version = _reads(lambda client: client.server_version)
+    server_version_number = _reads(lambda client: client.server_version_number)
+    uri = _reads(lambda client: client.uri)
+    connection_info = _reads(lambda client: client.connection_info)
+    metrics = _reads(lambda client: client.metrics)
+    health = _plain(haclient.client.Client.health)
+    seen_sequence = _reads(lambda client: client.seen_sequence)
+    persisted_sequence = _reads(lambda client: client.persisted_sequence)
+    publish_store = _reads(lambda client: client.publish_store)
+    bookmark_store = _reads(lambda client: client.bookmark_store)
+    unpersisted_count = _reads(lambda client: client.unpersisted_count)
+    oldest_unpersisted_age = _reads(lambda client: client.oldest_unpersisted_age)
+
+    # -- publishing ---------------------------------------------------------
+
+    publish = _call(haclient.client.Client.publish)
+    publish_batch = _call(haclient.client.Client.publish_batch)
+    publish_many = _call(haclient.client.Client.publish_many)
+    publish_json = _call(haclient.client.Client.publish_json)
+    publish_persisted = _call(haclient.client.Client.publish_persisted)
+    publish_nowait = _plain(haclient.client.Client.publish_nowait)
+    delta_publish = _call(haclient.client.Client.delta_publish)
+    publish_flush = _call(haclient.client.Client.publish_flush)
+    wait_persisted = _call(haclient.client.Client.wait_persisted)
+    wait_empty = _call(haclient.client.Client.wait_empty)
+    flush = _call(haclient.client.Client.flush)
+    sow_delete = _call(haclient.client.Client.sow_delete)
+
+    # -- subscribing --------------------------------------------------------
+
+    subscribe = _subscribes(haclient.client.Client.subscribe)
+    stream = _stream(haclient.client.Client.stream)
+    bookmark_subscribe = _subscribes(haclient.client.Client.bookmark_subscribe)
+    bookmark_stream = _stream(haclient.client.Client.bookmark_stream)
+    sow = _stream(haclient.client.Client.sow)
+    sow_and_stream = _stream(haclient.client.Client.sow_and_stream)
+    sow_and_subscribe = _subscribes(haclient.client.Client.sow_and_subscribe)
+    pause = _call(haclient.client.Client.pause)
+    resume = _call(haclient.client.Client.resume)
+    replace = _call(haclient.client.Client.replace)
+    unsubscribe = _call(haclient.client.Client.unsubscribe)
+    execute = _opened_stream(haclient.client.Client.execute)
+    execute_async = _subscribes(haclient.client.Client.execute_async)
+
+    # -- queues -------------------------------------------------------------
+
+    queue_subscribe = _subscribes(haclient.client.Client.queue_subscribe)
+    queue_stream = _stream(haclient.client.Client.queue_stream)
+    ack = _call(haclient.client.Client.ack)
+    ack_matching = _call(haclient.client.Client.ack_matching)
+    flush_acks = _call(haclient.client.Client.flush_acks)
+    dropped_acks = _reads(lambda client: client.dropped_acks)
+
+
+class HAClient(Client):
+    """An AMPS client that stays connected to one of several servers, for asyncio.
+
+    See `haclient.HAClient`. Entering the block, or `open`, connects and logs on; leaving it, or
+    `aclose`, drains and stops.
+
+    Args:
+        name: Identifies this client and its publishes; the same in every run, unlike all others.
+        publish_store: Keeps publishes until they are persisted. Owned and closed.
+        bookmark_store: Remembers what subscriptions have finished with. Owned and closed.
+        **options: See `HAOptions`; `servers` or `server_chooser` is needed.
+
+    Raises:
+        UsageError: Neither or both of `servers` and `server_chooser` are given, or a value is
+            invalid.
+        StoreLocked: A store belongs to another client.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        **options: Unpack[HAOptions],
+    ) -> None:
+        self.__bridge__ = _made(
+            haclient.ha.HAClient,
+            name,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            **options,
+        )
+
+    memory_backed = _Factory(haclient.ha.HAClient.memory_backed)
+    file_backed = _Factory(haclient.ha.HAClient.file_backed)
+    create_memory_backed = _Factory(haclient.ha.HAClient.create_memory_backed)
+    create_file_backed = _Factory(haclient.ha.HAClient.create_file_backed)
+
+    connect = _call(haclient.ha.HAClient.connect)
+    logon = _call(haclient.ha.HAClient.logon)
+    disconnect = _call(haclient.ha.HAClient.disconnect)
+    set_heartbeat = _call(haclient.ha.HAClient.set_heartbeat)
+    set_reconnect_delay = _plain(haclient.ha.HAClient.set_reconnect_delay)
+    move_to = _call(haclient.ha.HAClient.move_to)
+    disconnected = _reads_ha(lambda client: client.disconnected)
