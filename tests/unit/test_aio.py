@@ -142,8 +142,9 @@ def test_a_client_survives_the_kill_of_its_server(amps_broker_process: BrokerPro
     broker = amps_broker_process
 
     async def main() -> None:
-        options = {"servers": [broker.uri], "exit_timeout": LIMIT_S}
-        async with HAClient.memory_backed("orders-7", **options) as client:  # type: ignore[arg-type]
+        async with HAClient.memory_backed(
+            "orders-7", servers=[broker.uri], exit_timeout=LIMIT_S
+        ) as client:
             client.set_reconnect_delay(0.05)
             for number in range(50):
                 await client.publish("orders", f"{number}")

@@ -130,7 +130,7 @@ def test_a_call_that_was_complete_when_it_was_cancelled_is_undone() -> None:
         undone: list[int] = []
 
         async def call() -> int:
-            home.thread._token.run_sync_soon(returned.set)  # type: ignore[union-attr]
+            home.thread._token.run_sync_soon(returned.set)  # type: ignore[union-attr]  # it runs
             return 7
 
         async def undo(result: int) -> None:
@@ -201,7 +201,7 @@ def test_a_callback_runs_in_the_loop_with_the_context_in_which_it_was_given(*, p
         call = callback(answer if plain else answer_later, home)
         word.set("other")
         for number in (1, 2):
-            found = await Bridge(None, home).wait(lambda number=number: call(number), "calling")  # type: ignore[misc]
+            found = await Bridge(None, home).wait(lambda number=number: call(number), "calling")  # type: ignore[misc]  # a lambda's default
             assert found == (number, "given", threading.get_ident())
         assert home.callback_tasks == set()
 
