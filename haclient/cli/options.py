@@ -16,6 +16,7 @@ import click
 from typing_extensions import override
 
 from haclient.errors import UsageError
+from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
 
 Request = TypeVar("Request")
@@ -123,6 +124,24 @@ def server_option(function: Callable[..., Result]) -> Callable[..., Result]:
 
 topic_option = click.option("--topic", required=True, help="The topic.")
 filter_option = click.option("--filter", default="", help="A content filter, such as '/px > 10'.")
+
+
+def _parse_select(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    directives = tuple(part.strip() for part in (value or "").split(",") if part.strip())
+    try:
+        return Options(select=directives).select
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+select_option = click.option(
+    "--select",
+    metavar="LIST",
+    callback=_parse_select,
+    help="Print these fields only, such as '-/,+/id,+/px', or all but some: '-/address'.",
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON objects, one per line."
 )

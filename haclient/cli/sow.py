@@ -15,6 +15,7 @@ from haclient.cli.options import (
     client_name_option,
     filter_option,
     json_option,
+    select_option,
     server_option,
     timeout_option,
     topic_option,
@@ -23,6 +24,7 @@ from haclient.cli.options import (
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import TimedOut
+from haclient.protocol.options import Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class _Request:
     order_by: str
     top_n: int | None
     batch_size: int
+    select: tuple[str, ...]
     timeout: float | None
     format: str | None
     as_json: bool
@@ -53,6 +56,7 @@ async def _print_records(request: _Request, form: Form, output: OutputWriter) ->
             order_by=request.order_by,
             top_n=request.top_n,
             batch_size=request.batch_size,
+            options=Options(select=request.select),
         ) as records,
     ):
         async for record in records:
@@ -78,6 +82,7 @@ async def _query(request: _Request, form: Form, output: OutputWriter) -> int:
 @filter_option
 @click.option("--order-by", default="", help="How to sort, such as '/px DESC'.")
 @click.option("--top-n", type=click.IntRange(min=0), help="Print at most so many records.")
+@select_option
 @batch_size_option
 @client_name_option
 @timeout_option(help="How long the whole query may take. Default: no limit.")

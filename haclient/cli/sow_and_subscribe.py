@@ -17,6 +17,7 @@ from haclient.cli.options import (
     delta_option,
     filter_option,
     json_option,
+    select_option,
     server_option,
     timeout_option,
     topic_option,
@@ -26,6 +27,7 @@ from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.client import Client
 from haclient.errors import TimedOut
+from haclient.protocol.options import Options
 from haclient.streams import MessageStream
 
 
@@ -36,6 +38,7 @@ class _Request:
     topic: str
     filter: str
     batch_size: int
+    select: tuple[str, ...]
     count: int | None
     timeout: float | None
     format: str | None
@@ -77,7 +80,12 @@ async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
 
 def _stream_of(client: Client, request: _Request) -> MessageStream:
     stream = client.sow_and_delta_stream if request.delta else client.sow_and_stream
-    return stream(request.topic, filter=request.filter, batch_size=request.batch_size)
+    return stream(
+        request.topic,
+        filter=request.filter,
+        batch_size=request.batch_size,
+        options=Options(select=request.select),
+    )
 
 
 async def _work(run: _Run) -> int:
@@ -104,6 +112,7 @@ async def _work(run: _Run) -> int:
 @server_option
 @topic_option
 @filter_option
+@select_option
 @batch_size_option
 @count_option
 @client_name_option

@@ -32,6 +32,7 @@ from haclient.cli.options import (
     filter_option,
     json_option,
     not_empty,
+    select_option,
     server_option,
     timeout_option,
     topic_option,
@@ -44,6 +45,7 @@ from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import DisconnectedError, ReconnectGaveUp, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
 from haclient.session.connection_state import ConnectionState
 from haclient.stores import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from haclient.streams import MessageStream
@@ -86,6 +88,7 @@ class SubscribeRequest:
     exit_at_end: bool = False
     format: str | None = None
     delta: bool = False
+    select: tuple[str, ...] = ()
 
     @property
     def start(self) -> StartPoint | None:
@@ -202,11 +205,18 @@ def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
 
 def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     request = run.request
+    options = Options(select=request.select)
     if run.start is None:
         stream = client.delta_stream if request.delta else client.stream
-        return stream(request.topic, filter=request.filter, sub_id=request.stable_sub_id)
+        return stream(
+            request.topic, filter=request.filter, options=options, sub_id=request.stable_sub_id
+        )
     return client.bookmark_stream(
-        request.topic, sub_id=request.stable_sub_id, bookmark=run.start, filter=request.filter
+        request.topic,
+        sub_id=request.stable_sub_id,
+        bookmark=run.start,
+        filter=request.filter,
+        options=options,
     )
 
 
@@ -382,6 +392,7 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
 @server_option
 @topic_option
 @filter_option
+@select_option
 @click.option(
     "--bookmark",
     metavar="WHERE",

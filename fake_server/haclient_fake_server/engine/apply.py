@@ -20,12 +20,14 @@ from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.connections import Style
+from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.routes import FanoutGroup, Route
+from haclient_fake_server.engine.sow.delta import Delta
 from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
@@ -146,11 +148,14 @@ class Applier:
             self.fan_out(plan.matching(document), document.body, bookmark, key, more)
             return
         before = sow.document(previous)
-        delta = sow.delta(previous, document.body)
+        deltas: dict[FieldSelection | None, Delta] = {}
         for group in plan.matching(document, before):
+            delta = deltas.get(group.fields)
+            if delta is None:
+                delta = deltas[group.fields] = sow.delta(previous, document.body, group.fields)
             body = delta.body(group.style)
-            if body is not None:
-                self.fan_out((group,), body, bookmark, key, more)
+            if body is not None:  # already the selected fields: `null` for one of them stays
+                self.fan_out((group._replace(fields=None),), body, bookmark, key, more)
         if plan.watched:
             groups = plan.losing(before, document)
             self.fan_out(groups, document.body, b"", key, b',"reason":"match"')
@@ -176,15 +181,16 @@ class Applier:
         """Queue a message for the connections of some groups; `key` and `more` are headers."""
         state = self._state
         for group in groups:
-            head, style, connections = group
+            head, style, connections, fields = group
             if style & Style.BOOKMARK and bookmark:
                 head = b'%b,"bm":"%b"' % (group.head, bookmark)
             if key and not style & Style.NO_SOW_KEY:
                 head += key
             if style & Style.TIMESTAMP:
                 head += b',"ts":"%b"' % timestamp_text(state.now_us)
-            size = len(head) + len(more) + 1 + len(body)
-            frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, body)
+            content = body if fields is None else fields.apply(body, connections[0].message_type)
+            size = len(head) + len(more) + 1 + len(content)
+            frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, content)
             queue = state.touch_early if style & Style.LIVE else state.touch
             for connection in connections:
                 if not connection.closing:

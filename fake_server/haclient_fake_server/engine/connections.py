@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from typing_extensions import override
 
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor
 from haclient_fake_server.engine.patterns import TopicMatcher
@@ -168,12 +169,14 @@ class Selection(NamedTuple):
         filter: Its content filter, if it has one.
         style: The optional headers it wants.
         oof: Whether it receives a message for each record that stops matching its filter.
+        fields: The fields that it receives; `None` for whole messages.
     """
 
     matcher: TopicMatcher
     filter: Callable[[Document], bool] | None = None
     style: Style = Style.PLAIN
     oof: bool = False
+    fields: FieldSelection | None = None
 
 
 class Subscription:
@@ -183,10 +186,10 @@ class Subscription:
         connection: Its connection.
         id: Its sub id.
         number: Its place in the order of all subscriptions.
-        matcher: As selected, like `filter`, `style` and `oof`.
+        matcher: As selected, like `fields`, `filter`, `style` and `oof`.
     """
 
-    __slots__ = ("connection", "filter", "id", "matcher", "number", "oof", "style")
+    __slots__ = ("connection", "fields", "filter", "id", "matcher", "number", "oof", "style")
 
     def __init__(
         self, connection: Connection, sub_id: str, *, number: int, selection: Selection
@@ -208,6 +211,7 @@ class Subscription:
         self.filter = selection.filter
         self.style: Style = selection.style
         self.oof = selection.oof
+        self.fields: FieldSelection | None = selection.fields
 
     def accepts(self, topic: str, *, logged: bool) -> bool:
         """Whether it receives messages of a topic, which is `logged` or not."""

@@ -426,7 +426,7 @@ class Replay:
             _pass(item, record)
             head = heads[record.topic_id] if record.command == RecordCommand.PUBLISH else None
             if head is not None and self._wants(item, record):
-                frames.append(_frame(item, head, record))
+                frames.append(_frame(item, head, record, self._wanted_body(item, record)))
                 if item.remaining is not None:
                     item.remaining -= 1
         return frames
@@ -436,6 +436,11 @@ class Replay:
             return True
         route = self._state.topics[record.topic_id]
         return item.filter(Document(record.payload, route.message_type))
+
+    def _wanted_body(self, item: BookmarkSubscription, record: Record) -> bytes:
+        if item.fields is None:
+            return record.payload
+        return item.fields.apply(record.payload, item.connection.message_type)
 
     def _heads(self, item: BookmarkSubscription) -> Mapping[int, bytes | None]:
         if item.heads is None:
@@ -512,7 +517,7 @@ def _cut(chunk: bytes, after: Cursor, *, limit: int) -> tuple[bytes, Cursor]:
 
 def _needs_care(item: BookmarkSubscription, chunk: bytes) -> bool:
     """Whether each record of a chunk has to be looked at: the last time is left to the scan."""
-    if item.filter is not None or item.remaining is not None:
+    if item.filter is not None or item.remaining is not None or item.fields is not None:
         return True
     ends = (item.last_position, item.target if item.wants_completed else None)
     return any(end is not None and _reaches_beyond(chunk, end, start=item.position) for end in ends)
@@ -566,7 +571,7 @@ def _completed(item: BookmarkSubscription) -> bytes:
     return ack("completed", item.cid, more=more)
 
 
-def _frame(item: BookmarkSubscription, head: bytes, record: Record) -> bytes:
+def _frame(item: BookmarkSubscription, head: bytes, record: Record, body: bytes) -> bytes:
     """A replayed message with all headers that it and the subscription have."""
     more = _optional_headers(
         b"" if item.style & Style.NO_SOW_KEY else record.key,
@@ -574,7 +579,7 @@ def _frame(item: BookmarkSubscription, head: bytes, record: Record) -> bytes:
         record.correlation_id,
     )
     header = b'%b%d|%d|"%b}' % (head, record.publisher_id, record.sequence, more)
-    return LENGTH.pack(len(header) + len(record.payload)) + header + record.payload
+    return LENGTH.pack(len(header) + len(body)) + header + body
 
 
 def _optional_headers(key: bytes, timestamp_us: int | None, correlation_id: bytes) -> bytes:

@@ -15,10 +15,13 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.connections import Selection, Style
+from haclient_fake_server.engine.field_selection import FieldSelection, SelectError
 from haclient_fake_server.engine.filters import Document, FilterError, compile_filter
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError
 
-_COMMON: Final = frozenset({"no_sowkey", "non_regex_topic", "send_empties", "timestamp", "top_n"})
+_COMMON: Final = frozenset(
+    {"no_sowkey", "non_regex_topic", "select", "send_empties", "timestamp", "top_n"}
+)
 """`send_empties` is the default."""
 
 _DELTA: Final = frozenset({"bookmark", "no_empties", "oof", "send_keys"})
@@ -65,12 +68,14 @@ class Request:
         options: Its options.
         matcher: Its topics.
         filter: Its content filter, if it has one.
+        fields: The fields that it asks for; `None` for whole messages.
     """
 
     message: Message
     options: Options
     matcher: TopicMatcher
     filter: Callable[[Document], bool] | None
+    fields: FieldSelection | None = None
 
     @property
     def style(self) -> Style:
@@ -95,7 +100,11 @@ class Request:
     @property
     def selection(self) -> Selection:
         """The selection of the subscription that it creates."""
-        return Selection(self.matcher, self.filter, self.style, self.options.oof)
+        return Selection(self.matcher, self.filter, self.style, self.options.oof, self.fields)
+
+    def wanted_of(self, body: bytes, message_type: str) -> bytes:
+        """The part of a body that it asks for."""
+        return body if self.fields is None else self.fields.apply(body, message_type)
 
     @property
     def top_n(self) -> int | None:
@@ -145,8 +154,8 @@ def read_request(message: Message, options: Options) -> Request:
     """A subscribe or query, checked.
 
     Raises:
-        Refused: The topic is missing or one of the broker's own, or the pattern or the filter is
-            malformed.
+        Refused: The topic is missing or one of the broker's own, or the pattern, the filter or
+            the select list is malformed.
     """
     if not message.topic:
         raise Refused(Reason.INVALID_TOPIC, "no topic")
@@ -157,4 +166,8 @@ def read_request(message: Message, options: Options) -> Request:
         filter_ = compile_filter(message.filter) if message.filter else None
     except (TopicPatternError, FilterError) as error:
         raise Refused(error.reason, str(error)) from error
-    return Request(message, options, matcher, filter_)
+    try:
+        fields_ = FieldSelection(options.select) if options.select else None
+    except SelectError as error:
+        raise Refused(Reason.INVALID_OPTIONS, str(error)) from error
+    return Request(message, options, matcher, filter_, fields_)

@@ -24,6 +24,7 @@ from haclient_fake_server.engine.connections import (
     Style,
     Subscription,
 )
+from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.sow.table import SowTopic
@@ -35,11 +36,19 @@ MAX_REMEMBERED_MASKS: Final = 256
 
 
 class FanoutGroup(NamedTuple):
-    """Connections that receive the same frame; `head` is its constant beginning, not yet closed."""
+    """Connections that receive the same frame.
+
+    Attributes:
+        head: Its constant beginning, not yet closed.
+        style: The optional headers.
+        connections: Those that receive it.
+        fields: The fields of the message that it has; `None` for all.
+    """
 
     head: bytes
     style: Style
     connections: tuple[Connection, ...]
+    fields: FieldSelection | None = None
 
 
 def frame_head(kind: bytes, wire_topic: bytes, sids: str) -> bytes:
@@ -160,18 +169,19 @@ class Plan:
         *,
         by_delta: Collection[int] = (),
     ) -> tuple[FanoutGroup, ...]:
-        ids: dict[tuple[int, Style], list[str]] = {}
+        ids: dict[tuple[int, Style, FieldSelection | None], list[str]] = {}
         connections: dict[int, Connection] = {}
         for item in subscriptions:
             connections[item.connection.id] = item.connection
             style = item.style if item.number in by_delta else item.style & _OF_WHOLE_MESSAGES
-            ids.setdefault((item.connection.id, style), []).append(item.id)
-        shared: dict[tuple[str, Style], list[Connection]] = {}
-        for (connection_id, style), sub_ids in ids.items():
-            shared.setdefault((",".join(sub_ids), style), []).append(connections[connection_id])
+            ids.setdefault((item.connection.id, style, item.fields), []).append(item.id)
+        shared: dict[tuple[str, Style, FieldSelection | None], list[Connection]] = {}
+        for (connection_id, style, fields), sub_ids in ids.items():
+            group = (",".join(sub_ids), style, fields)
+            shared.setdefault(group, []).append(connections[connection_id])
         return tuple(
-            FanoutGroup(frame_head(kind, self._wire_topic, sids), style, tuple(members))
-            for (sids, style), members in shared.items()
+            FanoutGroup(frame_head(kind, self._wire_topic, sids), style, tuple(members), fields)
+            for (sids, style, fields), members in shared.items()
         )
 
 

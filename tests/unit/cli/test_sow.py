@@ -9,6 +9,8 @@ import pytest
 
 from support.command_line import CommandLine
 
+ONE = {"sow-and-subscribe": ("-n", "1")}
+
 
 @pytest.mark.row("CLI1", "CLI9")
 def test_records_are_printed_as_asked(haclient: CommandLine, tmp_path: Path) -> None:
@@ -32,3 +34,17 @@ def test_a_query_that_is_refused_or_takes_too_long_says_so(haclient: CommandLine
     code, _, err = haclient("sow", "--topic", "people", "--timeout", "0.000001")
     assert code == 3
     assert err.count("\n") == 1
+
+
+@pytest.mark.row("OP16")
+def test_only_the_selected_fields_are_printed(haclient: CommandLine) -> None:
+    haclient("publish", "--topic", "people", "-m", '{"id":7,"age":1.50,"name":"x"}')
+    where = ("--topic", "people", "--filter", "/id = 7")
+    for command in ("sow", "sow-and-subscribe"):
+        code, lines, _ = haclient(
+            command, *where, "--select", "-/, +/id,+/age", "--timeout", "5", *ONE.get(command, ())
+        )
+        assert (code, lines) == (0, ['{"id":7,"age":1.50}'])
+    code, _, err = haclient("sow", *where, "--select", "age")
+    assert code == 2
+    assert "'age'" in err

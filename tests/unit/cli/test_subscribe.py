@@ -430,3 +430,10 @@ def test_starts_and_ends_that_cannot_be_are_mistakes_of_one_line(
     assert (code, lines, err.count("\n")) == (2, [], 1)
     assert told in err
     assert not Path("never-made").exists()
+
+
+@pytest.mark.row("OP16")
+def test_only_the_selected_fields_are_printed(haclient: CommandLine) -> None:
+    haclient("publish", "--topic", "chosen", "-m", '{"id":7,"age":1.50,"name":"x"}')
+    replay = ("subscribe", "--topic", "chosen", "--bookmark", "epoch", "--exit")
+    assert haclient(*replay, "--select", "-/name") == (0, ['{"id":7,"age":1.50}'], "")

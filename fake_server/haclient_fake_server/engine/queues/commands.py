@@ -196,7 +196,8 @@ class QueueCommands:
                 matches += 1
                 if matches > skipped:
                     returned += 1
-                    batch.append((_fields(request, row, content), content.body))
+                    body = request.wanted_of(content.body, queue.settings.message_type)
+                    batch.append((_fields(request, row, content), body))
                     size += len(content.body)
             is_large = size >= STEP_BYTES
             if batch and (is_large or len(batch) >= (message.batch_size or 1)):

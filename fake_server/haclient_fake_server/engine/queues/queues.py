@@ -182,7 +182,9 @@ class Queues:
         due_us = handed_out[0][0].due_us
         lease_end = b'"' if due_us is None else b'","lp":"%b"' % timestamp_text(due_us)
         given, frames = self._given.get(connection.id, 0), self._state.touch(connection)
-        for lease, (body, correlation_id, timestamp_us) in handed_out:
+        fields, message_type = consumer.fields, queue.settings.message_type
+        for lease, (whole, correlation_id, timestamp_us) in handed_out:
+            body = whole if fields is None else fields.apply(whole, message_type)
             more = lease_end
             if consumer.wants_timestamp:
                 more += b',"ts":"%b"' % timestamp_text(timestamp_us)

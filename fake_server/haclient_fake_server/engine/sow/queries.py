@@ -253,8 +253,9 @@ def _batches(
         if batch and size + len(record.body) > MAX_BATCH_BYTES:
             yield sow_batch(outer, batch)
             batch, size = [], 0
-        batch.append((_fields(record, request.style), record.body))
-        size += len(record.body)
+        body = request.wanted_of(record.body, topic.message_type)
+        batch.append((_fields(record, request.style), body))
+        size += len(body)
         if len(batch) == (request.message.batch_size or 1):
             yield sow_batch(outer, batch)
             batch, size = [], 0

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from haclient.errors import HAClientError
 from haclient.protocol.identity import crc64
+from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters.compiler import Filter
 from haclient_fake_server.engine.filters.document import Document, Path
 from haclient_fake_server.engine.filters.ordering import OrderBy
@@ -125,12 +126,12 @@ class SowTopic:
         FilterError: A key is no path.
     """
 
-    __slots__ = ("_message_type", "_paths", "_records", "name")
+    __slots__ = ("_paths", "_records", "message_type", "name")
 
     def __init__(self, name: str, keys: Iterable[str] = (), *, message_type: str = "json") -> None:
         self.name: Final = name
         self._paths: Final[tuple[Path, ...]] = tuple(parse_path(key) for key in keys)
-        self._message_type: Final = message_type
+        self.message_type: Final = message_type
         self._records: Final[dict[str, SowRecord]] = {}
 
     def __len__(self) -> int:
@@ -148,13 +149,16 @@ class SowTopic:
         """The record under `key`, if any."""
         return self._records.get(key)
 
-    def delta(self, before: SowRecord, after: bytes) -> Delta:
-        """What a message changes in a record."""
-        return Delta(before.body, after, self._paths)
+    def delta(self, before: SowRecord, after: bytes, fields: FieldSelection | None = None) -> Delta:
+        """What a message changes in a record, or in some fields of it."""
+        if fields is None:
+            return Delta(before.body, after, self._paths)
+        old = fields.apply(before.body, self.message_type)
+        return Delta(old, fields.apply(after, self.message_type), self._paths)
 
     def document(self, record: SowRecord) -> Document:
         """The record's body for filters, not yet parsed."""
-        return Document(record.body, self._message_type)
+        return Document(record.body, self.message_type)
 
     def key_of(self, document: Document, key: str = "") -> str:
         """The key under which this body belongs; `key` is the publisher's own, if any.

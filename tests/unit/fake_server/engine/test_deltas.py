@@ -177,3 +177,21 @@ def _without_nulls(value: object) -> object:
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return value
+
+
+@pytest.mark.row("OP16")
+def test_the_delta_of_selected_fields_is_empty_when_only_others_have_changed() -> None:
+    world = World(sow_topics=SOW)
+    some = subscriber(world, "1", opts="select=[-/q]")
+    quiet = world.client("quiet")
+    quiet.subscribe("2", c="delta_subscribe", opts="select=[-/,+/a/b],no_empties")
+    quiet.take()
+    publisher = world.client()
+    for body in (b'{"id":1,"a":{"b":1},"q":1}', b'{"id":1,"a":{"b":1},"q":2}', b'{"id":1}'):
+        publisher.publish(None, body)
+    assert shown(some) == [
+        ("1", "p", '{"id":1,"a":{"b":1}}'),
+        ("1", "p", '{"id":1}'),
+        ("1", "p", '{"a":null,"id":1}'),
+    ]
+    assert shown(quiet) == [("2", "p", '{"a":{"b":1}}'), ("2", "p", '{"a":null}')]

@@ -370,3 +370,14 @@ def test_a_dead_letter_may_go_to_a_queue_by_its_name() -> None:
     worker = world.client("worker")
     consume(worker, t="failed")
     assert numbers(worker) == [1]
+
+
+@pytest.mark.row("OP16")
+def test_a_consumer_and_a_browser_may_select_fields() -> None:
+    world = QueueWorld()
+    world.publish(b'{"n": 1, "secret": 2}')
+    browser, worker = world.client("browser"), world.client("worker")
+    browser.send(c="sow", cid="1", t="work", opts="select=[-/secret]", filter="/secret = 2")
+    assert [m.data for m in browser.take() if m.kind == "sow"] == [b'{"n":1}']
+    consume(worker, opts="select=[-/secret]")
+    assert [message.data for message in delivered(worker)] == [b'{"n":1}']

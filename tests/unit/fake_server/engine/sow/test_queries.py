@@ -406,3 +406,49 @@ def test_an_oof_without_its_key_has_its_reason() -> None:
     peer.send(c="sow_delete", t="orders", filter="1=1")
     told = [(each.kind, each.reason, each.sow_key) for each in peer.take()]
     assert told == [("p", "", ""), ("oof", "match", ""), ("p", "", ""), ("oof", "deleted", "")]
+
+
+@pytest.mark.row("OP16")
+def test_a_query_and_its_subscription_send_the_selected_fields_only() -> None:
+    world, peer = world_with(b'{"id":1,"px":1.50,"secret":7}')
+    reader, whole = world.client("reader"), world.client("whole")
+    whole.subscribe(a="")
+    asked = query(reader, opts="select=[-/,+/id,+/px]", filter="/secret = 7")
+    assert [m.data for m in asked if m.kind == "sow"] == [b'{"id":1,"px":1.50}']
+    fields = {"c": "sow_and_subscribe", "opts": "select=[-/secret],oof"}
+    asked = query(reader, **fields, sub_id="s", filter="/secret = 7")
+    assert [m.data for m in asked if m.kind == "sow"] == [b'{"id":1,"px":1.50}']
+    peer.publish(2, b'{"id":2,"secret":7}')
+    peer.publish(3, b'{"id":2,"secret":8}')
+    assert [(m.kind, m.data) for m in reader.take()] == [("p", b'{"id":2}'), ("oof", b'{"id":2}')]
+    assert whole.bodies() == [b'{"id":2,"secret":7}', b'{"id":2,"secret":8}']
+
+
+@pytest.mark.row("OP16")
+def test_one_connection_may_select_and_have_whole_messages() -> None:
+    world, peer = world_with()
+    reader = world.client("reader")
+    for sub_id, options in {"1": "", "2": "select=[-/,+/id]", "3": "select=[-/,+/id]"}.items():
+        reader.subscribe(sub_id, a="", opts=options)
+    peer.publish(1, b'{"id":1,"x":2}')
+    received = {tuple(message.sub_ids): message.data for message in reader.take()}
+    assert received == {("1",): b'{"id":1,"x":2}', ("2", "3"): b'{"id":1}'}
+
+
+@pytest.mark.row("OP16")
+def test_a_replay_sends_the_selected_fields_and_so_does_what_replaces_it() -> None:
+    world, peer = world_with(*records(2))
+    reader = world.client("reader")
+    reader.subscribe(bm="0", a="", opts="select=[-/,+/px]")
+    peer.publish(3, b'{"id":3,"px":30}')
+    assert reader.bodies() == [b'{"px":10}', b'{"px":20}', b'{"px":30}']
+    reader.subscribe(a="", opts="select=[-/px],replace")
+    peer.publish(4, b'{"id":4,"px":40}')
+    assert reader.bodies() == [b'{"id":4}']
+
+
+@pytest.mark.row("OP16")
+def test_a_select_list_that_cannot_be_read_is_refused() -> None:
+    _, peer = world_with(*records(1))
+    (answer,) = query(peer, a="processed", opts="select=[-/a[0]]")
+    assert (answer.status, answer.reason) == ("failure", "invalid options")

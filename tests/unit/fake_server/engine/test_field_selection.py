@@ -1,0 +1,154 @@
+"""Select lists."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient_fake_server.engine.field_selection import (
+    MAX_DIRECTIVES,
+    FieldSelection,
+    SelectError,
+)
+
+pytestmark = pytest.mark.row("OP16")
+
+
+def select(body: str | bytes, *directives: str) -> str:
+    data = body if isinstance(body, bytes) else body.encode()
+    return FieldSelection(directives).apply(data, "json").decode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("directives", "expected"),
+    [
+        (("-/", "+/id"), '{"id":1}'),
+        (("-/", "+/a"), '{"a":{"b":2,"c":{"d":3}}}'),
+        (("-/", "+/a/c/d"), '{"a":{"c":{"d":3}}}'),
+        (("-/a/b",), '{"id":1,"a":{"c":{"d":3}}}'),
+        (("-/a", "+/a/c", "-/a/c/d"), '{"id":1,"a":{"c":{}}}'),
+        (("-/", "+/missing"), "{}"),
+        (("-/", "+/"), "{}"),
+        (("+/", "-/"), '{"id":1,"a":{"b":2,"c":{"d":3}}}'),
+        (("+/id", "-/id", "-/a"), '{"id":1}'),
+        (("-/id/deeper",), '{"id":1,"a":{"b":2,"c":{"d":3}}}'),
+    ],
+)
+def test_the_most_specific_directive_decides_and_of_two_the_first(
+    directives: tuple[str, ...], expected: str
+) -> None:
+    assert select('{"id":1,"a":{"b":2,"c":{"d":3}}}', *directives) == expected
+
+
+def test_an_object_of_which_nothing_is_wanted_is_left_out_with_its_name() -> None:
+    assert select('{"id":1,"a":{"c":2}}', "-/", "+/a/b", "+/id") == '{"id":1}'
+    assert select('{"id":1,"a":7}', "-/", "+/a/b", "+/id") == '{"id":1}'
+
+
+def test_arrays_have_no_level_of_their_own() -> None:
+    body = '{"legs":[{"px":1,"q":2},5,[{"px":3},{"q":4}]],"id":9}'
+    assert select(body, "-/", "+/legs/px") == '{"legs":[{"px":1},[{"px":3}]]}'
+    assert select(body, "-/legs/px") == '{"legs":[{"q":2},5,[{},{"q":4}]],"id":9}'
+    assert select('[{"a":1},{"b":2}]', "-/", "+/b") == '[{"b":2}]'
+    assert select("[1,2]", "-/") == "[]"
+
+
+def test_numbers_and_strings_are_what_the_publisher_wrote() -> None:
+    long = "1" * 5000
+    body = '{ "px" : 1.500e+02, "n":LONG,"s":"\\u00e9\\/\\ud800" ,"x":{ "y" : [ ] } }'
+    expected = '{"px":1.500e+02,"n":LONG,"s":"\\u00e9\\/\\ud800","x":{ "y" : [ ] }}'
+    assert select(body.replace("LONG", long), "-/gone") == expected.replace("LONG", long)
+    assert (
+        select(b'{"a":"\xff","b":1}', "-/b").encode("utf-8", "surrogateescape") == b'{"a":"\xff"}'
+    )
+    assert select('{"\\u0061":1,"b":2}', "-/", "+/a") == '{"\\u0061":1}'
+
+
+def test_a_name_that_is_given_twice_counts_once_with_its_last_value() -> None:
+    assert select('{"a":1,"a":2,"b":3}', "-/b") == '{"a":2}'
+
+
+@pytest.mark.parametrize(
+    "body", ["", "hello", "7", '"text"', '{"a":1', '{"a":NaN}', '{"a":1} x', "[" * 100_000]
+)
+def test_a_body_without_fields_is_sent_as_it_is(body: str) -> None:
+    assert select(body, "-/", "+/b") == body
+
+
+def test_only_json_has_fields() -> None:
+    assert FieldSelection(("-/",)).apply(b'{"a":1}', "binary") == b'{"a":1}'
+
+
+@pytest.mark.parametrize("directive", ["", "a", "/a", "+a", "+/a[0]", "-/a//b", "+/a b/"])
+def test_a_directive_that_cannot_be_read_is_named(directive: str) -> None:
+    with pytest.raises(SelectError, match=r"^select: .*found"):
+        FieldSelection(("-/", directive))
+
+
+def test_there_is_a_limit_to_directives() -> None:
+    FieldSelection(("-/a",) * MAX_DIRECTIVES)
+    with pytest.raises(SelectError, match=f"at most {MAX_DIRECTIVES}"):
+        FieldSelection(("-/a",) * (MAX_DIRECTIVES + 1))
+
+
+def test_the_same_directives_are_equal() -> None:
+    assert FieldSelection(("-/a",)) == FieldSelection(("-/a",))
+    assert len({FieldSelection(("-/a",)), FieldSelection(("-/a",)), FieldSelection(("-/b",))}) == 2
+
+
+NAMES = st.sampled_from("abc")
+BODIES = st.dictionaries(
+    NAMES,
+    st.recursive(
+        st.integers(0, 9) | st.none() | st.sampled_from(["", "x", "10"]),
+        lambda inner: st.dictionaries(NAMES, inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=3,
+)
+DIRECTIVES = st.lists(
+    st.builds(
+        lambda sign, names: f"{sign}/{'/'.join(names)}",
+        st.sampled_from("+-"),
+        st.lists(NAMES, max_size=3),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def leaves(value: object, path: str = "") -> dict[str, object]:
+    if isinstance(value, dict) and value:
+        found: dict[str, object] = {}
+        for name, inner in value.items():
+            found |= leaves(inner, f"{path}/{name}")
+        return found
+    return {path: value}
+
+
+def is_wanted(path: str, directives: list[str]) -> bool:
+    """Look for the longest directive that covers the path."""
+    best, wanted = -1, True
+    for directive in directives:
+        prefix = directive[1:].rstrip("/")
+        covers = path == prefix or path.startswith(prefix + "/")
+        if covers and len(prefix) > best:
+            best, wanted = len(prefix), directive[0] == "+"
+    return wanted
+
+
+@given(body=BODIES, directives=DIRECTIVES)
+def test_each_leaf_is_there_exactly_if_the_longest_directive_wants_it(
+    body: dict[str, object], directives: list[str]
+) -> None:
+    found = leaves(json.loads(select(json.dumps(body), *directives)))
+    filled = {path: value for path, value in found.items() if value != {}}
+    expected = {
+        path: value
+        for path, value in leaves(body).items()
+        if path and value != {} and is_wanted(path, directives)
+    }
+    assert filled == expected
