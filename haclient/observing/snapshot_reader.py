@@ -1,0 +1,101 @@
+"""Takes snapshots of a client from any thread, and never waits for long.
+
+Exporters have threads of their own, and a client is used by one thread. A trio client is therefore
+read in its thread, through trio; the clients of `haclient.blocking` can be read from any thread. An
+exporter must neither fail nor hang because a client does: a client that has ended, or whose event
+loop is held up, has no snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+import trio
+
+from haclient.client import Client
+from haclient.errors import HAClientError, UsageError
+from haclient.metrics import ClientMetrics, Health
+from haclient.observing.instruments import Reading
+
+ANSWER_LIMIT_S: Final = 2.0
+"""How long an exporter waits for a client, in seconds; less than a scrape may take."""
+
+_logger = logging.getLogger(__name__)
+
+
+class MeasuredClient(Protocol):
+    """A client of any kind: of trio, blocking, or for asyncio."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The client name."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> ClientMetrics:
+        """Its snapshot."""
+
+    @abstractmethod
+    def health(self) -> Health:
+        """Its health."""
+
+
+class SnapshotReader:
+    """Reads one client.
+
+    Args:
+        client: The client. One of trio has to be given inside its trio program.
+        answer_limit: How many seconds a thread waits for it.
+
+    Attributes:
+        client_name: Its name.
+
+    Raises:
+        UsageError: It is a client of trio, and this is no trio program.
+    """
+
+    def __init__(self, client: MeasuredClient, *, answer_limit: float = ANSWER_LIMIT_S) -> None:
+        self._client = client
+        self._answer_limit = answer_limit
+        self._token: trio.lowlevel.TrioToken | None = None
+        if isinstance(client, Client):
+            if not trio.lowlevel.in_trio_run():
+                raise UsageError(
+                    f"client {client.name} runs on trio: give it to the exporter inside "
+                    "trio.run, or use a client of haclient.blocking"
+                )
+            self._token = trio.lowlevel.current_trio_token()
+        self.client_name = client.name
+
+    def read(self) -> Reading:
+        """The client at this moment; without a snapshot if it does not answer in time."""
+        try:
+            return self._read()
+        except (HAClientError, trio.RunFinishedError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
+            _logger.debug("client %s is not measured: %s", self.client_name, why)
+            return Reading(None, None)
+
+    def _read(self) -> Reading:
+        token = self._token
+        if token is None or (
+            trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token
+        ):
+            return self._snapshot()
+        answer: Future[Reading] = Future()
+
+        def reply() -> None:
+            try:
+                answer.set_result(self._snapshot())
+            except Exception as error:  # raised in the thread that waits for it
+                answer.set_exception(error)
+
+        token.run_sync_soon(reply)
+        return answer.result(self._answer_limit)
+
+    def _snapshot(self) -> Reading:
+        return Reading(self._client.metrics, self._client.health())
