@@ -1,0 +1,91 @@
+"""Orders over HTTP, with Flask: one blocking client for all threads of a process.
+
+    AMPS_URI=tcp://127.0.0.1:9007/amps/json flask --app examples.flask_orders run
+
+`POST /orders` answers when the server has persisted the order, `GET /orders/<id>` asks for it by a
+query, and `GET /health` is for a readiness probe. The client is opened by the first request of a
+process, so that each worker of a server that forks has its own, and is closed when that ends.
+
+The broker needs a SOW topic `orders` with the key `/id`:
+
+    haclient broker run --sow orders:/id
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import msgspec
+from flask import Flask, Response, abort, jsonify, request
+
+from haclient.blocking import HAClient
+
+
+class Order(msgspec.Struct):
+    """An order, as it is published."""
+
+    id: int
+    item: str
+    px: float
+
+
+class OneClient:
+    """The client of this process, which is opened when it is needed first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: HAClient | None = None
+
+    def get(self) -> HAClient:
+        """The client, open; any number of threads may use it."""
+        with self._lock:
+            if self._client is None:
+                uri = os.environ.get("AMPS_URI", "tcp://127.0.0.1:9007/amps/json")
+                name = f"orders-web-{os.getpid()}"
+                self._client = HAClient.memory_backed(name, servers=[uri]).open()
+                threading.Thread(target=self._close_at_end, daemon=True).start()
+            return self._client
+
+    def _close_at_end(self) -> None:
+        # Functions of `atexit` would come too late: Python waits for the client's thread first.
+        threading.main_thread().join()
+        self.close()
+
+    def close(self) -> None:
+        """Close it, if it was opened."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+
+amps = OneClient()
+app = Flask(__name__)
+
+
+@app.post("/orders")
+def place() -> tuple[Response, int]:
+    """Publish an order, and wait until the server has it on disk."""
+    try:
+        order = msgspec.json.decode(request.get_data(), type=Order)
+    except msgspec.ValidationError as error:
+        abort(422, f"this is no order: {error}")
+    body = msgspec.json.encode(order)
+    return jsonify(sequence=amps.get().publish_persisted("orders", body)), 201
+
+
+@app.get("/orders/<int:order_id>")
+def find(order_id: int) -> Response:
+    """Ask the server for one order."""
+    with amps.get().sow("orders", filter=f"/id = {order_id}") as records:
+        for record in records:
+            return Response(record.data, mimetype="application/json")
+    return abort(404, f"there is no order {order_id}")
+
+
+@app.get("/health")
+def health() -> tuple[Response, int]:
+    """Whether the client is connected and has recovered everything."""
+    found = amps.get().health()
+    return jsonify(ready=found.is_ready, alive=found.is_alive), 200 if found.is_ready else 503

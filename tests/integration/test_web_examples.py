@@ -1,0 +1,91 @@
+"""The examples for web frameworks answer requests, with a real broker behind them."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # FastAPI runs in it
+import importlib
+from collections.abc import Generator
+from types import ModuleType
+
+import httpx
+import pytest
+from flask import Flask
+
+from haclient.blocking import HAClient
+from haclient_fake_server.config import BrokerConfig, SowTopic
+from support.broker_thread import BrokerThread, broker_thread
+
+pytestmark = [pytest.mark.row("CC35")]
+LIMIT_S = 30.0
+ORDER = {"id": 7, "item": "tea", "px": 2.5}
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Generator[BrokerThread]:
+    topic = SowTopic(name="orders", keys=("/id",))
+    with broker_thread(BrokerConfig(sow_topics=(topic,))) as running:
+        monkeypatch.setenv("AMPS_URI", running.uri)
+        yield running
+
+
+@pytest.fixture
+def flask_example(broker: BrokerThread) -> Generator[ModuleType]:
+    assert broker.uri
+    module = importlib.import_module("examples.flask_orders")
+    yield module
+    module.amps.close()
+
+
+def test_fastapi_places_finds_and_follows_orders(broker: BrokerThread) -> None:
+    example = importlib.import_module("examples.fastapi_orders")
+
+    async def main() -> None:
+        transport = httpx.ASGITransport(app=example.app)
+        async with (
+            asyncio.timeout(LIMIT_S),
+            example.app.router.lifespan_context(example.app),
+            httpx.AsyncClient(transport=transport, base_url="http://test") as web,
+        ):
+            assert (await web.get("/health")).json() == {"ready": True, "alive": True}
+            placed = await web.post("/orders", json=ORDER)
+            assert placed.status_code == 201
+            assert placed.json()["sequence"] > 0
+            assert (await web.get("/orders/7")).json() == ORDER
+            assert (await web.get("/orders/8")).status_code == 404
+            assert (await web.post("/orders", json={"id": "x"})).status_code == 422
+            # Many requests at the same time share the client.
+            orders = [ORDER | {"id": number} for number in range(20)]
+            posts = (web.post("/orders", json=order) for order in orders)
+            assert {answer.status_code for answer in await asyncio.gather(*posts)} == {201}
+            gets = (web.get(f"/orders/{number}") for number in range(20))
+            assert [answer.json() for answer in await asyncio.gather(*gets)] == orders
+            await example.app.state.client.publish("shipped", b"7")
+            while (await web.get("/shipped")).json() != ["7"]:  # noqa: ASYNC110  # as a browser would
+                await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+    with HAClient.memory_backed("reader", servers=[broker.uri]) as reader:
+        assert len(list(reader.sow("orders").open())) == 20
+
+
+def test_flask_places_and_finds_orders(flask_example: ModuleType) -> None:
+    app = flask_example.app
+    assert isinstance(app, Flask)
+    web = app.test_client()
+    assert web.get("/health").json == {"ready": True, "alive": True}
+    placed = web.post("/orders", json=ORDER)
+    assert placed.status_code == 201
+    assert placed.json is not None
+    assert placed.json["sequence"] > 0
+    assert web.get("/orders/7").json == ORDER
+    assert web.get("/orders/8").status_code == 404
+    refused = web.post("/orders", json={"id": "x"})
+    assert refused.status_code == 422
+    assert "this is no order" in refused.text
+
+
+def test_flask_opens_one_client_for_all_threads(flask_example: ModuleType) -> None:
+    first = flask_example.amps.get()
+    assert flask_example.amps.get() is first
+    flask_example.amps.close()
+    assert flask_example.amps.get() is not first
