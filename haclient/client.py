@@ -428,11 +428,12 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         )
         return self._subscriber.stream(command)
 
-    def sow_and_stream(
+    def sow_and_stream(  # noqa: PLR0913  # the parts of one command
         self,
         topic: str,
         *,
         filter: str = "",  # noqa: A002  # the protocol's word
+        order_by: str = "",
         batch_size: int = 10,
         options: str | Options = "",
         sub_id: str = "",
@@ -443,6 +444,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         Args:
             topic: A literal topic or a regular expression.
             filter: Content filter of both.
+            order_by: Order of the records, such as `/px DESC`. With `Options(top_n=10, skip_n=20)`
+                the subscription is to a page of them: see docs/broker.md.
             batch_size: Records in one frame.
             options: Options of the command.
             sub_id: The id of the subscription; one is chosen where it is empty.
@@ -459,6 +462,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             "sow_and_subscribe",
             topic=topic,
             filter=filter,
+            order_by=order_by,
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
@@ -471,6 +475,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         *,
         handler: Handler,
         filter: str = "",  # noqa: A002  # the protocol's word
+        order_by: str = "",
         batch_size: int = 10,
         options: str | Options = "",
         sub_id: str = "",
@@ -482,6 +487,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             topic: A literal topic or a regular expression.
             handler: A coroutine function or plain function that takes a `Message`.
             filter: Content filter of both.
+            order_by: Order of the records, such as `/px DESC`. With `Options(top_n=10, skip_n=20)`
+                the subscription is to a page of them: see docs/broker.md.
             batch_size: Records in one frame.
             options: Options of the command.
             sub_id: The id of the subscription; one is chosen where it is empty.
@@ -499,6 +506,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             "sow_and_subscribe",
             topic=topic,
             filter=filter,
+            order_by=order_by,
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,

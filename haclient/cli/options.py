@@ -125,6 +125,20 @@ def server_option(function: Callable[..., Result]) -> Callable[..., Result]:
 topic_option = click.option("--topic", required=True, help="The topic.")
 filter_option = click.option("--filter", default="", help="A content filter, such as '/px > 10'.")
 
+order_by_option = click.option("--order-by", default="", help="How to sort, such as '/px DESC'.")
+top_n_option = functools.partial(click.option, "--top-n", type=click.IntRange(min=0))
+
+
+def _needs_top_n(context: click.Context, _option: click.Parameter, value: int | None) -> int | None:
+    if value is not None and context.params.get("top_n") is None:
+        raise click.UsageError("--skip-n needs --top-n, the number of records of a page")
+    return value
+
+
+skip_n_option = functools.partial(
+    click.option, "--skip-n", type=click.IntRange(min=0), callback=_needs_top_n
+)
+
 
 def _parse_select(
     _context: click.Context, _option: click.Parameter, value: str | None

@@ -15,15 +15,18 @@ from haclient.cli.options import (
     client_name_option,
     filter_option,
     json_option,
+    order_by_option,
     select_option,
     server_option,
+    skip_n_option,
     timeout_option,
+    top_n_option,
     topic_option,
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.termination import ExitCode, run_until_signal
-from haclient.errors import TimedOut
+from haclient.errors import TimedOut, UsageError
 from haclient.protocol.options import Options
 
 
@@ -35,6 +38,7 @@ class _Request:
     filter: str
     order_by: str
     top_n: int | None
+    skip_n: int | None
     batch_size: int
     select: tuple[str, ...]
     timeout: float | None
@@ -54,9 +58,8 @@ async def _print_records(request: _Request, form: Form, output: OutputWriter) ->
             request.topic,
             filter=request.filter,
             order_by=request.order_by,
-            top_n=request.top_n,
             batch_size=request.batch_size,
-            options=Options(select=request.select),
+            options=Options(select=request.select, top_n=request.top_n, skip_n=request.skip_n),
         ) as records,
     ):
         async for record in records:
@@ -80,8 +83,9 @@ async def _query(request: _Request, form: Form, output: OutputWriter) -> int:
 @server_option
 @topic_option
 @filter_option
-@click.option("--order-by", default="", help="How to sort, such as '/px DESC'.")
-@click.option("--top-n", type=click.IntRange(min=0), help="Print at most so many records.")
+@order_by_option
+@top_n_option(is_eager=True, help="Print at most so many records.")
+@skip_n_option(help="Leave out so many of the first; needs --top-n and --order-by.")
 @select_option
 @batch_size_option
 @client_name_option
@@ -94,6 +98,8 @@ def sow(request: _Request) -> int:
 
     Example: haclient sow --topic prices --order-by '/px DESC' --top-n 10
     """
+    if request.skip_n is not None and not request.order_by:
+        raise UsageError("--skip-n needs --order-by: without an order there are no first records")
     form, output = message_form(request.format, as_json=request.as_json), OutputWriter(STDOUT)
     return run_until_signal(
         partial(_query, request, form, output), lambda: "interrupted: the result is incomplete"

@@ -17,16 +17,19 @@ from haclient.cli.options import (
     delta_option,
     filter_option,
     json_option,
+    order_by_option,
     select_option,
     server_option,
+    skip_n_option,
     timeout_option,
+    top_n_option,
     topic_option,
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.client import Client
-from haclient.errors import TimedOut
+from haclient.errors import TimedOut, UsageError
 from haclient.protocol.options import Options
 from haclient.streams import MessageStream
 
@@ -37,6 +40,9 @@ class _Request:
     client_name: str | None
     topic: str
     filter: str
+    order_by: str
+    top_n: int | None
+    skip_n: int | None
     batch_size: int
     select: tuple[str, ...]
     count: int | None
@@ -79,12 +85,17 @@ async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
 
 
 def _stream_of(client: Client, request: _Request) -> MessageStream:
-    stream = client.sow_and_delta_stream if request.delta else client.sow_and_stream
-    return stream(
+    page = Options(select=request.select, top_n=request.top_n, skip_n=request.skip_n)
+    if request.delta:
+        return client.sow_and_delta_stream(
+            request.topic, filter=request.filter, batch_size=request.batch_size, options=page
+        )
+    return client.sow_and_stream(
         request.topic,
         filter=request.filter,
+        order_by=request.order_by,
         batch_size=request.batch_size,
-        options=Options(select=request.select),
+        options=page,
     )
 
 
@@ -112,6 +123,9 @@ async def _work(run: _Run) -> int:
 @server_option
 @topic_option
 @filter_option
+@order_by_option
+@top_n_option(is_eager=True, help="Begin with at most so many records.")
+@skip_n_option(help="Follow one page of the records: the first --top-n after so many.")
 @select_option
 @batch_size_option
 @count_option
@@ -129,6 +143,8 @@ def sow_and_subscribe(request: _Request) -> int:
 
     Example: haclient sow-and-subscribe --topic prices --filter '/px > 10'
     """
+    if request.delta and (request.order_by or request.skip_n is not None):
+        raise UsageError("--delta has no order and no pages: leave --order-by and --skip-n out")
     run = _Run(request, message_form(request.format, as_json=request.as_json))
     return run_until_signal(
         partial(_work, run),

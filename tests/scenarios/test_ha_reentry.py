@@ -56,6 +56,23 @@ async def query_and_follow_as_a_stream(client: HAClient, stack: AsyncExitStack) 
     await stack.enter_async_context(stream)
 
 
+async def a_page_as_a_stream(client: HAClient, stack: AsyncExitStack) -> None:
+    stream = client.sow_and_stream(
+        TOPIC,
+        filter=FILTER,
+        order_by="/px DESC",
+        options="oof,select=[-/x],top_n=3,skip_n=6",
+        resumes=True,
+    )
+    await stack.enter_async_context(stream)
+
+
+async def a_page(client: HAClient, _: AsyncExitStack) -> None:
+    await client.sow_and_subscribe(
+        TOPIC, handler=ignore, order_by="/px", options="top_n=3,skip_n=0"
+    )
+
+
 async def deltas(client: HAClient, _: AsyncExitStack) -> None:
     await client.delta_subscribe(TOPIC, handler=ignore, filter=FILTER, options="no_empties,oof")
 
@@ -125,6 +142,8 @@ ALL = [
     plain_stream,
     query_and_follow,
     query_and_follow_as_a_stream,
+    a_page,
+    a_page_as_a_stream,
     deltas,
     deltas_as_a_stream,
     query_and_follow_deltas,

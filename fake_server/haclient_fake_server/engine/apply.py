@@ -26,8 +26,9 @@ from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.message_table import Row
-from haclient_fake_server.engine.routes import FanoutGroup, Route
+from haclient_fake_server.engine.routes import FanoutGroup, Route, frame_head
 from haclient_fake_server.engine.sow.delta import Delta
+from haclient_fake_server.engine.sow.page import PageSubscription, page_headers
 from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
@@ -137,6 +138,8 @@ class Applier:
         """Send a message to its subscribers, and notify those whose filter a record has left."""
         plan = route.plan or self._state.tables[route.message_type].plan(route)
         document, key = changes.document, _wire_key(changes.key)
+        if plan.pages:
+            self._turn_pages(route, plan.pages, changes)
         if document is None:
             self._report_deleted(route, changes.deleted)
             return
@@ -159,6 +162,37 @@ class Applier:
         if plan.watched:
             groups = plan.losing(before, document)
             self.fan_out(groups, document.body, b"", key, b',"reason":"match"')
+
+    def _turn_pages(
+        self, route: Route, pages: Iterable[PageSubscription], changes: Changes
+    ) -> None:
+        """Send what a change means for pages: first what leaves them, then what is in them."""
+        sow, deleted = route.sow, {record.key: record for record in changes.deleted}
+        keys = tuple(deleted) if changes.document is None else (changes.key,)
+        if sow is None or not any(keys):  # a message that fits no key changes no record
+            return
+        for item in pages:
+            change = item.page.update(keys)
+            for key in change.left if item.oof else ():
+                record = sow.get(key)
+                if record is not None:
+                    self._send_of_page(route, item, record, reason="match")
+                else:
+                    self._send_of_page(route, item, deleted[key], reason="deleted")
+            for key in change.present:
+                record = sow.get(key)
+                if record is not None:
+                    self._send_of_page(route, item, record)
+
+    def _send_of_page(
+        self, route: Route, item: PageSubscription, record: SowRecord, *, reason: str = ""
+    ) -> None:
+        more = page_headers(record, dated=bool(item.style & Style.TIMESTAMP), reason=reason)
+        head = frame_head(b"oof" if reason else b"p", route.wire, item.id)
+        # Its own time is among its headers: a record that enters a page may be an old one.
+        group = FanoutGroup(head, item.style & ~Style.TIMESTAMP, (item.connection,), item.fields)
+        bookmark = b"" if reason else record.bookmark.encode("ascii")
+        self.fan_out((group,), record.body, bookmark, _wire_key(record.key), more)
 
     def _report_deleted(self, route: Route, deleted: Iterable[SowRecord]) -> None:
         """Notify the subscribers that had a deleted record in focus."""

@@ -32,7 +32,7 @@ _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     | {"max_backlog", "pause", "replace", "resume"},
     # Every record has all its fields, the keys among them: that is all that `send_keys` asks for.
     "sow": _COMMON | {"send_keys", "skip_n"},
-    "sow_and_subscribe": _COMMON | {"bookmark", "oof", "send_keys"},
+    "sow_and_subscribe": _COMMON | {"bookmark", "oof", "send_keys", "skip_n"},
     "delta_subscribe": _COMMON | _DELTA | {"max_backlog", "replace"},
     "sow_and_delta_subscribe": _COMMON | _DELTA,
     "sow_delete": frozenset({"cancel", "expire", "lease_extension", "non_regex_topic"}),

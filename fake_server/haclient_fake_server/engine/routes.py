@@ -27,6 +27,7 @@ from haclient_fake_server.engine.connections import (
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.sow.page import PageSubscription
 from haclient_fake_server.engine.sow.table import SowTopic
 
 _OF_WHOLE_MESSAGES: Final = ~(Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS)
@@ -84,6 +85,7 @@ class Plan:
         deltas: Whether any of them wants the changes of an update alone.
         filtered: Whether any of them has a filter, so that each message must be looked at.
         watched: Whether any of them wants out-of-focus messages.
+        pages: Those that see a page of the topic's records; the others do not count them.
     """
 
     __slots__ = (
@@ -93,6 +95,7 @@ class Plan:
         "deltas",
         "everyone",
         "filtered",
+        "pages",
         "subscriptions",
         "waiting",
         "watched",
@@ -103,11 +106,13 @@ class Plan:
         wire_topic: bytes,
         subscriptions: tuple[Subscription, ...],
         waiting: tuple[BookmarkSubscription, ...] = (),
+        pages: tuple[PageSubscription, ...] = (),
     ) -> None:
         self._wire_topic = wire_topic
         self._by_mask: dict[tuple[bytes, int, int], tuple[FanoutGroup, ...]] = {}
         self.subscriptions = subscriptions
         self.waiting = waiting
+        self.pages = pages
         self.deltas = any(item.style & Style.DELTA for item in subscriptions)
         self.everyone = self._groups(b"p", subscriptions)
         self._everyone_by_delta = (
@@ -281,13 +286,16 @@ class RouteTable:
         members.sort(key=_number)
         live: list[Subscription] = []
         waiting: list[BookmarkSubscription] = []
+        pages: list[PageSubscription] = []
         for item in members:
             match item:
                 case BookmarkSubscription(is_live=False):
                     waiting.append(item)
+                case PageSubscription():
+                    pages.append(item)
                 case _:
                     live.append(item)
-        route.plan = Plan(route.wire, tuple(live), tuple(waiting))
+        route.plan = Plan(route.wire, tuple(live), tuple(waiting), tuple(pages))
         self._planned[route.topic] = route
         return route.plan
 

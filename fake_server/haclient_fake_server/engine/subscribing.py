@@ -25,6 +25,7 @@ from haclient_fake_server.engine.requests import (
     read_options,
     read_request,
 )
+from haclient_fake_server.engine.sow.page import Page, PageSubscription
 from haclient_fake_server.engine.state import State
 from haclient_stores.bookmark import Now, parse_bookmark
 
@@ -111,6 +112,15 @@ class Subscribing:
         """Send what is published from now on, in place of any subscription of this id."""
         number = self._number(connection, sub_id)
         item = Subscription(connection, sub_id, number=number, selection=request.selection)
+        self._replace(item)
+        self._state.tables[connection.message_type].enter(item)
+
+    def subscribe_page(
+        self, connection: Connection, request: Request, sub_id: str, page: Page
+    ) -> None:
+        """Send how a page changes from now on, in place of any subscription of this id."""
+        number, selection = self._number(connection, sub_id), request.selection
+        item = PageSubscription(connection, sub_id, number=number, selection=selection, page=page)
         self._replace(item)
         self._state.tables[connection.message_type].enter(item)
 

@@ -75,3 +75,22 @@ def test_mistakes_are_one_line(haclient: CommandLine) -> None:
     assert haclient("sow-and-subscribe", "--topic", "people", "--format", "{x}")[0] == 2
     code, _, err = haclient("sow-and-subscribe", "--topic", "people", "--filter", "/age >")
     assert (code, err.count("\n")) == (1, 1)
+
+
+@pytest.mark.row("CC15")
+def test_a_page_of_the_records_is_printed(haclient: CommandLine) -> None:
+    bodies = [f'{{"id":{number},"group":"page","px":{9 - number}}}' for number in range(4)]
+    for body in bodies:
+        haclient("publish", "--topic", "people", "-m", body)
+    page = ("--topic", "people", "--filter", "/group = 'page'", "--top-n", "2", "--skip-n", "1")
+    assert haclient("sow", *page, "--order-by", "/px") == (0, [bodies[2], bodies[1]], "")
+    follow = ("sow-and-subscribe", *page, "--order-by", "/px DESC", "-n", "2", "--timeout", "5")
+    assert haclient(*follow) == (0, [bodies[1], bodies[2]], "")
+    for mistake, told in (
+        (("sow", *page), "--order-by"),
+        (("sow", "--topic", "people", "--skip-n", "1", "--order-by", "/px"), "--top-n"),
+        ((*follow, "--delta"), "--delta"),
+    ):
+        code, _, err = haclient(*mistake)
+        assert code == 2
+        assert told in err

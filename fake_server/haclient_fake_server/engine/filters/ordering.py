@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from typing_extensions import override
+
 from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters.document import Document, Path
 from haclient_fake_server.engine.filters.parser import (
@@ -53,6 +55,23 @@ class Term(NamedTuple):
     descending: bool
 
 
+class Descending(NamedTuple):
+    """A sort key in falling order; only ranks of one order are compared with each other."""
+
+    key: SortKey
+
+    @override
+    def __lt__(self, other: tuple[object, ...]) -> bool:
+        return isinstance(other, Descending) and other.key < self.key
+
+    @override
+    def __gt__(self, other: tuple[object, ...]) -> bool:
+        return isinstance(other, Descending) and other.key > self.key
+
+
+Rank: TypeAlias = tuple[SortKey | Descending, ...]
+
+
 class OrderBy(NamedTuple):
     """A parsed order; false when it asks for none."""
 
@@ -60,6 +79,15 @@ class OrderBy(NamedTuple):
 
     def __bool__(self) -> bool:
         return bool(self.terms)
+
+    def rank(self, document: Document) -> Rank:
+        """Where a body belongs: bodies in this order have rising ranks."""
+        return tuple(
+            Descending(_sort_key(document.first(path)))
+            if descending
+            else _sort_key(document.first(path))
+            for path, descending in self.terms
+        )
 
     def sort(self, items: Iterable[T], *, document: Callable[[T], Document]) -> list[T]:
         """The items in this order; `document` gives the body of each, and is asked once."""

@@ -21,6 +21,7 @@ from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.requests import Request, read_options, read_request
+from haclient_fake_server.engine.sow.page import MAX_PAGE_RECORDS, Page
 from haclient_fake_server.engine.sow.table import (
     Query,
     QueryResult,
@@ -94,10 +95,15 @@ class Queries:
         sub_id = str(ids["sub_id"])
         self._subscribing.check_id(connection, request, sub_id)
         query = _query(request)
-        self._state.acknowledge(connection, message, "received", "processed", more=ids)
         topics = self._topics(connection, request)
+        if query.paged:
+            _check_page(request, topics)
+        self._state.acknowledge(connection, message, "received", "processed", more=ids)
         self._answer(connection, request, topics, query=query, ids=ids)
-        self._subscribing.subscribe_live(connection, request, sub_id)
+        if query.paged:
+            self._subscribing.subscribe_page(connection, request, sub_id, Page(topics[0], query))
+        else:
+            self._subscribing.subscribe_live(connection, request, sub_id)
 
     def sow_delete(self, connection: Connection, message: Message) -> None:
         """Delete records by filter, by keys or by data.
@@ -239,7 +245,24 @@ def _query(request: Request) -> Query:
         order_by=order_by,
         top_n=request.top_n,
         skip_n=request.options.skip_n or 0,
+        paged=request.options.skip_n is not None,
     )
+
+
+def _check_page(request: Request, topics: list[SowTopic]) -> None:
+    """Check that a subscription may have a page.
+
+    Raises:
+        Refused: Its topic is a pattern or has no records, or the page is too long.
+    """
+    message = request.message
+    if request.matcher.is_regex:
+        raise Refused(Reason.INVALID_TOPIC, f"a page is of one topic, not of {message.topic!r}")
+    if not topics:
+        raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
+    if (request.top_n or 0) > MAX_PAGE_RECORDS:
+        detail = f"a page of {request.top_n} records, at most {MAX_PAGE_RECORDS}"
+        raise Refused(Reason.INVALID_OPTIONS, detail)
 
 
 def _batches(

@@ -91,6 +91,8 @@ class Query:
         order_by: The order; without one, that of first insertion, or by key when paging.
         top_n: At most this many records; None for no limit, 0 to only count.
         skip_n: Leave out this many of the first.
+        paged: Whether it asks for a page, so that records which the order does not tell apart have
+            that of their keys.
     """
 
     matches: Filter | None = None
@@ -98,6 +100,7 @@ class Query:
     order_by: OrderBy = _AS_THEY_ARE
     top_n: int | None = None
     skip_n: int = 0
+    paged: bool = False
 
 
 class QueryResult(NamedTuple):
@@ -215,10 +218,10 @@ class SowTopic:
     def query(self, query: Query) -> QueryResult:
         """The records that `query` asks for, all as of now."""
         found = self._found(query.matches, query.keys)
+        if query.paged or query.skip_n:
+            found.sort(key=_key_of_record)
         if query.order_by:
             found = query.order_by.sort(found, document=self.document)
-        elif query.skip_n:
-            found.sort(key=_key_of_record)
         end = None if query.top_n is None else query.skip_n + query.top_n
         return QueryResult(tuple(found[query.skip_n : end]), len(self._records), len(found))
 

@@ -192,7 +192,7 @@ def test_sow_and_subscribe_takes_now_and_no_other_bookmark() -> None:
     assert peer.take()[0].reason == "invalid bookmark"
 
 
-@pytest.mark.parametrize("option", ["replace", "top_n=2,skip_n=1"])
+@pytest.mark.parametrize("option", ["replace", "pause"])
 def test_sow_and_subscribe_refuses_what_it_cannot_do(option: str) -> None:
     _, peer = world_with()
     peer.send(c="sow_and_subscribe", cid="1", t="orders", opts=option, a="processed")

@@ -1,0 +1,156 @@
+"""Pages: a subscriber sees a window of a query's result, and how it changes.
+
+The records that match are kept in order: the order that was asked for, and records that it does not
+tell apart by their keys. A page is the part from `skip_n` on, of `top_n` records. A change of one
+record may move others into the page and out of it:
+
+* a record that enters the page, or changes in it, is published,
+* one that leaves it, because it has changed or because others come before it now, is out of focus
+  (`match`); one that was deleted is, too (`deleted`).
+
+What leaves comes first, so that the subscriber never has more than `top_n` records.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from typing_extensions import override
+
+from haclient.protocol.codec import encode_string
+from haclient_fake_server.engine.connections import Connection, Selection, Subscription
+from haclient_fake_server.engine.filters.ordering import Rank
+from haclient_fake_server.engine.sow.table import Query, SowRecord, SowTopic
+
+MAX_PAGE_RECORDS: Final = 10_000
+"""The longest page: each change within it or before it compares it with the one before."""
+
+Place: TypeAlias = tuple[Rank, str]
+
+
+class PageChange(NamedTuple):
+    """What one update does to a page, as keys in the order of the page.
+
+    Attributes:
+        left: Those that were in it and are not any more.
+        present: Those that have entered it, or have changed in it.
+    """
+
+    left: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
+
+
+class Page:
+    """The window of a query's result that a subscriber sees.
+
+    Args:
+        topic: The topic; its records are read when they change.
+        query: Its filter, keys, order, `top_n` and `skip_n`.
+    """
+
+    __slots__ = ("_end", "_order", "_places", "_query", "_start", "_topic", "_wanted")
+
+    def __init__(self, topic: SowTopic, query: Query) -> None:
+        self._topic = topic
+        self._query = query
+        self._wanted = None if query.keys is None else frozenset(query.keys)
+        self._start = query.skip_n
+        self._end = query.skip_n + (query.top_n or 0)
+        self._places: dict[str, Place] = {}
+        for record in topic:
+            place = self._place_of(record)
+            if place is not None:
+                self._places[record.key] = place
+        self._order: list[Place] = sorted(self._places.values())
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the records in the page, in its order."""
+        return tuple(key for _, key in self._order[self._start : self._end])
+
+    def update(self, keys: Iterable[str]) -> PageChange:
+        """Take note that the records of some keys were published or deleted."""
+        changed = frozenset(keys)
+        places = {key: self._new_place(key) for key in changed}
+        if self._is_beyond(places):
+            self._move(places)
+            return PageChange()
+        before = self.keys
+        self._move(places)
+        after = self.keys
+        was, now = frozenset(before), frozenset(after)
+        return PageChange(
+            tuple(key for key in before if key not in now),
+            tuple(key for key in after if key not in was or key in changed),
+        )
+
+    def _new_place(self, key: str) -> Place | None:
+        record = self._topic.get(key)
+        return None if record is None else self._place_of(record)
+
+    def _place_of(self, record: SowRecord) -> Place | None:
+        """Where a record belongs; `None` if it is not in the result."""
+        if self._wanted is not None and record.key not in self._wanted:
+            return None
+        document, query = self._topic.document(record), self._query
+        if query.matches is not None and not query.matches(document):
+            return None
+        return query.order_by.rank(document), record.key
+
+    def _is_beyond(self, places: Mapping[str, Place | None]) -> bool:
+        """Whether changes are all after the end of a full page, so that they cannot be seen."""
+        if not self._query.top_n:
+            return True
+        if len(self._order) < self._end:
+            return False
+        last = self._order[self._end - 1]
+        known = (self._places.get(key) for key in places)
+        return all(place is None or place > last for place in (*known, *places.values()))
+
+    def _move(self, places: Mapping[str, Place | None]) -> None:
+        for key, place in places.items():
+            old = self._places.pop(key, None)
+            if old is not None:
+                del self._order[bisect_left(self._order, old)]
+            if place is not None:
+                self._places[key] = place
+                insort(self._order, place)
+
+
+class PageSubscription(Subscription):
+    """A subscription to a page of one topic.
+
+    Attributes:
+        page: The page.
+    """
+
+    __slots__ = ("page",)
+
+    def __init__(
+        self,
+        connection: Connection,
+        sub_id: str,
+        *,
+        number: int,
+        selection: Selection,
+        page: Page,
+    ) -> None:
+        super().__init__(connection, sub_id, number=number, selection=selection)
+        self.page = page
+
+    @override
+    def accepts(self, topic: str, *, logged: bool) -> bool:
+        del logged
+        return topic == self.matcher.text
+
+
+def page_headers(record: SowRecord, *, dated: bool, reason: str = "") -> bytes:
+    """The headers of a message of a page that depend on its record."""
+    more = b',"x":' + encode_string(record.correlation_id) if record.correlation_id else b""
+    if dated and record.timestamp:
+        more += b',"ts":' + encode_string(record.timestamp)
+    if reason:
+        more += b',"reason":' + encode_string(reason)
+    return more

@@ -1,0 +1,198 @@
+"""Pages of a query's result, beside a query of the same page."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.filters import Document, compile_filter, parse_order_by
+from haclient_fake_server.engine.settings import SowTopic as SowSettings
+from haclient_fake_server.engine.sow.page import MAX_PAGE_RECORDS, Page, PageChange
+from haclient_fake_server.engine.sow.table import Query, SowTopic
+from support.engine import Peer, World
+
+pytestmark = pytest.mark.row("CC15")
+
+SOW = (SowSettings("orders", ("/id",)), SowSettings("named"))
+ORDERS = ("", "/px", "/px DESC", "/kind, /px DESC")
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from("abcdefgh"),
+        st.none() | st.integers(0, 3) | st.sampled_from(["x", "y"]),
+        st.integers(0, 1),
+    )
+    | st.frozensets(st.sampled_from("abcdefgh"), min_size=1, max_size=4),
+    max_size=30,
+)
+
+
+def put(topic: SowTopic, key: str, px: int, kind: int = 0) -> None:
+    topic.apply(Document(b'{"px":%d,"kind":%d}' % (px, kind)), key)
+
+
+@settings(deadline=None)
+@given(
+    changes=CHANGES,
+    order=st.sampled_from(ORDERS),
+    skip_n=st.integers(0, 4),
+    top_n=st.integers(0, 4),
+    has_filter=st.booleans(),
+)
+def test_a_page_is_what_a_query_gives_at_each_moment(
+    changes: list[tuple[str, int | str | None, int] | frozenset[str]],
+    order: str,
+    skip_n: int,
+    top_n: int,
+    has_filter: bool,  # noqa: FBT001  # Hypothesis calls it
+) -> None:
+    topic = SowTopic("named")
+    query = Query(
+        compile_filter("/kind = 1 OR /px = 1") if has_filter else None,
+        order_by=parse_order_by(order),
+        top_n=top_n,
+        skip_n=skip_n,
+        paged=True,
+    )
+    for number, key in enumerate("gca"):
+        put(topic, key, number % 2)
+    page = Page(topic, query)
+    for change in changes:
+        before = page.keys
+        if isinstance(change, frozenset):
+            keys = {record.key for record in topic.delete_keys(change)}
+        else:
+            key, px, kind = change
+            value = "null" if px is None else f'"{px}"' if isinstance(px, str) else px
+            topic.apply(Document(f'{{"px":{value},"kind":{kind}}}'.encode()), key)
+            keys = {key}
+        told = page.update(keys)
+        expected = tuple(record.key for record in topic.query(query).records)
+        assert page.keys == expected
+        assert told.left == tuple(each for each in before if each not in expected)
+        assert told.present == tuple(
+            each for each in expected if each not in before or each in keys
+        )
+
+
+def test_changes_behind_a_full_page_are_not_seen() -> None:
+    topic = SowTopic("named")
+    for number in range(5):
+        put(topic, str(number), number)
+    page = Page(topic, Query(order_by=parse_order_by("/px"), top_n=2, skip_n=1, paged=True))
+    put(topic, "4", 9)
+    assert page.update(["4"]) == PageChange()
+    topic.delete_keys(["3"])
+    assert page.update(["3"]) == PageChange()
+    topic.delete_keys(["0"])
+    assert page.update(["0"]) == PageChange(("1",), ("4",))
+
+
+def paged(world: World, **fields: str | int) -> Peer:
+    peer = world.client("pager")
+    command: dict[str, str | int] = {
+        "c": "sow_and_subscribe",
+        "cid": "1",
+        "t": "orders",
+        "sub_id": "1",
+        "bs": 10,
+    }
+    peer.send(**{**command, "a": "processed", **fields})
+    return peer
+
+
+def shown(messages: list[Message]) -> list[tuple[str, str, str]]:
+    return [
+        (each.kind, each.reason, each.data.decode())
+        for each in messages
+        if each.kind in {"sow", "p", "oof"}
+    ]
+
+
+def world_with(*bodies: str) -> tuple[World, Peer]:
+    world = World(sow_topics=SOW)
+    publisher = world.client()
+    for body in bodies:
+        publisher.publish(None, body.encode())
+    return world, publisher
+
+
+def order(number: int, px: int) -> str:
+    return f'{{"id":{number},"px":{px}}}'
+
+
+def test_records_enter_and_leave_the_page_of_a_subscription() -> None:
+    world, publisher = world_with(*(order(number, number * 10) for number in range(1, 6)))
+    peer = paged(world, orderby="/px DESC", opts="top_n=2,skip_n=1,oof")
+    assert shown(peer.take()) == [("sow", "", order(4, 40)), ("sow", "", order(3, 30))]
+    publisher.publish(None, order(4, 45).encode())  # stays
+    assert shown(peer.take()) == [("p", "", order(4, 45))]
+    publisher.publish(None, order(9, 99).encode())  # pushes another one in, and one out
+    assert shown(peer.take()) == [("oof", "match", order(3, 30)), ("p", "", order(5, 50))]
+    publisher.publish(None, order(1, 11).encode())  # beyond the page
+    assert shown(peer.take()) == []
+    publisher.send(c="sow_delete", t="orders", filter="/id IN (5, 4)")
+    assert shown(peer.take()) == [
+        ("oof", "deleted", order(5, 50)),
+        ("oof", "deleted", order(4, 45)),
+        ("p", "", order(3, 30)),
+        ("p", "", order(2, 20)),
+    ]
+
+
+def test_without_oof_a_page_says_what_enters_only_and_with_select_only_some_of_it() -> None:
+    world, publisher = world_with(order(1, 10), order(2, 20))
+    peer = paged(world, orderby="/px", opts="top_n=1,skip_n=0,select=[-/px],timestamp,bookmark")
+    assert shown(peer.take()) == [("sow", "", '{"id":1}')]
+    world.advance(60)
+    publisher.send(c="sow_delete", t="orders", filter="/id = 1")
+    (entered,) = peer.take()
+    assert (entered.kind, entered.data, entered.sub_ids) == ("p", b'{"id":2}', ["1"])
+    assert entered.timestamp == "20231114T221500.000000Z"  # when it was published
+    assert entered.bookmark
+    assert entered.sow_key
+    publisher.publish(None, order(2, 21).encode(), x="c")
+    assert [each.correlation_id for each in peer.take()] == ["c"]
+
+
+def test_a_filter_decides_who_is_in_the_page_and_others_are_not_disturbed() -> None:
+    world, publisher = world_with(order(1, 10), order(2, 20), order(3, 30))
+    whole = world.client("whole")
+    whole.subscribe(a="")
+    peer = paged(world, orderby="/px", opts="top_n=1,skip_n=0,oof", filter="/px < 25")
+    assert shown(peer.take()) == [("sow", "", order(1, 10))]
+    publisher.publish(None, order(1, 99).encode())
+    assert shown(peer.take()) == [("oof", "match", order(1, 99)), ("p", "", order(2, 20))]
+    peer.send(c="unsubscribe", sub_id="1")
+    publisher.publish(None, order(2, 1).encode())
+    assert shown(peer.take()) == []
+    assert shown(whole.take()) == [("p", "", order(1, 99)), ("p", "", order(2, 1))]
+
+
+def test_pages_of_a_query_do_not_overlap_and_leave_nothing_out() -> None:
+    world, _ = world_with(*(order(number, number % 2) for number in range(7)))
+    found = list[str]()
+    for skip_n in range(0, 8, 2):
+        peer = world.client("reader")
+        options = f"top_n=2,skip_n={skip_n}"
+        peer.send(c="sow", cid="1", t="orders", orderby="/px", opts=options, bs=10)
+        found += [body for _, _, body in shown(peer.take())]
+    assert sorted(found) == sorted(order(number, number % 2) for number in range(7))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"t": "^ord", "opts": "top_n=1,skip_n=0"}, "invalid topic"),
+        ({"t": "unknown", "opts": "top_n=1,skip_n=0"}, "invalid topic"),
+        ({"opts": f"top_n={MAX_PAGE_RECORDS + 1},skip_n=0"}, "invalid options"),
+        ({"opts": "skip_n=0"}, "invalid options"),
+        ({"opts": "top_n=1,skip_n=0", "c": "sow_and_delta_subscribe"}, "invalid options"),
+    ],
+)
+def test_what_can_have_no_page_is_refused(fields: dict[str, str], reason: str) -> None:
+    world, _ = world_with(order(1, 10))
+    (answer,) = paged(world, **fields).take()
+    assert (answer.status, answer.reason) == ("failure", reason)
