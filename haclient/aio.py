@@ -248,10 +248,10 @@ class MessageStream:
         self.__bridge__ = Bridge(stream, home)
         self._arrived: deque[Message] = deque()
         self._taking = asyncio.Lock()
-        self._batches = stream.batches()
         # A queue's messages are taken one by one: each acknowledges the one before with auto_ack,
         # and is skipped where its lease has ended.
         self._one_by_one = isinstance(stream, QueueStream)
+        self._as_they_arrive = stream.batches().__anext__
 
     async def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `async with` does this.
@@ -297,24 +297,34 @@ class MessageStream:
         while True:
             if self._arrived:
                 return self._arrived.popleft()
-            await self._take_next(one_by_one=self._one_by_one)
+            await self._take_next(self._one if self._one_by_one else self._as_they_arrive)
 
-    def batches(self) -> Batches:
-        """The same messages in lists, as they arrive: the fast path.
+    def batches(self, max_messages: int | None = None, max_seconds: float = 0.0) -> Batches:
+        """The same messages in lists: as they arrive, which is the fast path, or collected.
+
+        Args:
+            max_messages: The most messages in a list; `None` for whatever has arrived.
+            max_seconds: How long to wait for that many, once there is a first one: a list is
+                complete when it is full, after this time, and at the end of the stream.
 
         Returns:
             An async iterator of non-empty lists.
+
+        Raises:
+            UsageError: The numbers cannot be.
         """
-        return Batches(self._next_list)
+        take = self.__bridge__.inner.batches(max_messages, max_seconds).__anext__
+        return Batches(partial(self._next_list, take, max_messages))
 
-    async def _next_list(self) -> list[Message]:
+    async def _next_list(
+        self, take: Callable[[], Awaitable[list[Message]]], most: int | None
+    ) -> list[Message]:
         while not self._arrived:
-            await self._take_next(one_by_one=False)
-        batch = list(self._arrived)
-        self._arrived.clear()
-        return batch
+            await self._take_next(take)
+        count = min(len(self._arrived), most or len(self._arrived))
+        return [self._arrived.popleft() for _ in range(count)]
 
-    async def _take_next(self, *, one_by_one: bool) -> None:
+    async def _take_next(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
         """Wait for messages.
 
         Raises:
@@ -323,18 +333,16 @@ class MessageStream:
         async with self._taking:
             if self._arrived:  # another task waited for them
                 return
-            if not await self.__bridge__.wait(
-                partial(self._take, one_by_one=one_by_one), "iterating"
-            ):
+            if not await self.__bridge__.wait(partial(self._take, take), "iterating"):
                 raise StopAsyncIteration
 
-    async def _take(self, *, one_by_one: bool) -> bool:
+    async def _one(self) -> list[Message]:
+        return [await self.__bridge__.inner.__anext__()]
+
+    async def _take(self, take: Callable[[], Awaitable[list[Message]]]) -> bool:
         """Take messages, in the client's thread: a caller that is cancelled loses none."""
         try:
-            if one_by_one:
-                self._arrived.append(await self.__bridge__.inner.__anext__())
-            else:
-                self._arrived.extend(await self._batches.__anext__())
+            self._arrived.extend(await take())
         except StopAsyncIteration:
             return False
         return True

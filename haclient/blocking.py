@@ -112,12 +112,13 @@ class Bridge(Generic[_Inner_co]):
         done = threading.Lock()
         done.acquire()
         call: Call[_T] = Call(done.release, what)
-        self.thread.submit(call, function)
         try:
+            self.thread.submit(call, function)
             done.acquire()
         except BaseException:  # a KeyboardInterrupt, or what another signal handler raises
             call.cancel()
-            done.acquire()
+            if call.is_running:  # an interrupt may come when the call has just ended
+                done.acquire()
             raise
         return call.outcome()
 
@@ -356,10 +357,10 @@ class MessageStream:
         self.__bridge__ = Bridge(stream, thread)
         self._arrived: deque[Message] = deque()
         self._taking = threading.Lock()
-        self._batches = stream.batches()
         # A queue's messages are taken one by one: each acknowledges the one before with auto_ack,
         # and is skipped where its lease has ended.
         self._one_by_one = isinstance(stream, QueueStream)
+        self._as_they_arrive = stream.batches().__anext__
 
     def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `with` does this.
@@ -403,28 +404,38 @@ class MessageStream:
             try:
                 return self._arrived.popleft()
             except IndexError:
-                self._take_next(one_by_one=self._one_by_one)
+                self._take_next(self._one if self._one_by_one else self._as_they_arrive)
 
-    def batches(self) -> Batches:
-        """The same messages in lists, as they arrive: the fast path.
+    def batches(self, max_messages: int | None = None, max_seconds: float = 0.0) -> Batches:
+        """The same messages in lists: as they arrive, which is the fast path, or collected.
+
+        Args:
+            max_messages: The most messages in a list; `None` for whatever has arrived.
+            max_seconds: How long to wait for that many, once there is a first one: a list is
+                complete when it is full, after this time, and at the end of the stream.
 
         Returns:
             An iterator of non-empty lists.
+
+        Raises:
+            UsageError: The numbers cannot be.
         """
-        return Batches(self._next_list)
+        take = self.__bridge__.inner.batches(max_messages, max_seconds).__anext__
+        return Batches(partial(self._next_list, take, max_messages))
 
-    def _next_list(self) -> list[Message]:
-        while not (batch := self._pop_all()):
-            self._take_next(one_by_one=False)
+    def _next_list(
+        self, take: Callable[[], Awaitable[list[Message]]], most: int | None
+    ) -> list[Message]:
+        while not (batch := self._pop(most)):
+            self._take_next(take)
         return batch
 
-    def _pop_all(self) -> list[Message]:
+    def _pop(self, most: int | None) -> list[Message]:
         with self._taking:
-            batch = list(self._arrived)
-            self._arrived.clear()
-        return batch
+            count = min(len(self._arrived), most or len(self._arrived))
+            return [self._arrived.popleft() for _ in range(count)]
 
-    def _take_next(self, *, one_by_one: bool) -> None:
+    def _take_next(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
         """Wait for messages.
 
         Raises:
@@ -433,16 +444,16 @@ class MessageStream:
         with self._taking:
             if self._arrived:  # another thread waited for them
                 return
-            if not self.__bridge__.wait(partial(self._take, one_by_one=one_by_one), "iterating"):
+            if not self.__bridge__.wait(partial(self._take, take), "iterating"):
                 raise StopIteration
 
-    async def _take(self, *, one_by_one: bool) -> bool:
+    async def _one(self) -> list[Message]:
+        return [await self.__bridge__.inner.__anext__()]
+
+    async def _take(self, take: Callable[[], Awaitable[list[Message]]]) -> bool:
         """Take messages, in the client's thread: a caller that is interrupted loses none."""
         try:
-            if one_by_one:
-                self._arrived.append(await self.__bridge__.inner.__anext__())
-            else:
-                self._arrived.extend(await self._batches.__anext__())
+            self._arrived.extend(await take())
         except StopAsyncIteration:
             return False
         return True

@@ -37,10 +37,8 @@ def apply_delta(record: Mapping[str, object], delta: Mapping[str, object]) -> di
         if value is None:
             result.pop(name, None)
         elif isinstance(value, Mapping):
-            before = old if isinstance(old, Mapping) else {}
-            result[name] = apply_delta(
-                cast("Mapping[str, object]", before), cast("Mapping[str, object]", value)
-            )
+            before = cast("Mapping[str, object]", old if isinstance(old, Mapping) else {})
+            result[name] = apply_delta(before, cast("Mapping[str, object]", value))
         else:
             result[name] = value
     return result

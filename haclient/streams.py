@@ -9,9 +9,11 @@ messages, so that a cancellation is noticed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
+import trio
 from typing_extensions import override
 
 from haclient.errors import HAClientError, UsageError
@@ -123,22 +125,78 @@ class MessageStream:
         if not (self._opened or self._delivery.ended):  # nothing was sent: the wait would not end
             raise UsageError("enter the stream first: async with ... as messages")
 
-    def batches(self) -> Batches:
-        """The same messages in lists, as they arrive: the fast path.
+    def batches(self, max_messages: int | None = None, max_seconds: float = 0.0) -> Batches:
+        """The same messages in lists: as they arrive, which is the fast path, or collected.
+
+        A list that is being collected when the wait for it is cancelled stays in the stream.
+
+        Args:
+            max_messages: The most messages in a list; `None` for whatever has arrived.
+            max_seconds: How long to wait for that many, once there is a first one: a list is
+                complete when it is full, after this time, and at the end of the stream.
 
         Returns:
             An async iterator of non-empty lists.
-        """
-        return Batches(self._next_list)
 
-    async def _next_list(self) -> list[Message]:
-        if rest := list(self._current):
-            return rest
+        Raises:
+            UsageError: The numbers cannot be.
+        """
+        if max_messages is not None and max_messages < 1:
+            raise UsageError(f"max_messages is 1 or more, not {max_messages!r}")
+        if not max_seconds >= 0:  # which is true of NaN, too
+            raise UsageError(f"max_seconds is in seconds from 0 on, not {max_seconds!r}")
+        if max_seconds and max_messages is None:
+            raise UsageError("max_seconds needs max_messages: memory holds no list without end")
+        return Batches(partial(self._next_list, max_messages, max_seconds))
+
+    async def _next_list(self, most: int | None, limit_s: float) -> list[Message]:
+        self._finish_taken()
+        while True:
+            batch = self._deliverable(list(self._current)) or await self._arrived()
+            if most is not None and batch:
+                batch = await self._collected(batch, most, limit_s)
+            if batch:
+                self._taken_now(batch)
+                return batch
+
+    async def _arrived(self) -> list[Message]:
+        """What has arrived, after a wait; empty if nothing of it is to be delivered any more."""
+        self._current = iter(())
         self._check_opened()
         batch = await self._delivery.next_batch()
         if batch is None:
             raise StopAsyncIteration
+        return self._deliverable(batch)
+
+    async def _collected(self, batch: list[Message], most: int, limit_s: float) -> list[Message]:
+        """Wait for more, and leave what is too much for the next list."""
+        batch = batch.copy()
+        self._current = iter(())
+        try:
+            with trio.move_on_after(limit_s):
+                while limit_s and len(batch) < most:
+                    more = await self._delivery.next_more()
+                    if more is None:
+                        break
+                    batch += more
+        except BaseException:  # cancelled: nothing was delivered
+            self._current = iter(() if self._delivery.skips_rest else batch)
+            raise
+        if self._delivery.skips_rest:  # all of it is redelivered later
+            return []
+        batch = self._deliverable(batch)
+        self._current = iter(batch[most:])
+        return batch[:most]
+
+    def _finish_taken(self) -> None:
+        """The application asks for more than it was given before."""
+
+    def _deliverable(self, batch: list[Message]) -> list[Message]:
+        """Those of some messages that may be delivered now."""
         return batch
+
+    def _taken_now(self, batch: list[Message]) -> None:
+        """The application is given these messages."""
 
     @property
     def caught_up(self) -> bool:
@@ -202,41 +260,33 @@ class QueueStream(MessageStream):
 
     @override
     async def __anext__(self) -> Message:
-        self._ack_taken()
+        self._finish_taken()
         while True:
             for message in self._current:
-                if message.lease is None or message.lease.is_deliverable(message):
-                    if self._auto_ack:
-                        self._taken = (message,)
+                if _is_deliverable(message):
+                    self._taken_now([message])
                     return message
-            self._current = iter(await self._next_batch())
+            self._current = iter(await self._arrived())
 
     @override
-    async def _next_list(self) -> list[Message]:
-        self._ack_taken()
-        while True:
-            rest = [
-                message
-                for message in self._current
-                if message.lease is None or message.lease.is_deliverable(message)
-            ]
-            if rest:
-                if self._auto_ack:
-                    self._taken = rest
-                return rest
-            self._current = iter(await self._next_batch())
-
-    async def _next_batch(self) -> list[Message]:
-        self._check_opened()
-        batch = await self._delivery.next_batch()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
-
-    def _ack_taken(self) -> None:
+    def _finish_taken(self) -> None:
         taken, self._taken = self._taken, ()
         for message in taken:
             message.ack()
+
+    @override
+    def _deliverable(self, batch: list[Message]) -> list[Message]:
+        return [message for message in batch if _is_deliverable(message)]
+
+    @override
+    def _taken_now(self, batch: list[Message]) -> None:
+        if self._auto_ack:
+            self._taken = batch
+
+
+def _is_deliverable(message: Message) -> bool:
+    """Whether the lease of a message of a queue is still ours."""
+    return message.lease is None or message.lease.is_deliverable(message)
 
 
 class Batches:

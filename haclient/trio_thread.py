@@ -55,7 +55,16 @@ class Call(Generic[T]):
         what: The name of the method, for errors.
     """
 
-    __slots__ = ("_error", "_notify", "_result", "_scope", "_token", "what")
+    __slots__ = (
+        "_error",
+        "_has_ended",
+        "_is_submitted",
+        "_notify",
+        "_result",
+        "_scope",
+        "_token",
+        "what",
+    )
 
     def __init__(self, notify: Notify, what: str) -> None:
         self._notify = notify
@@ -63,6 +72,8 @@ class Call(Generic[T]):
         self._token: trio.lowlevel.TrioToken | None = None
         self._result: list[T] = []
         self._error: BaseException | None = None
+        self._is_submitted = False
+        self._has_ended = False
         self.what = what
 
     def submit(self, token: trio.lowlevel.TrioToken, run: Callable[[Call[T]], object]) -> None:
@@ -73,6 +84,7 @@ class Call(Generic[T]):
         """
         self._token = token
         token.run_sync_soon(run, self)
+        self._is_submitted = True
 
     async def run(
         self, function: Callable[[], Awaitable[T]], ended: Callable[[str], BaseException]
@@ -92,7 +104,7 @@ class Call(Generic[T]):
         except BaseException as error:  # the caller gets it, whatever it is
             self._error = error
         finally:
-            self._notify()
+            self._finish()
 
     def run_now(self, function: Callable[[], T]) -> None:
         """Carry out a plain function in the client's thread."""
@@ -101,12 +113,21 @@ class Call(Generic[T]):
         except BaseException as error:  # the caller gets it, whatever it is
             self._error = error
         finally:
-            self._notify()
+            self._finish()
 
     def fail(self, error: BaseException) -> None:
         """End it without carrying it out."""
         self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._has_ended = True  # before the caller is woken
         self._notify()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether `notify` will be called: it was submitted, and has not ended."""
+        return self._is_submitted and not self._has_ended
 
     def cancel(self) -> None:
         """Cancel it, from any thread; `notify` is called when it has ended."""

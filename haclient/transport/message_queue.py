@@ -72,6 +72,7 @@ class Delivery(Sink):
         self._batches: deque[tuple[list[Message] | Marker, int]] = deque()
         self._waiting: trio.lowlevel.Task | None = None
         self._consumer: trio.lowlevel.Task | None = None
+        self._collects = False  # the consumer waits for more than it has in hand
         self._drained = trio.lowlevel.ParkingLot()
         self._since_checkpoint = 0
         self.cap_bytes = cap_bytes
@@ -145,7 +146,8 @@ class Delivery(Sink):
         """Whether the consumer has finished every message that it was given."""
         if self._consumer_left:
             return True
-        return not self.is_served and (self._consumer is None or self._waiting is not None)
+        waits = self._waiting is not None and not self._collects
+        return not self.is_served and (self._consumer is None or waits)
 
     async def rested(self) -> None:
         """Wait until `at_rest`, after `stop`."""
@@ -250,6 +252,19 @@ class Delivery(Sink):
                 return None
             self._since_checkpoint = 0
             await self._arrival()
+
+    async def next_more(self) -> list[Message] | None:
+        """As `next_batch`, for a consumer that has messages in hand: `None` at any end.
+
+        The next call of `next_batch` says that the consumer has finished with them, and raises.
+        """
+        self._collects = True
+        try:
+            while (batch := self._take()) is None and not self.ended:
+                await self._arrival()
+        finally:
+            self._collects = False
+        return batch
 
     def _take(self) -> list[Message] | None:
         batches = self._batches

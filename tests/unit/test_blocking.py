@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 30.0
+RealLock = threading.Lock
 
 
 @pytest.fixture
@@ -434,6 +435,42 @@ with client:
     assert out.startswith("sequence ")
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode == -signal.SIGINT
+
+
+class InterruptedLock:
+    """A lock whose second `acquire` is interrupted at its very end."""
+
+    def __init__(self) -> None:
+        self._lock = RealLock()
+        self._count = 0
+        self.release = self._lock.release
+
+    def acquire(self) -> None:
+        assert self._lock.acquire(timeout=LIMIT_S)
+        self._count += 1
+        if self._count == 2:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_just_after_the_end_of_a_call_is_not_waited_on(
+    client: HAClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haclient.blocking.threading", SimpleNamespace(Lock=InterruptedLock))
+    with pytest.raises(KeyboardInterrupt):
+        client.flush()
+    monkeypatch.undo()
+    client.flush()
+
+
+def test_lists_are_collected(client: HAClient) -> None:
+    with client.stream("orders") as messages:
+        for number in range(5):
+            client.publish("orders", str(number))
+        batches = messages.batches(3, LIMIT_S)
+        assert [message.text for message in next(batches)] == ["0", "1", "2"]
+        assert [message.text for message in next(messages.batches(2, LIMIT_S))] == ["3", "4"]
+    with pytest.raises(UsageError, match="max_seconds needs max_messages"):
+        messages.batches(max_seconds=1.0)
 
 
 def test_an_interrupt_ends_the_opening_of_a_client() -> None:

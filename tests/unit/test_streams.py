@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.protocol.messages import Message
+from haclient.protocol.messages import Message, MessageLease
 from haclient.session.subscriptions import Marker
-from haclient.streams import MessageStream
+from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import Delivery
 from support.clock import in_virtual_time
 
@@ -142,3 +143,159 @@ async def test_a_stream_tells_why_it_ended() -> None:
     bench.delivery.end(DisconnectedError("lost"))
     assert await bench.rest() == [b"a"]
     assert str(bench.stream.end_reason) == "lost"
+
+
+# -- collected lists -------------------------------------------------------------------------------
+
+
+def bodies(batch: list[Message]) -> list[bytes]:
+    return [message.data for message in batch]
+
+
+@pytest.mark.row("MS9")
+async def test_a_list_has_at_most_so_many_messages_and_nothing_is_waited_for() -> None:
+    bench = await Bench().opened()
+    bench.put(b"a", b"b", b"c")
+    batches = bench.stream.batches(2)
+    assert bodies(await anext(batches)) == [b"a", b"b"]
+    bench.put(b"d")
+    assert bodies(await anext(batches)) == [b"c"]
+    assert (await anext(bench.stream)).data == b"d"
+
+
+@pytest.mark.row("MS9")
+async def test_a_list_is_complete_when_it_is_full_or_late_or_at_the_end() -> None:
+    bench = await Bench().opened()
+    batches, found = bench.stream.batches(3, 2.0), list[tuple[float, list[bytes]]]()
+    began = trio.current_time()
+
+    async def collect() -> None:
+        async for batch in batches:
+            found.append((trio.current_time() - began, bodies(batch)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collect)
+        for when, each in [(5, b"ab"), (6, b"cd"), (7.5, b"e"), (9, b"f"), (10, b"g")]:
+            await trio.sleep_until(began + when)
+            bench.put(*[bytes([one]) for one in each])
+        bench.delivery.mark(Marker.ENDED)
+    assert found == [
+        (6.0, [b"a", b"b", b"c"]),  # full
+        (8.0, [b"d", b"e"]),  # two seconds after the first one
+        (10.0, [b"f", b"g"]),  # the end
+    ]
+
+
+@pytest.mark.row("MS9")
+async def test_a_cancelled_wait_loses_no_message_and_keeps_their_order() -> None:
+    bench = await Bench().opened()
+    batches = bench.stream.batches(10, 100.0)
+    bench.put(b"a")
+    with trio.move_on_after(1):
+        await anext(batches)
+        pytest.fail("not complete")
+    bench.put(b"b")
+    with trio.move_on_after(1):
+        await anext(batches)
+        pytest.fail("not complete")
+    assert (await anext(bench.stream)).data == b"a"
+    bench.put(b"c")
+    bench.delivery.end(DisconnectedError("lost"), raises=True)
+    assert bodies(await anext(batches)) == [b"b", b"c"]
+    with pytest.raises(DisconnectedError, match="lost"):
+        await anext(batches)
+
+
+@pytest.mark.row("MS9")
+async def test_a_client_that_ends_waits_for_a_list_that_was_collected_or_drops_it() -> None:
+    for keeps in (True, False):
+        bench = await Bench().opened()
+        found: list[bytes] = []
+
+        async def work(bench: Bench = bench, found: list[bytes] = found) -> None:
+            async for batch in bench.stream.batches(10, 100.0):
+                await trio.sleep(3)
+                found += bodies(batch)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            await wait_all_tasks_blocked()
+            bench.put(b"a", b"b")
+            await wait_all_tasks_blocked()
+            assert not bench.delivery.at_rest
+            bench.delivery.stop(keeps=keeps)
+            await bench.delivery.rested()
+            assert found == ([b"a", b"b"] if keeps else [])
+
+
+@pytest.mark.row("MS9")
+@pytest.mark.parametrize(
+    ("most", "seconds", "why"),
+    [
+        (0, 0.0, "max_messages is 1 or more, not 0"),
+        (1, -1.0, "max_seconds is in seconds from 0 on, not -1.0"),
+        (1, float("nan"), "not nan"),
+        (None, 1.0, "max_seconds needs max_messages"),
+    ],
+)
+async def test_lists_that_cannot_be_are_refused(most: int | None, seconds: float, why: str) -> None:
+    bench = await Bench().opened()
+    with pytest.raises(UsageError, match=why):
+        bench.stream.batches(most, seconds)
+
+
+class Lease(MessageLease):
+    """A lease that the test ends."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.acked: list[bytes] = []
+
+    @override
+    def is_deliverable(self, message: Message, /) -> bool:
+        return not (self.ended and message.data == b"a")
+
+    @override
+    def acknowledge(self, message: Message, option: str, /) -> None:
+        self.acked.append(message.data)
+
+    @override
+    def extend(self, message: Message, seconds: float, /) -> None:
+        raise NotImplementedError
+
+    @override
+    def deadline(self, message: Message, /) -> float | None:
+        raise NotImplementedError
+
+
+@pytest.mark.row("MS9", "QC1")
+async def test_of_a_queue_only_what_is_still_leased_is_given_and_acknowledged_afterwards() -> None:
+    delivery, lease = Delivery(), Lease()
+
+    async def open_() -> str:
+        return "s"
+
+    async def close() -> None:
+        delivery.end()
+
+    stream = QueueStream(delivery, open_=open_, close=close, auto_ack=True)
+
+    def put(*each: bytes) -> None:
+        delivery.put([Message(data=body, lease=lease) for body in each], len(each))
+
+    async with stream:
+        batches = stream.batches(4, 2.0)
+        put(b"a", b"b")
+        async with trio.open_nursery() as nursery:
+
+            async def end() -> None:
+                await trio.sleep(1)
+                lease.ended = True
+                put(b"c")
+
+            nursery.start_soon(end)
+            assert bodies(await anext(batches)) == [b"b", b"c"]
+        assert lease.acked == []
+        put(b"d")
+        assert bodies(await anext(batches)) == [b"d"]
+        assert lease.acked == [b"b", b"c"]
