@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
-from typing import Final, Generic, Protocol, Self, TypeVar, cast, overload
+from typing import Final, Generic, Never, Protocol, Self, TypeVar, cast, overload
 
 F = TypeVar("F", bound=Callable[..., object])
 _Inner = TypeVar("_Inner")
@@ -146,5 +146,5 @@ class FacadeProperty(Generic[_Inner, _T]):
         reader = cast("Reader[_Inner]", instance.__bridge__)
         return reader.read(self._read, self._name)
 
-    def __set__(self, instance: HasReader, value: _T) -> None:
+    def __set__(self, instance: HasReader, value: Never) -> None:
         raise AttributeError(f"{self._name} cannot be set")

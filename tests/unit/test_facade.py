@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import get_type_hints
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -70,6 +71,44 @@ def test_signatures_and_words_are_those_of_the_trio_client(
                 assert inspect.iscoroutinefunction(ours) == _is_awaited(theirs), name
             compared += 1
     assert compared
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Client, HAClient, MessageStream, aio.Client, aio.HAClient, aio.MessageStream],
+    ids=lambda kind: f"{kind.__module__}.{kind.__name__}",
+)
+def test_a_mock_of_a_client_is_awaited_as_the_client_is(kind: type) -> None:
+    """Run the coroutines, since a mock says of each of its methods that it is a coroutine."""
+    mock = create_autospec(kind, instance=True)
+    awaited = []
+    for name in public(kind):
+        method = getattr(kind, name)
+        if not callable(method):
+            continue
+        result = call_with_anything(method, getattr(mock, name))
+        assert inspect.iscoroutine(result) == _is_awaited(method), name
+        if inspect.iscoroutine(result):
+            awaited.append(name)
+            with pytest.raises(StopIteration):
+                result.send(None)
+            getattr(mock, name).assert_awaited_once()
+    assert set(awaited) & {"publish", "open"}
+
+
+def call_with_anything(method: Callable[..., object], mock: Callable[..., object]) -> object:
+    """Call a mock with the arguments that the method needs."""
+    needed = [
+        each
+        for each in inspect.signature(method).parameters.values()
+        if each.default is each.empty
+        and each.name != "self"
+        and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+    ]
+    return mock(
+        *("x" for each in needed if each.kind is not each.KEYWORD_ONLY),
+        **{each.name: "x" for each in needed if each.kind is each.KEYWORD_ONLY},
+    )
 
 
 def _is_awaited(function: Callable[..., object]) -> bool:
