@@ -152,7 +152,7 @@ def test_a_property_is_there_before_and_after_and_cannot_be_set(broker: BrokerTh
         assert not client.disconnected
     assert client.unpersisted_count == 0
     with pytest.raises(AttributeError, match="name cannot be set"):
-        client.name = "x"  # type: ignore[assignment]  # what is tested
+        client.name = "x"
 
 
 # -- handlers --------------------------------------------------------------------------
