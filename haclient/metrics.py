@@ -6,15 +6,20 @@ A snapshot costs time for each subscription, not for each message, and stops not
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 import trio
 
 from haclient.session.connection_state import ConnectionState, Counters
-from haclient.session.subscriptions import Subscription
+from haclient.session.subscriptions import Phase, Subscription
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery
 
 __all__ = ["ClientMetrics", "Health", "SubscriptionMetrics"]
+
+
+NO_PROGRESS_S: Final = 60.0
+"""How long something may wait before a client counts as degraded, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,21 +29,29 @@ class SubscriptionMetrics:
     Attributes:
         sub_id: Its id.
         topic: Its topic.
+        queued: Messages that were received and not yet taken by the handler or the stream.
         queued_bytes: Bytes that were received and not yet taken by the handler or the stream.
         is_full: Whether it holds more than it may, so that the client has stopped reading.
         is_caught_up: Whether a replay or query has ended, so that messages are live.
         gaps: How often messages may be missing, because a plain subscription lost its connection.
         undiscarded: Messages that were delivered and not discarded; `None` if no bookmark store
             tracks it.
+        receive_lag: How many seconds behind the server it is in receiving messages; `None` without
+            a connection, and until a replay has reached the end of the log.
+        process_lag: The same for messages that were received and discarded, to about two seconds;
+            `None` while that is not known, and without a bookmark store.
     """
 
     sub_id: str
     topic: str
+    queued: int
     queued_bytes: int
     is_full: bool
     is_caught_up: bool
     gaps: int
     undiscarded: int | None
+    receive_lag: float | None
+    process_lag: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +75,8 @@ class ClientMetrics:
         unpersisted: Publishes in the store that are not acknowledged as persisted.
         unpersisted_bytes: Their size, with headers.
         oldest_unpersisted_age: How long the oldest of them has waited, in seconds.
+        unacknowledged: Acknowledgements of queue messages that the server has not confirmed, or
+            that are not sent yet.
         unsent_bytes: Bytes that wait for the socket.
         heartbeat_round_trip: Seconds that the server took to answer the start of the heartbeat,
             after the last logon; `None` without one.
@@ -84,6 +99,7 @@ class ClientMetrics:
     unpersisted: int
     unpersisted_bytes: int
     oldest_unpersisted_age: float
+    unacknowledged: int
     unsent_bytes: int
     heartbeat_round_trip: float | None
     silence: float | None
@@ -98,12 +114,15 @@ class Health:
         is_alive: Whether the client can still do something by itself. If not, only a restart helps.
         is_ready: Whether it is connected and everything is recovered, so that commands are
             answered.
+        is_degraded: Whether something holds it up: reading or publishing waits, or nothing was
+            persisted or discarded for a minute although there is something.
         reasons: Why it is not alive or not ready, and what holds it up, in lines for people to
             read; they contain no password.
     """
 
     is_alive: bool
     is_ready: bool
+    is_degraded: bool
     reasons: tuple[str, ...]
 
 
@@ -119,10 +138,11 @@ def measure(core: Core) -> ClientMetrics:
         unpersisted=0 if log is None else log.unpersisted_count,
         unpersisted_bytes=0 if log is None else log.unpersisted_bytes,
         oldest_unpersisted_age=core.publisher.oldest_age_s,
+        unacknowledged=core.queue_acks.outstanding,
         unsent_bytes=0 if connection is None else _unsent_bytes(core),
         heartbeat_round_trip=None if heartbeat is None else core.heartbeat_round_trip_s,
         silence=None if heartbeat is None else heartbeat.silence_s(trio.current_time()),
-        subscriptions=tuple(map(_of_subscription, core.subscriptions())),
+        subscriptions=_of_subscriptions(core),
     )
 
 
@@ -132,18 +152,57 @@ def _unsent_bytes(core: Core) -> int:
     return waiting + (0 if log is None else log.unsent_bytes)
 
 
-def _of_subscription(subscription: Subscription) -> SubscriptionMetrics:
+def _of_subscriptions(core: Core) -> tuple[SubscriptionMetrics, ...]:
+    now = trio.current_time() if trio.lowlevel.in_trio_run() else None
+    return tuple(_of_subscription(core, each, now) for each in core.subscriptions())
+
+
+def _of_subscription(
+    core: Core, subscription: Subscription, now: float | None
+) -> SubscriptionMetrics:
+    receive_lag = None if now is None else _receive_lag(core, subscription, now)
+    process_lag = None if now is None else _process_lag(core, subscription, now, receive_lag)
     sink = subscription.sink if isinstance(subscription.sink, Delivery) else None
     log = subscription.log
     return SubscriptionMetrics(
         sub_id=subscription.sub_id,
         topic="" if subscription.request is None else str(subscription.request.fields["t"]),
+        queued=0 if sink is None else sink.held_count,
         queued_bytes=0 if sink is None else sink.held_bytes,
         is_full=sink is not None and sink.full,
         is_caught_up=sink is not None and sink.caught_up.is_set(),
         gaps=0 if sink is None else sink.gaps,
         undiscarded=None if log is None else log.undiscarded_count,
+        receive_lag=receive_lag,
+        process_lag=process_lag,
     )
+
+
+def _receive_lag(core: Core, subscription: Subscription, now: float) -> float | None:
+    connection, request = core.connection, subscription.request
+    if connection is None or request is None or subscription.phase is not Phase.OPEN:
+        return None
+    link_lag = connection.lag_s(now)
+    if not request.bookmark:
+        return link_lag
+    return subscription.position.receive_lag_s(link_lag, now)
+
+
+def _process_lag(
+    core: Core, subscription: Subscription, now: float, receive_lag: float | None
+) -> float | None:
+    log = subscription.log
+    if log is None:
+        return None
+    if receive_lag is not None and not log.undiscarded_count:
+        return receive_lag
+    # Both are times up to which everything is discarded. The store's moves on under steady work
+    # only, the other one only when there was a moment without any: the later of them counts.
+    until_us, busy_since = log.server_order.discarded_until_us, subscription.position.busy_since
+    lags = [] if busy_since is None else [now - busy_since]
+    if until_us:
+        lags.append((core.commander.resume.now_us(now) - until_us) / 1_000_000)
+    return max(0.0, min(lags)) if lags else None
 
 
 def examine(core: Core) -> Health:
@@ -159,8 +218,13 @@ def examine(core: Core) -> Health:
     if is_alive and not is_ready:
         why = f": {status.lost_reason}" if status.lost_reason is not None else ""
         reasons.append(f"{status.state}{why}")
-    reasons += _what_holds_up(core)
-    return Health(is_alive=is_alive, is_ready=is_ready, reasons=tuple(reasons))
+    held_up_by = _what_holds_up(core)
+    return Health(
+        is_alive=is_alive,
+        is_ready=is_ready,
+        is_degraded=bool(held_up_by),
+        reasons=(*reasons, *held_up_by),
+    )
 
 
 def _what_holds_up(core: Core) -> list[str]:
@@ -172,7 +236,20 @@ def _what_holds_up(core: Core) -> list[str]:
         )
     reasons += [
         f"reading waits for subscription {each.sub_id}: it holds {each.queued_bytes} bytes"
-        for each in map(_of_subscription, core.subscriptions())
+        for each in _of_subscriptions(core)
         if each.is_full
     ]
+    return reasons + _what_stands_still(core)
+
+
+def _what_stands_still(core: Core) -> list[str]:
+    age, reasons = core.publisher.oldest_age_s, list[str]()
+    if age > NO_PROGRESS_S:
+        reasons.append(f"nothing is persisted: the oldest publish has waited for {age:.0f} s")
+    for each in _of_subscriptions(core):
+        if each.undiscarded and each.process_lag is not None and each.process_lag > NO_PROGRESS_S:
+            reasons.append(
+                f"subscription {each.sub_id} does not progress: {each.undiscarded} messages are "
+                f"undiscarded, the oldest for about {each.process_lag:.0f} s"
+            )
     return reasons

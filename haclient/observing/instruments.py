@@ -118,6 +118,7 @@ INSTRUMENTS: Final = (
     Instrument(
         "ready", _GAUGE, "", "Whether it is connected and has recovered.", _healthy("is_ready")
     ),
+    Instrument("degraded", _GAUGE, "", "Whether something holds it up.", _healthy("is_degraded")),
     Instrument("state", _GAUGE, "", "1 for the state of the connection, 0 for others.", _states),
     Instrument("server", _GAUGE, "", "1 for the current server, or for the last one.", _servers),
     _of_client("connections", _COUNTER, "Connections that were made."),
@@ -135,16 +136,20 @@ INSTRUMENTS: Final = (
     _of_client(
         "oldest_unpersisted_age", _GAUGE, "How long the oldest of them has waited.", "seconds"
     ),
+    _of_client("unacknowledged", _GAUGE, "Acknowledgements that the server has not confirmed."),
     _of_client("unsent_bytes", _GAUGE, "Bytes that wait for the socket.", "bytes"),
     _of_client(
         "heartbeat_round_trip", _GAUGE, "Time of the answer to the heartbeat's start.", "seconds"
     ),
     _of_client("silence", _GAUGE, "Time since bytes arrived from the server.", "seconds"),
     Instrument("subscriptions", _GAUGE, "", "Subscriptions that have not ended.", _count),
+    _of_subscriptions("queued", _GAUGE, "Messages that were not taken yet."),
     _of_subscriptions("queued_bytes", _GAUGE, "Bytes that were not taken yet.", "bytes"),
     _of_subscriptions("is_full", _GAUGE, "Whether it holds up reading."),
     _of_subscriptions("is_caught_up", _GAUGE, "Whether its messages are live."),
     _of_subscriptions("gaps", _COUNTER, "How often messages may be missing."),
     _of_subscriptions("undiscarded", _GAUGE, "Messages that were delivered and not discarded."),
+    _of_subscriptions("receive_lag", _GAUGE, "How far it is behind in receiving.", "seconds"),
+    _of_subscriptions("process_lag", _GAUGE, "How far it is behind in discarding.", "seconds"),
 )
 """All instruments, in the order of their export."""

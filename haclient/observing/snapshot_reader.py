@@ -20,6 +20,8 @@ from haclient.errors import HAClientError, UsageError
 from haclient.metrics import ClientMetrics, Health
 from haclient.observing.instruments import Reading
 
+__all__ = ["MeasuredClient"]
+
 ANSWER_LIMIT_S: Final = 2.0
 """How long an exporter waits for a client, in seconds; less than a scrape may take."""
 

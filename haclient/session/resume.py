@@ -122,6 +122,17 @@ class CaughtUpClock:
         """The caught-up time: everything sent before it has been received."""
         return self._empty_at - self._behind_s
 
+    def lag_s(self, now: float, *, is_idle: bool) -> float:
+        """How many seconds lie between the caught-up time and now.
+
+        Args:
+            now: The time.
+            is_idle: Whether everything that has arrived until now is read.
+        """
+        if is_idle:
+            return catching_up(self._behind_s, now - self._empty_at)
+        return max(0.0, now - self.caught_up_until)
+
     def drained(self, now: float) -> None:
         """Everything that has arrived was read and processed."""
         busy_s = now - self._empty_at
@@ -299,13 +310,17 @@ class ResumePosition:
             empty if there is none, or if messages do not arrive in the order of the log.
         is_ahead_of_note: Whether messages have arrived since the position of the server's log was
             noted in the store.
+        busy_since: When a message arrived last while nothing was undiscarded: everything earlier is
+            discarded. `None` before the first one.
     """
 
     __slots__ = (
         "_behind_s",
         "_complete_at",
+        "_completed_at",
         "_noted",
         "_sent_at",
+        "busy_since",
         "is_ahead_of_note",
         "is_complete",
         "last_bookmark",
@@ -319,8 +334,10 @@ class ResumePosition:
         self.last_bookmark = ""
         self._sent_at = 0.0
         self._complete_at: float | None = None
+        self._completed_at = 0.0
         self._behind_s = 0.0
         self._noted: str | None = None
+        self.busy_since: float | None = None
 
     def sending(self, now: float) -> None:
         """The command is about to be sent."""
@@ -328,6 +345,26 @@ class ResumePosition:
         self._sent_at = now
         self._complete_at = None
         self._noted = None
+
+    def completed(self, now: float) -> None:
+        """The replay has reached the end of the log."""
+        self.is_complete = True
+        self._completed_at = now
+
+    def receive_lag_s(self, link_lag_s: float, now: float) -> float | None:
+        """How many seconds behind the server it is; None until a replay was complete.
+
+        What was published during a replay is sent after it. Unlike `caught_up_until`, this may be
+        too low: nothing depends on it.
+
+        Args:
+            link_lag_s: The same of the link as a whole.
+            now: The time.
+        """
+        if not self.is_complete:
+            return None
+        replay_s = self._completed_at - self._sent_at
+        return link_lag_s + catching_up(replay_s, now - self._completed_at)
 
     def accepted(self, server_log: str) -> None:
         """A server has accepted it: later messages arrive in the order of this log."""

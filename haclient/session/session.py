@@ -174,6 +174,8 @@ class Session:
             # bookmark store that starts over must do so before it logs the first message.
             subscription.accepted()
             subscription.accepted = None
+        if not log.oldest_undiscarded:
+            subscription.position.busy_since = self._now
         try:
             numbers = log.log_batch([message.bookmark for message in run])
         except UsageError as error:  # the store cannot read what the server sent
@@ -268,7 +270,7 @@ class Session:
         if kind == "processed" and ack.status == "success" and subscription.queue is not None:
             subscription.queue.granted(ack.options)  # before the messages that follow it
         if ack.status == "success" and kind == "completed":
-            subscription.position.is_complete = True
+            subscription.position.completed(self._now)
         if ack.status == "success" and subscription.log is not None and ack.bookmark:
             if kind == "persisted":
                 subscription.log.persisted(ack.bookmark)

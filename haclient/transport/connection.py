@@ -112,6 +112,7 @@ class Connection:
         self._on_stopped = on_stopped
         self._on_caught_up = on_caught_up
         self._caught_up = CaughtUpClock(trio.current_time())
+        self._is_idle = False
         self._note_caught_up_at = 0.0
         self._heartbeat: Heartbeat | None = None
         self._answer_at = 0.0
@@ -137,6 +138,10 @@ class Connection:
     def closed_by_us(self) -> bool:
         """Whether this client has closed it."""
         return self._closed_by_us.is_set()
+
+    def lag_s(self, now: float) -> float:
+        """How far this client is behind what the server sends, in seconds; 0 while it is idle."""
+        return self._caught_up.lag_s(now, is_idle=self._is_idle)
 
     def close(self, reason: HAClientError | None = None) -> None:
         """End the connection now; `run` returns soon after, with this reason if there is one."""
@@ -230,7 +235,9 @@ class Connection:
                 tiny_reads = 0
                 waited = True
                 self._nothing_left()
+                self._is_idle = True
                 await link.wait_readable()
+                self._is_idle = False
                 continue
             if count == 0:
                 raise DisconnectedError(f"{self.link.peer} closed the connection")

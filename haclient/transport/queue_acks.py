@@ -176,6 +176,13 @@ class QueueAcks:
             consumer.send_pending()
 
     @property
+    def outstanding(self) -> int:
+        """How many acknowledgements are collected, unconfirmed or kept for the next link."""
+        collected = sum(consumer.batch.count for consumer in self._collecting)
+        unconfirmed = sum(len(command.bookmarks) for _, command in self._unconfirmed.values())
+        return collected + unconfirmed + (0 if self._resumed else len(self.retained))
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is collected, unconfirmed or to be sent again."""
         return not (self._collecting or self._unconfirmed or self.retained)

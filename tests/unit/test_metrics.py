@@ -16,7 +16,9 @@ from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
-from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
+from haclient.metrics import NO_PROGRESS_S, ClientMetrics, Health, SubscriptionMetrics
+from haclient.protocol.messages import Message
+from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
@@ -83,16 +85,20 @@ async def test_each_subscription_has_gauges_of_its_own() -> None:
         metrics = client.metrics
         orders, prices = metrics.subscriptions
         assert (orders.sub_id, orders.topic, orders.undiscarded) == ("b", "orders", 2)
+        assert (orders.queued, orders.receive_lag) == (2, None)  # its replay is not complete
         assert orders.queued_bytes > 0
         assert not orders.is_full
         wanted = SubscriptionMetrics(
             sub_id="p",
             topic="prices",
+            queued=0,
             queued_bytes=0,
             is_full=False,
             is_caught_up=False,
             gaps=0,
             undiscarded=None,
+            receive_lag=0.0,
+            process_lag=None,
         )
         assert prices == wanted
         assert metrics.messages_delivered == 3
@@ -193,6 +199,81 @@ async def test_a_publisher_that_waits_for_acks_says_so() -> None:
         health = client.health()
         assert (health.is_alive, health.is_ready) == (True, True)
         assert re.match(r"publishing waits: \d+ bytes are not persisted", health.reasons[0])
+
+
+@pytest.mark.row("OB9")
+async def test_a_publish_that_is_not_persisted_for_a_minute_degrades_a_client() -> None:
+    async with (
+        listening() as server,
+        Client("c", publish_store=MemoryPublishStore(), exit_timeout=0) as client,
+    ):
+        peer = await server.log_on(client)
+        sequence = await client.publish("orders", b"1") or 0
+        await trio.sleep(NO_PROGRESS_S - 1)
+        assert client.health() == Health(
+            is_alive=True, is_ready=True, is_degraded=False, reasons=()
+        )
+        await trio.sleep(2)
+        health = client.health()
+        assert (health.is_ready, health.is_degraded) == (True, True)
+        assert health.reasons[0].startswith("nothing is persisted: the oldest publish has waited")
+        await peer.persisted(sequence)
+        await wait_all_tasks_blocked()
+        assert not client.health().is_degraded
+
+
+@pytest.mark.row("OB3")
+async def test_how_far_a_program_is_behind_is_known_in_messages_and_in_seconds() -> None:
+    wall_clock.set(lambda: 1_700_000_000_000_000 + int(trio.current_time() * 1_000_000))
+    kept: list[Message] = []
+
+    def lags() -> tuple[float | None, float | None, int | None]:
+        (found,) = client.metrics.subscriptions
+        return found.receive_lag, found.process_lag, found.undiscarded
+
+    async with (
+        listening() as server,
+        Client("c", bookmark_store=MemoryBookmarkStore(), exit_timeout=0) as client,
+    ):
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="b", handler=kept.append)
+        assert lags() == (None, None, 0)
+        await trio.sleep(2)
+        await peer.ack(None, "completed", sub_id="b")
+        await wait_all_tasks_blocked()
+        assert lags() == (2.0, 2.0, 0)  # what came during the replay is sent after it
+        await trio.sleep(3600)  # idle, and not behind
+        assert lags() == (0.0, 0.0, 0)
+        await peer.publish("b", b"1", bm="7|1|")
+        await trio.sleep(10)
+        receive_lag, process_lag, undiscarded = lags()
+        assert (receive_lag, undiscarded) == (0.0, 1)
+        assert process_lag == pytest.approx(10, abs=0.1)
+        for number in range(2, 82):  # steady work, of which the last message is always undiscarded
+            await peer.publish("b", b"1", bm=f"7|{number}|")
+            await wait_all_tasks_blocked()
+            kept[-2].discard()
+            await trio.sleep(1)
+        _, process_lag, undiscarded = lags()
+        assert undiscarded == 1
+        assert process_lag is not None
+        assert process_lag <= 4
+        assert not client.health().is_degraded
+        await trio.sleep(90)
+        _, process_lag, _ = lags()
+        assert process_lag is not None
+        assert 90 <= process_lag <= 94
+        health = client.health()
+        assert health.is_degraded
+        assert re.fullmatch(
+            r"subscription b does not progress: 1 messages are undiscarded, the oldest for about "
+            r"9\d s",
+            health.reasons[0],
+        )
+        kept[-1].discard()
+        assert lags() == (0.0, 0.0, 0)
+        assert not client.health().is_degraded
 
 
 async def test_another_thread_is_refused() -> None:

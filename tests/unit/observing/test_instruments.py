@@ -65,11 +65,14 @@ async def test_the_subscriptions_of_a_client_are_limited_and_counted_all() -> No
     one = SubscriptionMetrics(
         sub_id="s",
         topic="t",
+        queued=1,
         queued_bytes=7,
         is_full=True,
         is_caught_up=False,
         gaps=2,
         undiscarded=None,
+        receive_lag=0.5,
+        process_lag=None,
     )
     client = Client("c")
     metrics = replace(client.metrics, subscriptions=(one,) * (MAX_SUBSCRIPTIONS + 1))
@@ -79,6 +82,8 @@ async def test_the_subscriptions_of_a_client_are_limited_and_counted_all() -> No
     assert found == [({"sub_id": "s", "topic": "t"}, 7.0)] * MAX_SUBSCRIPTIONS
     assert values("subscription_is_full", reading)[0][1] == 1.0
     assert values("subscription_undiscarded", reading) == []
+    assert values("subscription_receive_lag", reading)[0][1] == 0.5
+    assert values("subscription_process_lag", reading) == []
     async with client:
         pass
 

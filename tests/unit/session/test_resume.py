@@ -374,6 +374,17 @@ def test_who_reads_slowly_may_read_what_is_old() -> None:
     assert hearing.caught_up_until == 230.0
 
 
+def test_a_link_lags_by_what_it_has_not_read_and_not_while_it_is_empty() -> None:
+    hearing = CaughtUpClock(10.0)
+    hearing.drained(10.0)
+    assert hearing.lag_s(500.0, is_idle=True) == 0.0
+    hearing.arrived(500.0)
+    assert hearing.lag_s(503.0, is_idle=False) == 3.0
+    hearing.drained(520.0)
+    assert hearing.lag_s(520.0, is_idle=True) == 20.0  # what the server wrote may be as old
+    assert hearing.lag_s(620.0, is_idle=True) == 10.0
+
+
 def test_it_catches_up_slowly_and_not_beyond_the_present() -> None:
     assert catching_up(5.0, 10.0) == 4.0
     assert catching_up(5.0, 100.0) == 0.0

@@ -201,18 +201,23 @@ async def test_what_is_confirmed_is_not_sent_again(world: World) -> None:
     for message in world.receive(1, 2, 3, 4):
         message.ack()
     assert [each.bookmark for each in world.sent] == ["7|1|,7|2|,7|3|"]
+    assert world.acks.outstanding == 4
     world.confirm()
+    assert world.acks.outstanding == 1
     world.take()
     world.lose()
     assert list(world.acks.retained) == [("work", "7|4|")]
+    assert world.acks.outstanding == 1
     world.connect()
     world.acks.resume()
+    assert world.acks.outstanding == 1
     assert world.take() == [("7|4|", "")]
     world.lose()  # before it was confirmed
     world.connect()
     world.acks.resume()
     assert [(m.bookmark, m.options) for m in world.sent] == [("7|4|", "")]
     world.confirm()
+    assert world.acks.outstanding == 0
     assert world.acks.is_idle
 
 
