@@ -16,6 +16,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -45,12 +46,23 @@ from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import DisconnectedError, ReconnectGaveUp, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.protocol.options import Options
+from haclient.protocol.options import Options, Rate
 from haclient.session.connection_state import ConnectionState
 from haclient.stores import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from haclient.streams import MessageStream
 from haclient.transport.nursery import open_nursery
-from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
+from haclient_stores.bookmark import (
+    EPOCH,
+    MOST_RECENT,
+    NOW,
+    Bookmark,
+    BookmarkList,
+    BookmarkRange,
+    MostRecent,
+    Now,
+    StartPoint,
+    parse_bookmark,
+)
 
 _CHECKPOINT_EVERY: Final = 64
 """Messages between two checkpoints for signals, while the output takes all at once."""
@@ -67,6 +79,15 @@ _FORMS: Final = (
     f"epoch, now, recent, a bookmark such as 7|42|, {START_TIMES}, "
     "or a range such as [20261120T093000Z:20261120T100000Z)"
 )
+
+
+def _parse_rate(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            Rate.parse(value)
+        except UsageError as error:
+            raise click.BadParameter(str(error)) from error
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +110,8 @@ class SubscribeRequest:
     format: str | None = None
     delta: bool = False
     select: tuple[str, ...] = ()
+    rate: str | None = None
+    until: str | None = None
 
     @property
     def start(self) -> StartPoint | None:
@@ -101,18 +124,41 @@ class SubscribeRequest:
             raise UsageError("--bookmark and --since both say where to begin: give one of them")
         if self.last is not None and self.store is not None:
             raise UsageError("--last and --store both say where to begin: give one of them")
-        start = self._named_start()
+        start = self._until(self._named_start())
         if start is not None and self.delta:
             raise UsageError(
                 "--delta has no replay: leave --bookmark, --since, --last and --store out"
             )
         if start is MOST_RECENT and self.store is None:
             raise UsageError("--bookmark recent needs --store: it goes on where that store stopped")
+        if start is None and self.rate is not None:
+            raise UsageError("--rate needs a replay: give --bookmark, --since, --last or --store")
         if start is None and self.exit_at_end:
             raise UsageError(
                 "--exit needs a replay that can end: give --bookmark, --since, --last or --store"
             )
         return start
+
+    def _until(self, start: StartPoint | None) -> StartPoint | None:
+        """The replay with its end, if it has one."""
+        if self.until is None:
+            return start
+        if start is None or isinstance(start, MostRecent | BookmarkRange):
+            raise UsageError(
+                "--until needs a beginning that is no range: --since TIME or --bookmark epoch"
+            )
+        if self.store is not None:
+            raise UsageError(
+                "--until and --store: a store goes on where it stopped, without an end"
+            )
+        now = datetime.now(UTC)  # noqa: TID251  # the command line is the edge
+        try:
+            end = parse_start_time(self.until, now)
+        except UsageError as error:
+            raise UsageError(f"--until {error}") from error
+        # A bookmark is that of the last message that was seen; a time is the first that is wanted.
+        opening = "(" if isinstance(start, Bookmark | BookmarkList | Now) else "["
+        return BookmarkRange(start, end, f"{opening})")
 
     def _named_start(self) -> StartPoint | None:
         now = datetime.now(UTC)  # noqa: TID251  # the command line is the edge
@@ -135,7 +181,17 @@ class SubscribeRequest:
     @property
     def stops_at_end(self) -> bool:
         """Whether something happens at the end of the replay."""
-        return self.exit_at_end or self.last is not None
+        return self.exit_at_end or self.last is not None or self.until is not None
+
+    @property
+    def ends_at_end(self) -> bool:
+        """Whether it ends at the end of the replay."""
+        return self.exit_at_end or self.until is not None
+
+    @property
+    def replay_limit_s(self) -> float:
+        """How long a replay may stand still; one with a rate or a future end may for long."""
+        return inf if self.rate is not None or self.until is not None else _REPLAY_LIMIT_S
 
     @property
     def stable_sub_id(self) -> str:
@@ -205,7 +261,7 @@ def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
 
 def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     request = run.request
-    options = Options(select=request.select)
+    options = Options(select=request.select, rate=request.rate)
     if run.start is None:
         stream = client.delta_stream if request.delta else client.stream
         return stream(
@@ -242,7 +298,7 @@ async def print_messages(run: SubscribeRun, messages: MessageStream, output: Out
 async def _print_from_end(run: SubscribeRun, messages: MessageStream, output: OutputWriter) -> None:
     """Print the replay or its last messages; then end, or print what follows."""
     live = await _read_replay(run, messages, output)
-    if run.is_complete or run.request.exit_at_end:
+    if run.is_complete or run.request.ends_at_end:
         return
     await _print_batch(run, output, live)
     run.last_message_at = trio.current_time()
@@ -300,7 +356,7 @@ async def _watch_replay(
 ) -> None:
     """End the wait for messages at the end of the replay, or with an error when it stands still."""
     while not messages.caught_up:
-        with trio.move_on_after(_REPLAY_LIMIT_S):
+        with trio.move_on_after(run.request.replay_limit_s):
             await messages.wait_caught_up()
         if not messages.caught_up:
             _check_replay(run, trio.current_time())
@@ -338,7 +394,7 @@ def _check_replay(run: SubscribeRun, now: float) -> None:
     if run.connected_at is None:
         return
     quiet_s = now - max(run.connected_at, run.last_message_at)
-    if quiet_s >= _REPLAY_LIMIT_S:
+    if quiet_s >= run.request.replay_limit_s:
         raise TimedOut(
             f"the replay is not complete, and the server has sent nothing of it for {quiet_s:.0f} s"
         )
@@ -381,7 +437,7 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
         ) from error
     if request.count is None or run.is_complete:
         return ExitCode.OK
-    if request.exit_at_end:
+    if request.ends_at_end:
         raise TimedOut(f"{run.printed} of {request.count} messages came before the end of the log")
     raise TimedOut(
         f"{run.printed} of {request.count} messages came, then none for {request.timeout:g} s"
@@ -411,6 +467,12 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
     help="Print the last so many messages of the log, then what follows.",
 )
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End at the end of the log.")
+@click.option("--until", metavar="TIME", help="End before this time; as with --since.")
+@click.option(
+    "--rate",
+    callback=_parse_rate,
+    help="How fast to replay: 1000 messages a second, 64KB a second, or 2X as fast as published.",
+)
 @click.option(
     "--sub-id", callback=not_empty, help="The subscription id. Default: made of the topic."
 )

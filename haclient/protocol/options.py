@@ -340,7 +340,7 @@ class Options:
         """
         if self.rate is None or isinstance(self.rate, str):
             return None if self.rate is None else Rate.parse(self.rate)
-        if self.rate <= 0:
+        if not 0 < self.rate < math.inf:  # also what is not a number
             raise UsageError(f"a rate is more than 0, not {self.rate!r}; use the option pause")
         return Rate(self.rate, RateUnit.MESSAGES)
 

@@ -18,6 +18,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor
+from haclient_fake_server.engine.pace import Pace
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.timers import NEVER
@@ -326,6 +327,8 @@ class BookmarkSubscription(Subscription):
         last_position: The position after which its range ends, if it has an end.
         last_us: The time after which its range ends, if it has an end.
         remaining: How many more messages it may receive, `None` for no limit.
+        pace: When its replayed messages are due; `None` for no limit.
+        is_held: Whether the next one is not due yet.
         end: The end of the log that it follows without reading, since no record has arrived for it.
             Then `position` and `passed` are those of `end`.
         read_until: While it waits at the end of the log: no record from this position on is for it.
@@ -344,8 +347,10 @@ class BookmarkSubscription(Subscription):
         "end",
         "fully_durable",
         "heads",
+        "is_held",
         "last_position",
         "last_us",
+        "pace",
         "passed",
         "paused",
         "phase",
@@ -374,6 +379,8 @@ class BookmarkSubscription(Subscription):
         self.last_position: int | None = None
         self.last_us: int | None = None
         self.remaining: int | None = None
+        self.pace: Pace | None = None
+        self.is_held = False
         self.cid = ""
         self.wants_completed = False
         self.wants_persisted = False
@@ -420,7 +427,7 @@ class BookmarkSubscription(Subscription):
     @property
     def wants_replay(self) -> bool:
         """Whether replay has to continue for it when there is room in its connection's buffer."""
-        return self.phase is Phase.REPLAY and not self.paused
+        return self.phase is Phase.REPLAY and not self.paused and not self.is_held
 
     @override
     def select(self, selection: Selection) -> None:

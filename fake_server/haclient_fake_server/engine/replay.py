@@ -21,6 +21,9 @@ published between the last record read and the first one sent live. When its con
 exceeds the high-water mark, it returns to REPLAY at exactly the next position. The log is the
 buffer; the broker keeps no other state.
 
+A subscription with a `rate` goes through the log at its `Pace`, one record at a time: it is *held*
+until its next message is due. That ends when it goes live.
+
 `completed` is sent between the last record that was in the log when the subscribe came and the
 first that was not.
 
@@ -31,7 +34,7 @@ follow the end without reading, so they cost a batch nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -49,6 +52,7 @@ from haclient_fake_server.engine.connections import (
 )
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor, blocks_of, records_of
+from haclient_fake_server.engine.pace import Pace
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.routes import Route, frame_head
@@ -180,6 +184,12 @@ enough that others get their turn within milliseconds."""
 FEED_BYTES: Final = 512 * 1024
 """What is read for one connection at a time, however many subscriptions it has."""
 
+PACED_BYTES: Final = 16 * 1024
+"""What is read for a subscription with a `rate`; it is kept in memory until it is due."""
+
+MIN_HOLD_S: Final = 0.01
+"""The shortest wait for the next message of a `rate`: several are sent together at high rates."""
+
 EMPTY_BYTES: Final = 1024
 """What a turn counts for that finds nothing to read."""
 
@@ -247,11 +257,19 @@ class Replay:
         item.paused = paused
         self._place(item)
 
+    def set_pace(self, item: BookmarkSubscription, pace: Pace | None) -> None:
+        """Give a bookmark subscription another pace, or none; the next message is due at once."""
+        if item.pace is not None and item.pace.ahead:
+            item.cursor = None  # what was read ahead is read again
+        item.pace = pace
+        self._release(item)
+
     def end(self, item: BookmarkSubscription) -> None:
         """Stop sending anything to a subscription, whether it was replayed or not."""
         item.phase = Phase.ENDED
         item.connection.live_replays.pop(item.number, None)
         self._state.timers.cancel(("range", item.number))
+        self._state.timers.cancel(("rate", item.number))
         self._place(item)
 
     def pump(self, connection: Connection) -> None:
@@ -347,14 +365,54 @@ class Replay:
 
     def _advance(self, item: BookmarkSubscription) -> int:
         """Send the next chunk of a subscription and return its size in the log, in bytes."""
-        state = self._state
-        cursor = state.journal.seek(item.position) if item.cursor is None else item.cursor
-        chunk, item.cursor = state.journal.read(cursor, CHUNK_BYTES)
-        if item.fully_durable:
-            chunk, item.cursor = _cut(chunk, item.cursor, limit=state.durable_limit)
+        if item.pace is not None:
+            self._advance_at(item, item.pace)
+            return 0
+        chunk = self._read(item, CHUNK_BYTES)
         frames = None if _needs_care(item, chunk) else self._scan(item, chunk)
         if frames is None:
-            frames = self._scan_with_care(item, chunk)
+            frames = self._scan_with_care(item, records_of(chunk))
+        self._advanced(item, frames)
+        return len(chunk)
+
+    def _advance_at(self, item: BookmarkSubscription, pace: Pace) -> None:
+        """Send the messages that are due; the next one sets a timer."""
+        if not pace.ahead:
+            chunk = self._read(item, PACED_BYTES)
+            pace.ahead.extend(each for each in records_of(chunk) if each.position >= item.position)
+        self._advanced(item, self._scan_with_care(item, pace.take_ahead()))
+
+    def _hold(self, item: BookmarkSubscription, record: Record) -> bool:
+        """Whether a message is not due yet; then the subscription waits until it is."""
+        state, pace = self._state, item.pace
+        if pace is None:
+            return False
+        due = pace.due(state.now, record.timestamp_us)
+        if due <= state.now:
+            pace.sent(state.now, len(record.payload), record.timestamp_us)
+            return False
+        item.is_held = True
+        at = max(due, state.now + MIN_HOLD_S)
+        state.timers.set(("rate", item.number), at, lambda: self._release(item))
+        return True
+
+    def _release(self, item: BookmarkSubscription) -> None:
+        item.is_held = False
+        self._state.timers.cancel(("rate", item.number))
+        self._place(item)
+
+    def _read(self, item: BookmarkSubscription, max_bytes: int) -> bytes:
+        """Read on in the log: whole blocks."""
+        state = self._state
+        cursor = state.journal.seek(item.position) if item.cursor is None else item.cursor
+        chunk, item.cursor = state.journal.read(cursor, max_bytes)
+        if item.fully_durable:
+            chunk, item.cursor = _cut(chunk, item.cursor, limit=state.durable_limit)
+        return chunk
+
+    def _advanced(self, item: BookmarkSubscription, frames: list[bytes]) -> None:
+        """Send frames, and note how far the subscription has come with them."""
+        state = self._state
         if frames:
             state.touch(item.connection).extend(frames)
         if item.wants_persisted:
@@ -365,7 +423,6 @@ class Replay:
             self._catch_up(item)
         elif item.position > item.target:
             self._complete(item)
-        return len(chunk)
 
     def _scan(self, item: BookmarkSubscription, chunk: bytes) -> list[bytes] | None:
         """The common case: all messages of the topic are sent, and nothing ends within the chunk.
@@ -412,20 +469,23 @@ class Replay:
             _pass_chunk(item, chunk, next(read_records(chunk, last, len(chunk))))
         return frames
 
-    def _scan_with_care(self, item: BookmarkSubscription, chunk: bytes) -> list[bytes]:
+    def _scan_with_care(self, item: BookmarkSubscription, records: Iterable[Record]) -> list[bytes]:
         """The general case: filters, limits and ends are checked for each record."""
         heads = self._heads(item)
         frames: list[bytes] = []
-        for record in records_of(chunk):
+        for record in records:
             if record.position < item.position:
                 continue
             if item.bounded and _is_past(item, record):
                 break
+            head = heads[record.topic_id] if record.command == RecordCommand.PUBLISH else None
+            wanted = head is not None and self._wants(item, record)
             if item.wants_completed and not item.bounded and record.position > item.target:
                 frames.append(_completed(item))
+            if wanted and self._hold(item, record):
+                break
             _pass(item, record)
-            head = heads[record.topic_id] if record.command == RecordCommand.PUBLISH else None
-            if head is not None and self._wants(item, record):
+            if head is not None and wanted:
                 frames.append(_frame(item, head, record, self._wanted_body(item, record)))
                 if item.remaining is not None:
                     item.remaining -= 1

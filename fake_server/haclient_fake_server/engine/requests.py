@@ -29,7 +29,7 @@ _DELTA: Final = frozenset({"bookmark", "no_empties", "oof", "send_keys"})
 _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     "subscribe": _COMMON
     | {"bookmark", "bookmark_not_found", "fully_durable", "live", "oof"}
-    | {"max_backlog", "pause", "replace", "resume"},
+    | {"max_backlog", "pause", "rate", "rate_max_gap", "replace", "resume"},
     # Every record has all its fields, the keys among them: that is all that `send_keys` asks for.
     "sow": _COMMON | {"send_keys", "skip_n"},
     "sow_and_subscribe": _COMMON | {"bookmark", "oof", "send_keys", "skip_n"},

@@ -14,6 +14,7 @@ from haclient_fake_server.engine.connections import (
     QueueSubscription,
     Subscription,
 )
+from haclient_fake_server.engine.pace import Pace
 from haclient_fake_server.engine.patterns import TopicMatcher, is_regex_topic
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.queue import Queue
@@ -51,7 +52,7 @@ class Subscribing:
         sub_id = message.sub_id or message.command_id
         options = read_options(message)
         if self._is_pause_or_resume(connection, message, options):
-            self._pause_or_resume(connection, message, paused=options.pause)
+            self._pause_or_resume(connection, message, options)
             return
         request = read_request(message, options)
         queues = self._queues.matching(connection, request)
@@ -72,10 +73,8 @@ class Subscribing:
         if keeps_place and message.kind in DELTA_COMMANDS:
             detail = f"{sub_id!r} has a bookmark, and gets whole messages"
             raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")
-        if options.pause and not message.bookmark and not keeps_place:
-            raise Refused(Reason.INVALID_OPTIONS, "pause needs a bookmark")
-        if request.top_n is not None and not message.bookmark:
-            raise Refused(Reason.INVALID_OPTIONS, "top_n of a subscribe needs a bookmark")
+        if not message.bookmark:
+            _check_without_bookmark(request, keeps_place=keeps_place)
         span = self._span(connection, request) if message.bookmark else None
         self._confirm(connection, message, sub_id)
         match replaced:
@@ -129,7 +128,7 @@ class Subscribing:
     ) -> None:
         """Subscribe to queues; a consumer that is replaced keeps the messages that it has."""
         message, options = request.message, request.options
-        for name in ("pause", "top_n", "oof"):
+        for name in ("pause", "rate", "top_n", "oof"):
             if getattr(request if name == "top_n" else options, name):
                 raise Refused(Reason.INVALID_OPTIONS, f"{name} is not for a queue")
         more = {"sub_id": sub_id, **self._queues.terms(queues, options.max_backlog)}
@@ -164,6 +163,7 @@ class Subscribing:
         item.wants_persisted = "persisted" in wanted
         item.paused = request.options.pause
         item.remaining = request.top_n
+        item.pace = _pace(request)
         self._replace(item)
         self._replay.enter(item, span)
 
@@ -179,6 +179,7 @@ class Subscribing:
     def _change(self, item: BookmarkSubscription, request: Request) -> None:
         """Give a bookmark subscription another topic or filter; its place in the log is kept."""
         self._replay.select(item, request.selection)
+        self._replay.set_pace(item, _pace(request))
         if request.options.pause:
             self._replay.set_paused(item, paused=True)
 
@@ -239,7 +240,7 @@ class Subscribing:
             options.pause and creates and message.sub_id.strip() not in connection.subscriptions
         )
 
-    def _pause_or_resume(self, connection: Connection, message: Message, *, paused: bool) -> None:
+    def _pause_or_resume(self, connection: Connection, message: Message, options: Options) -> None:
         """Pause or resume all listed subscriptions, or none of them when one is refused."""
         items: list[BookmarkSubscription] = []
         for sub_id in message.sub_ids:
@@ -249,9 +250,29 @@ class Subscribing:
             items.append(item)
         if not items:
             raise Refused(Reason.INVALID_SUBID, "pause and resume need a sub_id")
+        if options.rate:
+            raise Refused(Reason.INVALID_OPTIONS, "rate: pause and resume keep the rate there is")
         for item in items:
-            self._replay.set_paused(item, paused=paused)
+            self._replay.set_paused(item, paused=options.pause)
         self._confirm(connection, message, message.sub_id)
+
+
+def _check_without_bookmark(request: Request, *, keeps_place: bool) -> None:
+    """Check the options that need a bookmark, or a place in the log that is kept.
+
+    Raises:
+        Refused: One of them was given.
+    """
+    for name in ("pause", "rate"):
+        if getattr(request.options, name) and not keeps_place:
+            raise Refused(Reason.INVALID_OPTIONS, f"{name} needs a bookmark")
+    if request.top_n is not None:
+        raise Refused(Reason.INVALID_OPTIONS, "top_n of a subscribe needs a bookmark")
+
+
+def _pace(request: Request) -> Pace | None:
+    rate = request.options.rate_limit
+    return None if rate is None else Pace(rate, request.options.rate_max_gap_s)
 
 
 def _underlying(matcher: TopicMatcher, queues: list[Queue]) -> TopicMatcher:

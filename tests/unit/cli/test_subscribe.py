@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import select
@@ -437,3 +438,42 @@ def test_only_the_selected_fields_are_printed(haclient: CommandLine) -> None:
     haclient("publish", "--topic", "chosen", "-m", '{"id":7,"age":1.50,"name":"x"}')
     replay = ("subscribe", "--topic", "chosen", "--bookmark", "epoch", "--exit")
     assert haclient(*replay, "--select", "-/name") == (0, ['{"id":7,"age":1.50}'], "")
+
+
+@pytest.mark.row("CLI3")
+def test_a_replay_may_end_at_a_time_and_have_a_rate(haclient: CommandLine, rows: Path) -> None:
+    haclient("publish", "--topic", "until", "--file", rows)
+    replay = ("subscribe", "--topic", "until", "--bookmark", "epoch")
+    everything = [f"row {number}" for number in range(5)]
+    assert haclient(*replay, "--until", "0s", "--rate", "1000X") == (0, everything, "")
+    assert haclient(*replay, "--until", "2020-01-01") == (0, [], "")
+    assert haclient(*replay, "--rate", "100", "--exit") == (0, everything, "")
+    code, lines, err = haclient(*replay, "--until", "0s", "-n", "6")
+    assert (code, lines) == (3, everything)
+    assert "before the end of the" in err
+
+
+@pytest.mark.row("CLI3")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--until", "1h"), "--until needs a beginning"),
+        (("--until", "1h", "--bookmark", "[0:0|1|)"), "--until needs a beginning"),
+        (("--until", "soon", "--since", "2h"), "--until 'soon' is no time"),
+        (("--until", "1h", "--store", "x", "--since", "2h"), "--until and --store"),
+        (("--rate", "10"), "--rate needs a replay"),
+        (("--rate", "0", "--since", "1h"), "a rate is more than 0"),
+    ],
+)
+def test_ends_and_rates_that_cannot_be_are_mistakes(
+    options: tuple[str, ...], told: str, haclient: CommandLine
+) -> None:
+    code, _, err = haclient("subscribe", "--topic", "a", *options)
+    assert code == 2
+    assert told in err
+
+
+def test_a_replay_with_a_rate_may_stand_still_for_long() -> None:
+    assert request().replay_limit_s == 60
+    slow = dataclasses.replace(request(bookmark="epoch"), rate="1X")
+    assert slow.replay_limit_s == float("inf")

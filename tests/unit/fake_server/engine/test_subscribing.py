@@ -51,7 +51,7 @@ def test_a_sub_id_in_use_is_refused() -> None:
         ({"t": "or(ders"}, "bad regex topic"),
         ({"filter": "/px >"}, "bad filter"),
         ({"opts": "fast"}, "invalid options: "),
-        ({"opts": "rate=5"}, "invalid options: rate is not supported"),
+        ({"opts": "rate=5"}, "invalid options: rate needs a bookmark"),
         ({"opts": "conflation=1s"}, "invalid options: conflation is not supported"),
         ({"opts": "bookmark_not_found=now"}, "invalid options: bookmark_not_found needs"),
         ({"opts": "oof", "bm": "0"}, "invalid options: oof cannot have"),
