@@ -120,7 +120,7 @@ async def test_each_subscription_has_gauges_of_its_own() -> None:
         assert [each.sub_id for each in client.metrics.subscriptions] == ["p"]
 
 
-@pytest.mark.row("OB3")
+@pytest.mark.row("OB3", "HB9")
 async def test_the_time_of_a_round_trip_and_of_a_silence_are_known_with_a_heartbeat() -> None:
     async with listening() as server, Client("c", heartbeat=5.0, exit_timeout=0) as client:
         peer = await server.connect(client)
