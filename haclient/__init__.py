@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         SubIdInUse,
         TimedOut,
         UsageError,
+        WorkerError,
         WouldBlock,
     )
     from haclient.ha import HAClient
@@ -183,6 +184,7 @@ __all__ = [
     "TypedStream",
     "Uri",
     "UsageError",
+    "WorkerError",
     "WouldBlock",
     "__version__",
     "run",

@@ -19,6 +19,7 @@
     |-- DecodeError(topic, codec)     a body is not what its codec reads
     |-- TimedOut                      also a TimeoutError
     |   `-- GraceExpired              a signal has ended the program before its work was done
+    |-- WorkerError                   a worker process died, or could not be started
     |-- WouldBlock                    publish_nowait over the high-water mark
     `-- StoreError                    see `haclient_stores.errors`
 
@@ -69,9 +70,14 @@ __all__ = [
     "SubIdInUse",
     "TimedOut",
     "UsageError",
+    "WorkerError",
     "WouldBlock",
     "command_error",
 ]
+
+
+class WorkerError(HAClientError):
+    """A worker process died or could not be started, or what it raised could not be pickled."""
 
 
 class ProtocolError(HAClientError):

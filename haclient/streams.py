@@ -8,7 +8,8 @@ messages, so that a cancellation is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -198,6 +199,33 @@ class MessageStream:
     def _taken_now(self, batch: list[Message]) -> None:
         """The application is given these messages."""
 
+    @contextmanager
+    def working(self) -> Generator[Delivery]:
+        """Have the client wait for messages that were taken and are still processed elsewhere.
+
+        `haclient.workers.run_workers` does it: a client that ends in order waits for this block.
+
+        Yields:
+            The queue of the messages, which knows the client's policy for errors of handlers.
+
+        Raises:
+            UsageError: The messages are acknowledged before they were processed.
+        """
+        self._check_workable()
+        delivery = self._delivery
+        delivery.is_served = True
+        try:
+            yield delivery
+        finally:
+            delivery.is_served = False
+            if delivery.ended:
+                delivery.consumer_left()
+
+    def _check_workable(self) -> None:
+        self._check_thread("processing a stream with workers")
+        if self._delivery.is_served:
+            raise UsageError("workers process this stream already: give it more of them")
+
     @property
     def caught_up(self) -> bool:
         """Whether the query or the replay is complete and all of it was delivered.
@@ -257,6 +285,15 @@ class QueueStream(MessageStream):
         super().__init__(delivery, open_=open_, close=close, check_thread=check_thread)
         self._auto_ack = auto_ack
         self._taken: Sequence[Message] = ()
+
+    @override
+    def _check_workable(self) -> None:
+        super()._check_workable()
+        if self._auto_ack:
+            raise UsageError(
+                "a queue stream with auto_ack acknowledges a message when the next one is taken, "
+                "before a worker has processed it: open it without"
+            )
 
     @override
     async def __anext__(self) -> Message:

@@ -76,6 +76,7 @@ class Subscriber:
             The stream; entering it sends the command.
         """
         delivery = Delivery(self._core.settings.max_queued_bytes)
+        delivery.error_policy = self._on_handler_error if queue is None else "continue"
         opened: list[Subscription] = []
         is_closed = False
 

@@ -58,6 +58,7 @@ class Delivery(Sink):
         "caught_up",
         "end_reason",
         "ended",
+        "error_policy",
         "failed",
         "first_number",
         "gaps",
@@ -92,6 +93,7 @@ class Delivery(Sink):
         self.is_served = False  # a handler's task, which has ended when all its work has
         self.skips_rest = False
         self.on_stop: Callable[[], object] | None = None
+        self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
 
     # -- the reader's side ------------------------------------------------
 

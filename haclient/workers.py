@@ -1,0 +1,385 @@
+"""Pools of threads or processes for handlers that need the processor.
+
+A function that computes for a second holds the client up for a second: no heartbeat, no ack, no
+other subscription. `run_workers` takes the messages of a stream and calls the function elsewhere,
+in threads or in processes of their own::
+
+    async with client.bookmark_stream("orders", sub_id="pricing") as messages:
+        await run_workers(messages, price, ProcessPool(4), key=lambda message: message.sow_key)
+
+**Order.** With a key each worker has a queue of its own: messages of one key go to one worker,
+which processes them in order; keys are processed in parallel. Without a key all workers share one.
+
+**Discard.** A message is discarded, or acknowledged to its queue, after its function has returned,
+in whatever order they do: a bookmark store's recovery point stops at the first message that is not
+finished. So after a crash of the client each message that was not finished comes again; its
+function may have run before.
+
+**Bounds.** No more than `max_waiting` messages wait for the workers. Then the stream fills, and the
+server waits.
+
+**End.** When the stream has ended, everything that was taken from it is finished. A cancellation,
+or an error that the policy raises, drops what waits and gives the calls under way `exit_timeout`
+seconds. What is not finished by then stays undiscarded: a process is killed, a thread is abandoned.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+import trio
+
+from haclient.errors import UsageError
+from haclient.protocol.messages import Message
+from haclient.streams import MessageStream
+from haclient.transport.message_queue import Delivery, HandlerErrorPolicy, check_policy
+from haclient.transport.nursery import open_nursery
+from haclient.transport.worker_process import WorkerProcess, check_picklable
+
+__all__ = ["ProcessPool", "ThreadPool", "run_workers"]
+
+DEFAULT_MAX_WAITING: Final = 256
+"""How many messages wait for the workers of a pool by default."""
+
+DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
+"""Seconds for the calls under way when a pool is cancelled, by default."""
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+_logger = logging.getLogger(__name__)
+
+
+class _Worker(Protocol[_T_co]):
+    async def start(self) -> object: ...
+
+    async def call(self, message: Message) -> _T_co: ...
+
+    async def close(self, limit_s: float) -> None: ...
+
+
+def _check_count(workers: int) -> None:
+    if workers < 1:
+        raise UsageError(f"a pool has 1 worker or more, not {workers}")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPool:
+    """Worker threads: for functions that wait, or compute outside the interpreter's lock.
+
+    Args:
+        workers: How many.
+
+    Raises:
+        UsageError: It is below 1.
+    """
+
+    workers: int
+
+    def __post_init__(self) -> None:
+        _check_count(self.workers)
+
+    def open(self, work: Callable[[Message], _T]) -> Sequence[_Worker[_T]]:
+        """The workers, which are not started yet.
+
+        Args:
+            work: Called in them.
+        """
+        limiter = trio.CapacityLimiter(self.workers)
+        return [_WorkerThread(work, limiter) for _ in range(self.workers)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPool:
+    """Worker processes: for functions that compute in Python.
+
+    They are spawned, so each imports the modules that the function needs. The function and what it
+    returns have to be picklable. It gets a copy of the message, whose `discard` and `ack` do
+    nothing. A process that dies is replaced, and its message is processed again.
+
+    Args:
+        workers: How many.
+
+    Raises:
+        UsageError: It is below 1.
+    """
+
+    workers: int
+
+    def __post_init__(self) -> None:
+        _check_count(self.workers)
+
+    def open(self, work: Callable[[Message], _T]) -> Sequence[_Worker[_T]]:
+        """The workers, which are not started yet.
+
+        Args:
+            work: Called in them.
+
+        Raises:
+            UsageError: It cannot be pickled.
+        """
+        check_picklable(work)
+        return [WorkerProcess(work) for _ in range(self.workers)]
+
+
+class _WorkerThread(Generic[_T]):
+    """A place among the threads of a pool."""
+
+    def __init__(self, work: Callable[[Message], _T], limiter: trio.CapacityLimiter) -> None:
+        self._work = work
+        self._limiter = limiter
+
+    async def start(self) -> None:
+        pass  # trio keeps threads, and starts them when they are needed
+
+    async def call(self, message: Message) -> _T:
+        return await trio.to_thread.run_sync(
+            self._work, message, abandon_on_cancel=True, limiter=self._limiter
+        )
+
+    async def close(self, limit_s: float) -> None:
+        pass
+
+
+ResultHandler: TypeAlias = Callable[[Message, _T], Awaitable[None] | None]
+"""Called in the client's thread with a message and what the worker returned for it."""
+
+
+async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
+    stream: MessageStream,
+    work: Callable[[Message], _T],
+    pool: ThreadPool | ProcessPool,
+    *,
+    key: Callable[[Message], Hashable] | None = None,
+    on_result: ResultHandler[_T] | None = None,
+    on_handler_error: HandlerErrorPolicy | None = None,
+    max_waiting: int = DEFAULT_MAX_WAITING,
+    exit_timeout: float = DEFAULT_EXIT_TIMEOUT_S,
+) -> None:
+    """Process the messages of a stream in threads or processes, until it ends.
+
+    A message is discarded, and one of a queue acknowledged, when `work` and `on_result` have
+    returned. An error of `work`, `on_result` or `key` follows `on_handler_error`.
+
+    Args:
+        stream: An open stream of any kind. A queue stream must not have `auto_ack`, and needs a
+            `max_backlog` above the number of workers.
+        work: A plain function, called with each message in a worker.
+        pool: The workers.
+        key: A function of a message: messages of equal keys are processed in order by one worker.
+            `None`, the default, keeps no order.
+        on_result: Called in the client's thread with the message and what `work` returned, in the
+            order of each key; a plain function or a coroutine function.
+        on_handler_error: `"raise"`, `"continue"`, `"discard"` or a callable, as of the client; by
+            default that of the client, and for a queue `"continue"`. A queue message is given back
+            by `"continue"` and expired by `"discard"`.
+        max_waiting: How many messages wait for the workers; from 1 on.
+        exit_timeout: Seconds for the calls under way when this call is cancelled or fails; 0 for
+            none.
+
+    Raises:
+        Exception: What `work`, `on_result` or `key` raised, if the policy is `"raise"`.
+        HAClientError: The stream raised it; what came before was processed.
+        UsageError: An argument can never work.
+        WorkerError: A worker process could not be started.
+    """
+    if inspect.iscoroutinefunction(work):
+        raise UsageError(
+            "work is a plain function, which runs in a worker: give a coroutine function as "
+            "on_result, or to subscribe as the handler"
+        )
+    if max_waiting < 1:
+        raise UsageError(f"max_waiting is 1 or more, not {max_waiting}")
+    if not exit_timeout >= 0:
+        raise UsageError(f"exit_timeout is in seconds from 0 on, not {exit_timeout!r}")
+    if on_handler_error is not None:
+        check_policy(on_handler_error)
+    shared = None if key is not None else _Queue()
+    lanes = [_Lane(worker, shared or _Queue()) for worker in pool.open(work)]
+    with stream.working() as delivery:
+        policy = on_handler_error or delivery.error_policy
+        handling = _Handling(key, on_result, policy)
+        await _Run(stream, delivery, lanes, handling, max_waiting=max_waiting).run(exit_timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Handling(Generic[_T]):
+    key: Callable[[Message], Hashable] | None
+    on_result: ResultHandler[_T] | None
+    policy: HandlerErrorPolicy
+
+
+class _Queue:
+    """Messages that wait for one worker, or for any."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Message] = deque()
+        self.arrived = trio.lowlevel.ParkingLot()
+
+
+class _Lane(Generic[_T]):
+    """A worker and the queue that it takes from."""
+
+    def __init__(self, worker: _Worker[_T], queue: _Queue) -> None:
+        self.worker = worker
+        self.queue = queue
+        self.is_working = False
+
+
+class _Run(Generic[_T]):
+    """One call of `run_workers`.
+
+    The feeding task is cancelled from outside; the lanes are shielded and see `_is_ended`.
+    """
+
+    def __init__(
+        self,
+        stream: MessageStream,
+        delivery: Delivery,
+        lanes: Sequence[_Lane[_T]],
+        handling: _Handling[_T],
+        *,
+        max_waiting: int,
+    ) -> None:
+        self._stream = stream
+        self._delivery = delivery
+        self._lanes = lanes
+        self._handling = handling
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._is_ended = False
+        self._error: Exception | None = None
+        self._room = trio.lowlevel.ParkingLot()
+        self._calls = trio.CancelScope(shield=True)
+
+    async def run(self, exit_timeout: float) -> None:
+        try:
+            async with open_nursery() as nursery:
+                for lane in self._lanes:
+                    nursery.start_soon(lane.worker.start)
+            async with open_nursery() as nursery:
+                nursery.start_soon(self._watch, exit_timeout)
+                nursery.start_soon(self._feed)
+                with self._calls:
+                    async with open_nursery() as calls:
+                        for lane in self._lanes:
+                            calls.start_soon(self._work, lane, nursery.cancel_scope)
+                nursery.cancel_scope.cancel()
+        finally:
+            unfinished = sum(lane.is_working for lane in self._lanes)
+            if unfinished:
+                _logger.warning(
+                    "%d messages were not processed within %g s, and stay undiscarded",
+                    unfinished,
+                    exit_timeout,
+                )
+            with trio.CancelScope(shield=True):
+                async with open_nursery() as closing:
+                    for lane in self._lanes:
+                        closing.start_soon(lane.worker.close, exit_timeout)
+        if self._error is not None:
+            raise self._error
+
+    async def _watch(self, exit_timeout: float) -> None:
+        """Give the calls under way a limit once this run is cancelled."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._calls.deadline = trio.current_time() + exit_timeout
+            self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        for lane in self._lanes:
+            lane.queue.waiting.clear()
+        self._end()
+
+    def _end(self) -> None:
+        self._is_ended = True
+        for lane in self._lanes:
+            lane.queue.arrived.unpark_all()
+
+    # -- feeding ------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        try:
+            async for message in self._stream:
+                while self._waiting >= self._max_waiting:
+                    await self._room.park()
+                await self._assign(message)
+        except Exception as error:  # of the stream, or of the policy: after what came before it
+            self._error = self._error or error
+        finally:
+            self._end()
+
+    async def _assign(self, message: Message) -> None:
+        key = self._handling.key
+        lane = self._lanes[0]
+        if key is not None:
+            try:
+                lane = self._lanes[hash(key(message)) % len(self._lanes)]
+            except Exception as error:  # the application's: a policy decides
+                await self._failed(message, error)
+                return
+        lane.queue.waiting.append(message)
+        self._waiting += 1
+        lane.queue.arrived.unpark()
+
+    # -- working ------------------------------------------------------------------
+
+    async def _work(self, lane: _Lane[_T], run_scope: trio.CancelScope) -> None:
+        while lane.queue.waiting or not self._is_ended:
+            if not lane.queue.waiting:
+                await lane.queue.arrived.park()
+                continue
+            message = lane.queue.waiting.popleft()
+            self._waiting -= 1
+            self._room.unpark()
+            try:
+                await self._process(lane, message)
+            except Exception as error:  # raised by `run`, after the other calls
+                self._error = self._error or error
+                self._drop_waiting()  # at once: no lane may take another before the cancellation
+                run_scope.cancel()
+            lane.is_working = False  # not after a cancellation: it is not finished then
+            await trio.lowlevel.checkpoint()
+
+    async def _process(self, lane: _Lane[_T], message: Message) -> None:
+        lease = message.lease
+        if self._delivery.skips_rest or (lease is not None and not lease.is_deliverable(message)):
+            return  # the server redelivers it
+        lane.is_working = True
+        try:
+            result = await lane.worker.call(message)
+            if self._handling.on_result is not None:
+                finishing = self._handling.on_result(message, result)
+                if inspect.isawaitable(finishing):
+                    await finishing
+        except Exception as error:  # the application's: a policy decides
+            await self._failed(message, error)
+        else:
+            message.discard()
+            message.ack()
+
+    async def _failed(self, message: Message, error: Exception) -> None:
+        policy = self._handling.policy
+        if policy == "raise":
+            raise error
+        _logger.warning(
+            "a worker raised %s for a message of subscription %s on topic %s",
+            type(error).__name__,
+            message.sub_id,
+            message.topic,
+        )
+        if callable(policy):
+            result = policy(message, error)
+            if inspect.isawaitable(result):
+                await result
+        elif policy == "discard":
+            message.discard()
+            message.ack(expire=True)
+        else:
+            message.ack(cancel=True)
