@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+import trio
+
+from haclient.errors import UsageError
+from haclient.protocol.messages import Message
+from haclient.transport.worker_process import WorkerProcess, check_picklable
+
+LIMIT_S = 120.0  # of a test that hangs
+
+
+def describe(message: Message) -> tuple[int, str, bool, str | None]:
+    """What the process sees: itself, the body, whether it belongs to a client, how it started."""
+    owned = message.owner is not None or message.lease is not None
+    return os.getpid(), message.text, owned, multiprocessing.get_start_method(allow_none=True)
+
+
+class Owner:
+    def discard(self, number: int, /) -> None:
+        raise AssertionError(f"nobody discards {number}")
+
+
+@pytest.mark.row("MS10")
+async def test_a_spawned_process_gets_a_copy_that_belongs_to_no_client() -> None:
+    owner = Owner()
+    message = Message(data=b"body", number=1, owner=owner)
+    worker = WorkerProcess(describe)
+    with trio.fail_after(LIMIT_S):
+        try:
+            pid, text, owned, method = await worker.call(message)
+        finally:
+            await worker.close(LIMIT_S)
+    assert pid != os.getpid()
+    assert (text, owned, method) == ("body", False, "spawn")
+    assert message.owner is owner
+
+
+@pytest.mark.row("MS10")
+async def test_a_process_that_was_killed_while_idle_is_replaced() -> None:
+    worker = WorkerProcess(describe)
+    with trio.fail_after(LIMIT_S):
+        try:
+            await worker.start()
+            killed = worker.pid
+            os.kill(killed, signal.SIGKILL)
+            pid, *_ = await worker.call(Message(data=b"1"))
+        finally:
+            await worker.close(LIMIT_S)
+    assert pid != killed
+    assert worker.pid == 0
+
+
+@pytest.mark.row("MS10")
+async def test_an_interrupt_of_the_terminal_does_not_end_a_process() -> None:
+    worker = WorkerProcess(describe)
+    with trio.fail_after(LIMIT_S):
+        try:
+            await worker.start()
+            os.kill(worker.pid, signal.SIGINT)
+            pid, *_ = await worker.call(Message(data=b"1"))
+            assert pid == worker.pid
+        finally:
+            await worker.close(LIMIT_S)
+
+
+def test_a_function_that_cannot_be_pickled_is_named() -> None:
+    def inner(message: Message) -> None: ...
+
+    with pytest.raises(UsageError, match=r"inner cannot be pickled"):
+        check_picklable(inner)
