@@ -13,6 +13,7 @@ from benchmarks import (
     bookmarks,
     broker_failover,
     brokers,
+    facades,
     footprint,
     incoming,
     latency,
@@ -33,6 +34,7 @@ __all__ = ["main"]
 
 _MODULES = (
     outgoing,
+    facades,
     incoming,
     latency,
     open_loop,

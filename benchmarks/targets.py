@@ -50,6 +50,8 @@ TARGETS = (
     _at_least("publish memory 100 B", "redis publish 100 B", 5),
     _at_least("publish file 100 B", "publish memory 100 B", 0.80),
     _at_least("publish file 1 KiB", "publish memory 1 KiB", 0.80),
+    _at_least("blocking publish_many", "trio publish_many", 0.60),
+    _at_least("aio publish_many", "trio publish_many", 0.50),
     _at_least("receive logged 100 B", "raw receive 100 B", 0.025),
     _at_least("receive logged 1 KiB", "raw receive 1 KiB", 0.12),
     _at_least("receive logged 100 B", "receive plain 100 B", 0.60),
