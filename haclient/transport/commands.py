@@ -161,16 +161,19 @@ class Commander:
         urgent: bool = False,
         timeout: float,
         patient: bool = False,
+        on_sent: Callable[[], object] = lambda: None,
     ) -> Message:
         """Send one command, after all publishes or before them; return the ack that confirms it."""
         connection = self.connected()
         frame = encode_frame(fields, body)
         event = trio.Event()
         pending = PendingCommand(str(fields["cid"]), what, awaited=awaited, wake=event.set)
-        send = connection.writer.send_urgent if urgent else connection.writer.send
-        return await self.confirm(
-            lambda: send(frame), pending, event, timeout=timeout, patient=patient
-        )
+
+        def send() -> None:
+            (connection.writer.send_urgent if urgent else connection.writer.send)(frame)
+            on_sent()
+
+        return await self.confirm(send, pending, event, timeout=timeout, patient=patient)
 
     # -- where subscriptions resume -------------------------------------------------------------
 
@@ -280,6 +283,7 @@ class Commander:
         request: SubscribeRequest,
         *,
         still_wanted: Callable[[], bool],
+        on_sent: Callable[[], object],
         timeout: float,
     ) -> None:
         """Send the command of a subscription again on a new connection.
@@ -292,6 +296,7 @@ class Commander:
             request: Its command.
             still_wanted: Whether the application has not ended it meanwhile; asked before each
                 sending, since a server may refuse the first form of the bookmark.
+            on_sent: Called after each sending; there is no checkpoint before the first.
             timeout: Seconds to wait for the server's answer, while this client reads.
         """
         log = subscription.log
@@ -315,7 +320,8 @@ class Commander:
                     version=self.status.server_version,
                     again=True,
                 )
-                await self._reopen(subscription, request, bookmark, options, timeout=timeout)
+                sending = partial(self.command, on_sent=on_sent, timeout=timeout, patient=True)
+                await self._reopen(subscription, request, bookmark, options, sending)
 
         await best_first(forms, enter, self.resume.servers.name)
 
@@ -325,8 +331,7 @@ class Commander:
         request: SubscribeRequest,
         bookmark: str,
         options: str,
-        *,
-        timeout: float,
+        command: Callable[..., Awaitable[Message]],
     ) -> None:
         subscription.command_id = self.session.next_command_id()
         subscription.accepted = None
@@ -334,8 +339,7 @@ class Commander:
         self.session.router.add(subscription)
         header = request.header(subscription.command_id, bookmark=bookmark, options=options)
         try:
-            what = f"{request.what} again"
-            await self.command(header, request.body, what=what, timeout=timeout, patient=True)
+            await command(header, request.body, what=f"{request.what} again")
         except BaseException:  # refused, lost or cancelled: the next attempt adds it again
             self.session.router.remove(subscription)
             drop_queued(subscription, keep_replaced=True)

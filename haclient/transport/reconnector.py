@@ -46,6 +46,9 @@ from haclient.transport.writer import Writer
 Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]
 """Logs on to a server under another name, within so many seconds; why it failed, if it did."""
 
+MAX_RESUBSCRIBING: Final = 64
+"""Subscriptions that were sent again, and wait for the server's answer, at one time."""
+
 CHOOSING_LIMIT_S: Final = 60.0
 """How long a chooser may take for an answer, in seconds."""
 
@@ -399,14 +402,38 @@ class Reconnector:
         self._core.set_state(ConnectionState.PUBLISH_REPLAYED)
 
     async def _resubscribe(self) -> None:
-        core = self._core
-        for entry in self._manager.entries():
-            subscription = core.resumable.get(entry.sub_id)
-            if subscription is not None:
-                try:
-                    await self._resubscribe_one(subscription, entry)
-                except (CommandError, AuthenticationError) as error:  # the policy decides
-                    self._refused(subscription, error)
+        """Send the subscriptions again, in their order, without a round trip for each."""
+        core, failures = self._core, list[HAClientError]()
+        places = trio.Semaphore(MAX_RESUBSCRIBING)
+
+        async def again(
+            subscription: Subscription, entry: Entry, *, task_status: trio.TaskStatus[None]
+        ) -> None:
+            is_sent = False
+
+            def sent() -> None:
+                nonlocal is_sent
+                if not is_sent:
+                    is_sent = True
+                    task_status.started()  # the next one follows
+
+            try:
+                await self._resubscribe_one(subscription, entry, sent)
+            except HAClientError as error:  # all others would fail like it
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+            finally:
+                places.release()
+                sent()
+
+        async with open_nursery() as nursery:
+            for entry in self._manager.entries():
+                subscription = core.resumable.get(entry.sub_id)
+                if subscription is not None:
+                    await places.acquire()
+                    await nursery.start(again, subscription, entry)
+        if failures:
+            raise failures[0]
         core.check_connected()
         core.queue_acks.resume()
         core.set_state(ConnectionState.RESUBSCRIBED)
@@ -535,16 +562,27 @@ class Reconnector:
 
     # -- resubscribing -------------------------------------------------------------
 
-    async def _resubscribe_one(self, subscription: Subscription, entry: Entry) -> None:
-        """Subscribe one again, from where its store says."""
+    async def _resubscribe_one(
+        self, subscription: Subscription, entry: Entry, on_sent: Callable[[], object]
+    ) -> None:
+        """Subscribe one again, from where its store says.
+
+        Raises:
+            HAClientError: The connection is of no use, or this subscription is not to go on.
+        """
         core = self._core
-        if subscription.request is not None:
+        if subscription.request is None:
+            return
+        try:
             await core.commander.resubscribe(
                 subscription,
                 subscription.request.changed(entry.fields),
                 still_wanted=lambda: core.resumable.get(subscription.sub_id) is subscription,
+                on_sent=on_sent,
                 timeout=self._settings.connect_timeout,
             )
+        except (CommandError, AuthenticationError) as error:  # the policy decides
+            self._refused(subscription, error)
 
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:
         """A server does not take a subscription back.

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.delay import FixedDelayStrategy
+from haclient.errors import HAClientError
 from haclient.ha import HAClient
 from haclient.priority_chooser import PriorityServerChooser
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionState
+from haclient.transport.reconnector import MAX_RESUBSCRIBING
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -229,6 +234,72 @@ CHANGED: dict[Subscribing, dict[str, str]] = {
 def parts(request: Message) -> dict[str, object]:
     """What a command asks for, without what belongs to one exchange."""
     return {name: getattr(request, name) for name in NAMES}
+
+
+@pytest.mark.row("SM11")
+async def test_many_subscriptions_are_sent_again_in_their_order_without_a_round_trip_for_each(
+    server: Server, other: Server
+) -> None:
+    ids = [f"s{number}" for number in range(3 * MAX_RESUBSCRIBING)]
+    async with at_the_second(server, other, check_every=1e6) as (client, peer):
+        async with answering(peer):
+            for sub_id in ids:
+                await client.subscribe("orders", handler=ignore, sub_id=sub_id)
+        await lose(peer)
+        again = await live(other)
+        heard = [await again.expect("subscribe") for _ in range(MAX_RESUBSCRIBING)]
+        with trio.move_on_after(0.1):
+            await again.hear()
+            pytest.fail("too many at one time")
+        for place in range(len(ids)):  # each answer makes room for one
+            await again.ack(heard[place])
+            if len(heard) < len(ids):
+                heard.append(await again.expect("subscribe"))
+        assert [each.sub_id for each in heard] == ids
+        async with answering(again):
+            await client.flush()
+    assert client.state is ConnectionState.SHUTDOWN
+
+
+@pytest.mark.row("SM8", "SM11")
+async def test_one_that_is_refused_among_many_is_dropped_and_the_others_go_on(
+    server: Server,
+) -> None:
+    ids = [f"s{number}" for number in range(5)]
+    asked: list[str] = []
+
+    def decide(sub_id: str, _: HAClientError) -> str:
+        asked.append(sub_id)
+        return "drop"
+
+    async def send_again(peer: Peer) -> list[str]:
+        heard = [await peer.expect("subscribe") for _ in range(len(ids) - len(asked))]
+        for each in heard:
+            if each.sub_id == "s2":
+                await peer.refuse(each, "not entitled")
+            else:
+                await peer.ack(each)
+        return [each.sub_id for each in heard]
+
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        delay_strategy=FixedDelayStrategy(0.5),
+        heartbeat=None,
+        on_resubscribe_failure=decide,
+    )
+    async with entered(client, lambda: live(server)) as peer:
+        async with answering(peer):
+            for sub_id in ids:
+                await client.subscribe("orders", handler=ignore, sub_id=sub_id)
+        await lose(peer)
+        with contextlib.suppress(EOFError, OSError):  # refused once: another server may take it
+            assert await send_again(await live(server)) == ids
+        again = await live(server)
+        assert await send_again(again) == ids
+        async with answering(again):
+            await client.flush()
+        assert asked == ["s2"]
 
 
 @pytest.mark.row("SM1", "SM2", "SM5", "SM6", "HA12")
