@@ -397,6 +397,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         filter: str = "",  # noqa: A002  # the protocol's word
         order_by: str = "",
         top_n: int | None = None,
+        bookmark: StartPoint | str = "",
         batch_size: int = 10,
         options: str | Options = "",
         data: Payload = b"",
@@ -408,6 +409,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             filter: Content filter.
             order_by: Order of the records, such as `/px DESC`.
             top_n: Most records that are wanted; `None` for all.
+            bookmark: The moment whose records are wanted, for a topic that keeps its history: a
+                time such as `Bookmark.at(datetime)`, or a message, after which they are as asked.
             batch_size: Records in one frame.
             options: Options of the query.
             data: The body of the query, for topics that take parameters in it.
@@ -422,6 +425,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             filter=filter,
             order_by=order_by,
             top_n=top_n,
+            bookmark=bookmark,
             batch_size=batch_size,
             options=options,
             data=data,

@@ -322,7 +322,7 @@ def parse_log_topic(text: str) -> LogTopic:
 
 
 def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
-    """`TOPIC:/key[,/key]`, as on a command line.
+    """`TOPIC:/key[,/key][,history]`, as on a command line.
 
     Args:
         text: The argument.
@@ -332,12 +332,14 @@ def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
         UsageError: It is not of that form.
     """
     topic, _, keys = text.rpartition(":")
-    if allow_user_keys and topic and not keys:
-        return SowTopic(topic)
-    paths = tuple(part.strip() for part in keys.split(","))
-    if not topic or not all(path.startswith("/") and len(path) > 1 for path in paths):
-        raise UsageError(f"--sow {text}: expected TOPIC:/key[,/key], such as orders:/id")
-    return SowTopic(topic, keys=paths)
+    parts = tuple(part.strip() for part in keys.split(",") if keys)
+    paths = tuple(part for part in parts if part != "history")
+    history = len(paths) < len(parts)
+    if allow_user_keys and topic and not paths:
+        return SowTopic(topic, history=history)
+    if not topic or not paths or not all(path.startswith("/") and len(path) > 1 for path in paths):
+        raise UsageError(f"--sow {text}: expected TOPIC:/key[,/key][,history], such as orders:/id")
+    return SowTopic(topic, keys=paths, history=history)
 
 
 def parse_replicate_to(text: str) -> ReplicateTo:

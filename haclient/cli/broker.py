@@ -160,8 +160,9 @@ def broker() -> None:
     "--sow",
     "sow_topics",
     multiple=True,
-    metavar="TOPIC:/key[,/key]",
-    help="A topic with a state of the world, and its keys. May be given several times.",
+    metavar="TOPIC:/key[,/key][,history]",
+    help="A topic with a state of the world, its keys, and whether it keeps its history. May be "
+    "given several times.",
 )
 @click.option(
     "--queue",

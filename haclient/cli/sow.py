@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 import click
@@ -25,9 +27,11 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
+from haclient.cli.start_time import parse_start_time
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.options import Options
+from haclient_stores.bookmark import Bookmark, StartPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +42,30 @@ class _Request:
     filter: str
     order_by: str
     top_n: int | None
+    at: str | None
     skip_n: int | None
     batch_size: int
     select: tuple[str, ...]
     timeout: float | None
     format: str | None
     as_json: bool
+
+    @property
+    def moment(self) -> StartPoint | str:
+        """The moment whose records are wanted; empty for now.
+
+        Raises:
+            UsageError: It is none.
+        """
+        if self.at is None:
+            return ""
+        with suppress(UsageError):
+            return Bookmark.parse(self.at)
+        try:
+            now = datetime.now(UTC)  # noqa: TID251  # the command line is the edge
+            return parse_start_time(self.at, now)
+        except UsageError as error:
+            raise UsageError(f"--at {error}, or a bookmark such as 7|42|") from error
 
 
 async def _print_records(request: _Request, form: Form, output: OutputWriter) -> None:
@@ -58,6 +80,7 @@ async def _print_records(request: _Request, form: Form, output: OutputWriter) ->
             request.topic,
             filter=request.filter,
             order_by=request.order_by,
+            bookmark=request.moment,
             batch_size=request.batch_size,
             options=Options(select=request.select, top_n=request.top_n, skip_n=request.skip_n),
         ) as records,
@@ -85,6 +108,12 @@ async def _query(request: _Request, form: Form, output: OutputWriter) -> int:
 @filter_option
 @order_by_option
 @top_n_option(is_eager=True, help="Print at most so many records.")
+@click.option(
+    "--at",
+    metavar="TIME",
+    help="The records as they were at this time, such as 2026-11-20T09:30:00Z, 15m or 1h ago, or "
+    "right after the message of a bookmark. For topics that keep their history.",
+)
 @skip_n_option(help="Leave out so many of the first; needs --top-n and --order-by.")
 @select_option
 @batch_size_option
@@ -100,6 +129,7 @@ def sow(request: _Request) -> int:
     """
     if request.skip_n is not None and not request.order_by:
         raise UsageError("--skip-n needs --order-by: without an order there are no first records")
+    _ = request.moment  # a mistake comes before the connection
     form, output = message_form(request.format, as_json=request.as_json), OutputWriter(STDOUT)
     return run_until_signal(
         partial(_query, request, form, output), lambda: "interrupted: the result is incomplete"

@@ -208,6 +208,8 @@ class SubscribeRequest:
             bookmark: The bookmark to send; empty for none.
             options: The option string to send.
         """
+        if self.command not in LASTING:  # the moment of a query, which no store resolves
+            bookmark = str(self.fields.get("bm", ""))
         header = {**self.fields, "cid": command_id, "bm": bookmark, "opts": options}
         return {name: value for name, value in header.items() if value != ""}
 

@@ -37,11 +37,14 @@ class SowTopic:
         name: The topic, literally.
         keys: Paths of its key fields, `("/id",)`; empty when the publisher gives the key.
         message_type: The message type of its records.
+        history: Whether queries may ask for the records of an earlier moment. The journal must
+            record the topic.
     """
 
     name: str
     keys: tuple[str, ...] = ()
     message_type: str = "json"
+    history: bool = False
 
 
 _QUEUE_WORDS: Final[dict[str, tuple[str, ...]]] = {
@@ -300,6 +303,13 @@ class EngineSettings:
     replicate_to: tuple[ReplicateTo, ...] = ()
     queues: tuple[QueueTopic, ...] = ()
 
+    def _is_logged(self, topic: SowTopic) -> bool:
+        return any(
+            each.message_type in {"", topic.message_type}
+            and TopicMatcher(each.pattern).matches(topic.name)
+            for each in self.log_topics
+        )
+
     def __post_init__(self) -> None:
         """Check the values."""
         check_queues(self.queues, self.sow_topics, self.log_topics)
@@ -308,6 +318,11 @@ class EngineSettings:
                 raise UsageError(
                     f"sow topic {topic.name!r}: names under /HACLIENT/ are the broker's own, "
                     "give it another one"
+                )
+            if topic.history and not self._is_logged(topic):
+                raise UsageError(
+                    f"sow topic {topic.name!r} keeps a history, which is in the log, but no log "
+                    "topic matches it: add one, or leave the history out"
                 )
         addresses = [to.address for to in self.replicate_to]
         if len(set(addresses)) < len(addresses):

@@ -16,7 +16,7 @@ from support.process import running_broker
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Everything is logged; `people` and `crowd` have a state of the world."""
     data = tmp_path_factory.mktemp("broker") / "log"
-    with running_broker(data, "--sow", "people:/id", "--sow", "crowd:/id") as broker:
+    with running_broker(data, "--sow", "people:/id,history", "--sow", "crowd:/id") as broker:
         yield broker
 
 

@@ -48,3 +48,21 @@ def test_only_the_selected_fields_are_printed(haclient: CommandLine) -> None:
     code, _, err = haclient("sow", *where, "--select", "age")
     assert code == 2
     assert "'age'" in err
+
+
+@pytest.mark.row("CC15")
+def test_records_are_printed_as_they_were(haclient: CommandLine) -> None:
+    where = ("--topic", "people", "--filter", "/group = 'then'")
+    haclient("publish", "--topic", "people", "-m", '{"id":70,"group":"then","age":1}')
+    replay = ("subscribe", *where, "--bookmark", "epoch", "--exit", "--format", "{bookmark}")
+    _, (bookmark,), _ = haclient(*replay)
+    haclient("publish", "--topic", "people", "-m", '{"id":70,"group":"then","age":2}')
+    assert haclient("sow", *where, "--at", bookmark)[1] == ['{"id":70,"group":"then","age":1}']
+    assert haclient("sow", *where, "--at", "0s")[1] == ['{"id":70,"group":"then","age":2}']
+    assert haclient("sow", *where, "--at", "2020-01-01") == (0, [], "")
+    code, _, err = haclient("sow", *where, "--at", "soon")
+    assert code == 2
+    assert err.startswith("haclient: error: --at 'soon' is no time: wanted")
+    code, _, err = haclient("sow", "--topic", "crowd", "--at", "1h")
+    assert code == 1
+    assert "invalid bookmark" in err

@@ -102,6 +102,10 @@ def test_acks_need_not_be_collected() -> None:
 
 def test_a_sow_topic_has_keys() -> None:
     assert parse_sow_topic("orders:/id") == SowTopic("orders", keys=("/id",))
+    kept = parse_sow_topic("orders:/id,history,/b")
+    assert kept == SowTopic("orders", keys=("/id", "/b"), history=True)
+    kept = parse_sow_topic("orders:history", allow_user_keys=True)
+    assert kept == SowTopic("orders", history=True)
     assert parse_sow_topic("a:b:/id,/sub/key") == SowTopic("a:b", keys=("/id", "/sub/key"))
 
 

@@ -15,12 +15,19 @@ from haclient.protocol.codec import encode_frame, sow_batch
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.apply import Applier
-from haclient_fake_server.engine.connections import Connection, Style
+from haclient_fake_server.engine.connections import Connection, LongCommand, Style
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishing import Publishing
-from haclient_fake_server.engine.requests import Request, read_options, read_request
+from haclient_fake_server.engine.replay import span_of
+from haclient_fake_server.engine.requests import (
+    MAX_PENDING_COMMANDS,
+    Request,
+    read_options,
+    read_request,
+)
+from haclient_fake_server.engine.sow.history import records_at
 from haclient_fake_server.engine.sow.page import MAX_PAGE_RECORDS, Page
 from haclient_fake_server.engine.sow.table import (
     Query,
@@ -66,8 +73,6 @@ class Queries:
             Refused: Why.
         """
         request = read_request(message, read_options(message))
-        if message.bookmark:
-            raise Refused(Reason.INVALID_BOOKMARK, "no topic of this broker keeps a history")
         if request.options.skip_n and not message.order_by:
             raise Refused(Reason.INVALID_OPTIONS, "skip_n of a sow needs an orderby")
         topics = self._topics(connection, request)
@@ -76,8 +81,58 @@ class Queries:
         query = _query(request)
         ids = _ids(message)
         del ids["sub_id"]
+        position = self._position(connection, request, topics)
         self._state.acknowledge(connection, message, "received", "processed", more=ids)
-        self._answer(connection, request, topics, query=query, ids=ids)
+        if position is None:
+            self._answer(connection, request, topics, query=query, ids=ids)
+            return
+        steps = self._answer_of(connection, request, topics, position, query, ids)
+        connection.queries.append(steps)
+        self._state.with_backlog[connection.id] = None
+
+    def _position(
+        self, connection: Connection, request: Request, topics: list[SowTopic]
+    ) -> int | None:
+        """The position of the log before which a query's records are wanted; `None` for now.
+
+        Raises:
+            Refused: The bookmark is none of this log, a topic keeps no history, or the log does
+                not reach back to its beginning any more.
+        """
+        state, text = self._state, request.message.bookmark
+        if not text or _is_now(text):
+            return None
+        span = span_of(state, text, not_found="fail")
+        if span.last_position is not None or span.last_us is not None:
+            raise Refused(Reason.INVALID_BOOKMARK, f"a query is of one moment, not of {text!r}")
+        kept = {
+            topic.name
+            for topic in state.settings.sow_topics
+            if topic.history and topic.message_type == connection.message_type
+        }
+        for topic in topics:
+            if topic.name not in kept:
+                raise Refused(Reason.INVALID_BOOKMARK, f"{topic.name!r} keeps no history")
+        if state.journal.first_position > 1:
+            detail = f"the log begins at position {state.journal.first_position}, not at 1"
+            raise Refused(Reason.BOOKMARK_NOT_FOUND, detail)
+        if len(connection.queries) >= MAX_PENDING_COMMANDS:
+            detail = f"{len(connection.queries)} are not answered yet"
+            raise Refused(Reason.TOO_MANY_QUERIES, detail)
+        return span.start
+
+    def _answer_of(  # the parts of one answer
+        self,
+        connection: Connection,
+        request: Request,
+        topics: list[SowTopic],
+        position: int,
+        query: Query,
+        ids: dict[str, str | int],
+    ) -> LongCommand:
+        """Answer a query with the records that there were before a position of the log."""
+        past = yield from records_at(self._state, topics, position)
+        self._answer(connection, request, past, query=query, ids=ids)
 
     def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
         """Answer a query and go on with what changes its result.
@@ -86,7 +141,7 @@ class Queries:
             Refused: Why.
         """
         request = read_request(message, read_options(message))
-        if message.bookmark and message.bookmark.rstrip("|") != str(NOW).rstrip("|"):
+        if message.bookmark and not _is_now(message.bookmark):
             raise Refused(Reason.INVALID_BOOKMARK, "sow_and_subscribe takes none but now")
         if self._state.queues.matching(request.matcher, connection.message_type):
             detail = f"{message.topic!r} is a queue: subscribe to it, or browse it with sow"
@@ -221,6 +276,10 @@ class Queries:
         if message.query_id:
             more["query_id"] = message.query_id
         self._state.send(connection, ack("stats", message.command_id, more=more))
+
+
+def _is_now(bookmark: str) -> bool:
+    return bookmark.rstrip("|") == str(NOW).rstrip("|")
 
 
 def _ids(message: Message) -> dict[str, str | int]:

@@ -148,6 +148,11 @@ class SowTopic:
         """Whether publishers must name the key of each record."""
         return not self._paths
 
+    def blank(self) -> SowTopic:
+        """The same topic without records."""
+        keys = [path.text for path in self._paths]
+        return SowTopic(self.name, keys, message_type=self.message_type)
+
     def get(self, key: str) -> SowRecord | None:
         """The record under `key`, if any."""
         return self._records.get(key)

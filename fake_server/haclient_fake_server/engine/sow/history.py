@@ -1,0 +1,53 @@
+"""Records as they were: the state of the world at an earlier position of the log.
+
+The log has every publish and delete of a topic that keeps a history, so its records at a position
+are those that come of applying everything before it. The log is read in steps, between which the
+broker does other work; it is only ever appended to, so what is found does not change meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Final
+
+from haclient_fake_server.engine.apply import apply
+from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.routes import Route
+from haclient_fake_server.engine.sow.table import SowTopic
+from haclient_fake_server.engine.state import State
+
+STEP_BYTES: Final = 1024 * 1024
+"""What is read of the log in one step."""
+
+
+def records_at(
+    state: State, topics: Iterable[SowTopic], position: int
+) -> Generator[None, None, list[SowTopic]]:
+    """Rebuild some topics of one message type as they were before a position of the log.
+
+    Args:
+        state: The engine's state.
+        topics: The topics as they are now.
+        position: The first position that does not count.
+
+    Returns:
+        The topics as they were, in the same order.
+    """
+    past = {topic.name: topic.blank() for topic in topics}
+    routes = {
+        topic.name: Route(topic.name, topic.message_type, logged=True, sow=topic)
+        for topic in past.values()
+    }
+    cursor = state.journal.seek(state.journal.first_position)
+    while True:
+        chunk, cursor = state.journal.read(cursor, STEP_BYTES)
+        for record in records_of(chunk):
+            if record.position >= position:
+                return list(past.values())
+            now = state.topics.get(record.topic_id) if record.position else None
+            route = routes.get(now.topic) if now is not None else None
+            if now is not None and route is not None and now.message_type == route.message_type:
+                apply(route, record)
+        if not chunk:
+            return list(past.values())
+        yield
