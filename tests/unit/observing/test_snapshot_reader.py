@@ -61,13 +61,14 @@ def test_a_client_whose_program_has_ended_has_no_snapshot() -> None:
     assert readers[0].read() == NOTHING
 
 
-async def test_a_client_that_refuses_has_no_snapshot() -> None:
+@pytest.mark.parametrize("error", [UsageError("closed"), RuntimeError("no trio run here")])
+async def test_a_client_that_refuses_has_no_snapshot(error: Exception) -> None:
     class Refusing:
         name = "other"
 
         @property
         def metrics(self) -> object:
-            raise UsageError("closed")
+            raise error
 
     reader = SnapshotReader(Refusing())  # type: ignore[arg-type]  # as a client that is closed
     assert (reader.client_name, reader.read()) == ("other", NOTHING)
