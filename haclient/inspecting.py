@@ -63,9 +63,10 @@ class InspectedClient:
         """Counters and gauges of this client, as they are now.
 
         Reading them costs time for each subscription, not for each message. From another thread it
-        is a `UsageError`.
+        is a `UsageError` while the client runs.
         """
-        self._core.thread.check("metrics")
+        if self._core.entered:
+            self._core.thread.check("metrics")
         return measure(self._core)
 
     def health(self) -> Health:

@@ -137,7 +137,8 @@ def measure(core: Core) -> ClientMetrics:
         server=core.status.address,
         unpersisted=0 if log is None else log.unpersisted_count,
         unpersisted_bytes=0 if log is None else log.unpersisted_bytes,
-        oldest_unpersisted_age=core.publisher.oldest_age_s,
+        # Before and after its run a client has no clock.
+        oldest_unpersisted_age=core.publisher.oldest_age_s if core.entered else 0.0,
         unacknowledged=core.queue_acks.outstanding,
         unsent_bytes=0 if connection is None else _unsent_bytes(core),
         heartbeat_round_trip=None if heartbeat is None else core.heartbeat_round_trip_s,

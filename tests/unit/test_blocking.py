@@ -462,6 +462,18 @@ def test_an_interrupt_just_after_the_end_of_a_call_is_not_waited_on(
     client.flush()
 
 
+def test_a_client_is_measured_before_it_is_opened_and_after_it_was_closed(
+    broker: BrokerThread,
+) -> None:
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri])
+    assert client.metrics.state is ConnectionState.DISCONNECTED
+    with client:
+        client.publish_persisted("orders", b"1")
+    assert client.metrics.state is ConnectionState.SHUTDOWN
+    assert client.metrics.logons == 1
+    assert client.metrics.oldest_unpersisted_age == 0.0
+
+
 def test_lists_are_collected(client: HAClient) -> None:
     with client.stream("orders") as messages:
         for number in range(5):
