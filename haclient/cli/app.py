@@ -26,8 +26,16 @@ from haclient.cli.termination import ExitCode, exit_code_of, one_line, print_err
 
 @click.group(name="haclient", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="haclient")
-def commands() -> None:
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="Say on stderr which servers are tried; -vv also each state and frame, without bodies.",
+)
+def commands(verbose: int) -> None:
     """Publish to and subscribe from AMPS servers without losing or repeating a message."""
+    if verbose:
+        logging.getLogger("haclient").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
 
 
 for _command in (
@@ -45,9 +53,14 @@ class _OneLine(logging.Formatter):
         return f"haclient: {record.levelname.lower()}: {' '.join(record.getMessage().split())}"
 
 
-def _log_warnings_to_stderr() -> logging.Handler:
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Warnings, and what `-v` asks for; not what other libraries have to tell."""
+    return record.levelno >= logging.WARNING or record.name.partition(".")[0] == "haclient"
+
+
+def _log_to_stderr() -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setLevel(logging.WARNING)
+    handler.addFilter(_is_shown)
     handler.setFormatter(_OneLine())
     logging.getLogger().addHandler(handler)
     return handler
@@ -59,7 +72,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words after `haclient`; those of the process when `None`.
     """
-    handler = _log_warnings_to_stderr()
+    handler, level = _log_to_stderr(), logging.getLogger("haclient").level
     try:
         result: object = commands.main(
             None if arguments is None else list(arguments), "haclient", standalone_mode=False
@@ -76,4 +89,5 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return code
     finally:
         logging.getLogger().removeHandler(handler)
+        logging.getLogger("haclient").setLevel(level)
     return result if isinstance(result, int) else ExitCode.OK

@@ -77,8 +77,7 @@ class SnapshotReader:
         """The client at this moment; without a snapshot if it does not answer in time."""
         try:
             return self._read()
-        # A client that is just ending, or whose trio run is over, has no clock any more.
-        except (HAClientError, RuntimeError, TimeoutError) as error:
+        except (HAClientError, trio.RunFinishedError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             _logger.debug("client %s is not measured: %s", self.client_name, why)
             return Reading(None, None)

@@ -21,6 +21,8 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from typing_extensions import override
@@ -303,13 +305,7 @@ class Options:
             raise UsageError(
                 f"an option string has at most {MAX_OPTIONS_LENGTH} characters, not {len(text)}"
             )
-        values: dict[str, Any] = {}
-        for item in _split(text):
-            if item == "none":
-                continue
-            name, equals, value = (part.strip() for part in item.partition("="))
-            values[name] = _read(name, value if equals else None)
-        return cls(**values)
+        return _parse(text)
 
     @property
     def conflation_s(self) -> float | None:
@@ -358,6 +354,17 @@ class Options:
         return any(_is_set(self, name) for name in _NAMES)
 
 
+@lru_cache(64)  # subscriptions mostly have the same few, and are sent again together
+def _parse(text: str) -> Options:
+    values: dict[str, Any] = {}
+    for item in _split(text):
+        if item == "none":
+            continue
+        name, equals, value = (part.strip() for part in item.partition("="))
+        values[name] = _read(name, value if equals else None)
+    return Options(**values)
+
+
 _NAMES: Final = tuple(field.name for field in fields(Options))
 
 
@@ -375,6 +382,8 @@ def _written(options: Options, name: str) -> str:
     value: float | str = getattr(options, name)
     if name in _INTERVALS and not isinstance(value, str):
         return f"{name}={format_interval(value)}"
+    if isinstance(value, float):  # 1e-07 is none on the wire
+        return f"{name}={Decimal(repr(value)):f}"
     return f"{name}={value}"
 
 

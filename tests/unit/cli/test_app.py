@@ -128,3 +128,34 @@ def test_warnings_look_like_errors_and_the_handler_goes_away(
     assert run([]) == 0
     assert capsys.readouterr().err == "haclient: warning: the tail is torn\n"
     assert logging.getLogger().handlers == before
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], []),
+        (["-v"], ["haclient: info: attempt"]),
+        (["-vv"], ["haclient: info: attempt", "haclient: debug: > frame"]),
+        (["-v", "--verbose"], ["haclient: info: attempt", "haclient: debug: > frame"]),
+    ],
+)
+def test_more_is_said_on_request_and_only_of_our_own(
+    words: list[str],
+    shown: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @click.command
+    def noisy() -> int:
+        logging.getLogger("haclient.transport").info("attempt")
+        logging.getLogger("haclient.wire").debug("> frame")
+        logging.getLogger("other").info("of somebody else")
+        logging.getLogger("haclienthack").info("of somebody else")
+        return 0
+
+    monkeypatch.setitem(commands.commands, "noisy", noisy)
+    for _ in range(2):  # nothing is left behind
+        assert run([*words, "noisy"]) == 0
+        assert capsys.readouterr().err.splitlines() == shown
+    assert logging.getLogger("haclient").level == logging.NOTSET

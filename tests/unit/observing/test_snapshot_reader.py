@@ -61,7 +61,7 @@ def test_a_client_whose_program_has_ended_has_no_snapshot() -> None:
     assert readers[0].read() == NOTHING
 
 
-@pytest.mark.parametrize("error", [UsageError("closed"), RuntimeError("no trio run here")])
+@pytest.mark.parametrize("error", [UsageError("closed"), trio.RunFinishedError()])
 async def test_a_client_that_refuses_has_no_snapshot(error: Exception) -> None:
     class Refusing:
         name = "other"

@@ -258,3 +258,12 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 def test_a_rate_of_nothing_is_a_pause(text: str) -> None:
     with pytest.raises(UsageError, match="pause"):
         Rate.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(1e-7, "rate=0.0000001"), (0.5, "rate=0.5"), (1000.0, "rate=1000.0")],
+)
+def test_a_rate_is_written_without_an_exponent(rate: float, text: str) -> None:
+    assert str(Options(rate=rate)) == text
+    assert Options.parse(text).rate_limit == Options(rate=rate).rate_limit
