@@ -70,7 +70,7 @@ from haclient.transport.settings import ClientOptions, HAOptions
 from haclient.trio_thread import warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["Batches", "Client", "HAClient", "MessageStream"]
+__all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages"]
 
 _Inner = TypeVar("_Inner")
 _P = ParamSpec("_P")
@@ -316,6 +316,39 @@ class MessageStream:
         take = self.__bridge__.inner.batches(max_messages, max_seconds).__anext__
         return Batches(partial(self._next_list, take, max_messages))
 
+    def with_timeout(self, seconds: float) -> TimedMessages:
+        """The same messages, and `None` each time that none has come for so long.
+
+        Args:
+            seconds: How long to wait for a message; 0 gives `None` as soon as none is there.
+
+        Returns:
+            An async iterator of messages and `None`.
+
+        Raises:
+            UsageError: The number cannot be.
+        """
+        take = self.__bridge__.inner.with_timeout(seconds).__anext__
+        return TimedMessages(partial(self._next_or_none, take, seconds))
+
+    async def _next_or_none(
+        self, take: Callable[[], Awaitable[Message | None]], seconds: float
+    ) -> Message | None:
+        async def take_one() -> list[Message]:
+            message = await take()
+            return [] if message is None else [message]
+
+        try:  # another task may wait for messages now, and take those that come
+            async with asyncio.timeout(seconds):
+                await self._taking.acquire()
+        except TimeoutError:
+            return self._arrived.popleft() if self._arrived else None
+        try:
+            await self._take_now(take_one)
+            return self._arrived.popleft() if self._arrived else None
+        finally:
+            self._taking.release()
+
     async def _next_list(
         self, take: Callable[[], Awaitable[list[Message]]], most: int | None
     ) -> list[Message]:
@@ -331,10 +364,13 @@ class MessageStream:
             StopAsyncIteration: No message will follow.
         """
         async with self._taking:
-            if self._arrived:  # another task waited for them
-                return
-            if not await self.__bridge__.wait(partial(self._take, take), "iterating"):
-                raise StopAsyncIteration
+            await self._take_now(take)
+
+    async def _take_now(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
+        if self._arrived:  # another task waited for them
+            return
+        if not await self.__bridge__.wait(partial(self._take, take), "iterating"):
+            raise StopAsyncIteration
 
     async def _one(self) -> list[Message]:
         return [await self.__bridge__.inner.__anext__()]
@@ -357,6 +393,19 @@ class MessageStream:
     def sub_id(self) -> str:
         """The id of the subscription; empty before the stream was opened."""
         return self.__bridge__.inner.sub_id
+
+
+class TimedMessages:
+    """An async iterator of messages, and of `None` where none has come for a time."""
+
+    def __init__(self, take: Callable[[], Awaitable[Message | None]]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message | None:
+        return await self._take()
 
 
 class Batches:

@@ -66,7 +66,7 @@ from haclient.transport.settings import ClientOptions, HAOptions
 from haclient.trio_thread import Call, TrioThread, warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["Batches", "Client", "HAClient", "MessageStream"]
+__all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages"]
 
 _Inner = TypeVar("_Inner")
 _Inner_co = TypeVar("_Inner_co", covariant=True)
@@ -423,6 +423,38 @@ class MessageStream:
         take = self.__bridge__.inner.batches(max_messages, max_seconds).__anext__
         return Batches(partial(self._next_list, take, max_messages))
 
+    def with_timeout(self, seconds: float) -> TimedMessages:
+        """The same messages, and `None` each time that none has come for so long.
+
+        Args:
+            seconds: How long to wait for a message; 0 gives `None` as soon as none is there.
+
+        Returns:
+            An iterator of messages and `None`.
+
+        Raises:
+            UsageError: The number cannot be.
+        """
+        take = self.__bridge__.inner.with_timeout(seconds).__anext__
+        return TimedMessages(partial(self._next_or_none, take, seconds))
+
+    def _next_or_none(
+        self, take: Callable[[], Awaitable[Message | None]], seconds: float
+    ) -> Message | None:
+        async def take_one() -> list[Message]:
+            message = await take()
+            return [] if message is None else [message]
+
+        # Another thread may wait for messages now, and take those that come.
+        if self._taking.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            try:
+                self._take_now(take_one)
+            finally:
+                self._taking.release()
+        with suppress(IndexError):
+            return self._arrived.popleft()
+        return None
+
     def _next_list(
         self, take: Callable[[], Awaitable[list[Message]]], most: int | None
     ) -> list[Message]:
@@ -442,10 +474,13 @@ class MessageStream:
             StopIteration: No message will follow.
         """
         with self._taking:
-            if self._arrived:  # another thread waited for them
-                return
-            if not self.__bridge__.wait(partial(self._take, take), "iterating"):
-                raise StopIteration
+            self._take_now(take)
+
+    def _take_now(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
+        if self._arrived:  # another thread waited for them
+            return
+        if not self.__bridge__.wait(partial(self._take, take), "iterating"):
+            raise StopIteration
 
     async def _one(self) -> list[Message]:
         return [await self.__bridge__.inner.__anext__()]
@@ -468,6 +503,19 @@ class MessageStream:
     def sub_id(self) -> str:
         """The id of the subscription; empty before the stream was opened."""
         return self.__bridge__.inner.sub_id
+
+
+class TimedMessages:
+    """An iterator of messages, and of `None` where none has come for a time."""
+
+    def __init__(self, take: Callable[[], Message | None]) -> None:
+        self._take = take
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message | None:
+        return self._take()
 
 
 class Batches:

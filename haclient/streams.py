@@ -21,7 +21,7 @@ from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Delivery
 
-__all__ = ["Batches", "MessageStream", "QueueStream"]
+__all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages"]
 
 
 class MessageStream:
@@ -149,6 +149,20 @@ class MessageStream:
         if max_seconds and max_messages is None:
             raise UsageError("max_seconds needs max_messages: memory holds no list without end")
         return Batches(partial(self._next_list, max_messages, max_seconds))
+
+    def with_timeout(self, seconds: float) -> TimedMessages:
+        """The same messages, and `None` each time that none has come for so long.
+
+        Args:
+            seconds: How long to wait for a message; 0 gives `None` as soon as none is there.
+
+        Returns:
+            An async iterator of messages and `None`.
+
+        Raises:
+            UsageError: The number cannot be.
+        """
+        return TimedMessages(self, seconds)
 
     async def _next_list(self, most: int | None, limit_s: float) -> list[Message]:
         self._finish_taken()
@@ -324,6 +338,24 @@ class QueueStream(MessageStream):
 def _is_deliverable(message: Message) -> bool:
     """Whether the lease of a message of a queue is still ours."""
     return message.lease is None or message.lease.is_deliverable(message)
+
+
+class TimedMessages:
+    """An async iterator of messages, and of `None` where none has come for a time."""
+
+    def __init__(self, messages: MessageStream, seconds: float) -> None:
+        if not seconds >= 0:  # which is true of NaN, too
+            raise UsageError(f"a timeout is in seconds from 0 on, not {seconds!r}")
+        self._messages = messages
+        self._seconds = seconds
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message | None:
+        with trio.move_on_after(self._seconds):
+            return await anext(self._messages)
+        return None
 
 
 class Batches:

@@ -100,6 +100,32 @@ def test_a_program_publishes_and_reads(broker: BrokerThread) -> None:
     run(main)
 
 
+@pytest.mark.row("MS4", "MS9")
+def test_lists_are_collected_and_none_stands_for_a_time_without_a_message(
+    broker: BrokerThread,
+) -> None:
+    async def main() -> None:
+        async with opened(broker) as client:
+            async with client.stream("orders") as messages:
+                timed = messages.with_timeout(0.05)
+                assert await anext(timed) is None
+                for number in range(5):
+                    await client.publish("orders", str(number))
+                batch = await anext(messages.batches(3, LIMIT_S))
+                assert [message.text for message in batch] == ["0", "1", "2"]
+                found = [await anext(messages.with_timeout(LIMIT_S)) for _ in range(2)]
+                assert [message and message.text for message in found] == ["3", "4"]
+                waiting = asyncio.create_task(messages.__anext__())
+                assert await anext(timed) is None
+                await client.publish("orders", "5")
+                assert (await waiting).text == "5"
+                assert await anext(timed) is None
+            with pytest.raises(StopAsyncIteration):
+                await anext(timed)
+
+    run(main)
+
+
 def test_tasks_share_a_client_and_each_keeps_its_order(broker: BrokerThread) -> None:
     async def main() -> None:
         async with opened(broker) as client:

@@ -474,6 +474,26 @@ def test_a_client_is_measured_before_it_is_opened_and_after_it_was_closed(
     assert client.metrics.oldest_unpersisted_age == 0.0
 
 
+def test_none_stands_for_a_time_without_a_message(client: HAClient) -> None:
+    with client.stream("orders") as messages:
+        timed = messages.with_timeout(0.05)
+        assert next(timed) is None
+        client.publish("orders", "1")
+        client.publish("orders", "2")
+        found = [message.text for message in islice(filter(None, timed), 2)]
+        assert found == ["1", "2"]
+        assert next(timed) is None
+        waiting = threading.Thread(target=next, args=(messages,), daemon=True)
+        waiting.start()  # it takes the next message, for as long as that may take
+        assert next(timed) is None
+        assert next(timed) is None
+        client.publish("orders", "3")
+        waiting.join(LIMIT_S)
+        assert not waiting.is_alive()
+    with pytest.raises(StopIteration):
+        next(timed)
+
+
 def test_lists_are_collected(client: HAClient) -> None:
     with client.stream("orders") as messages:
         for number in range(5):

@@ -22,7 +22,7 @@ from haclient.facade import (
 from haclient.transport.queue_handlers import QueueHandlerOptions
 from haclient.transport.settings import HAOptions
 
-OWN = {"open", "batches", "aclose"}  # of a stream: they return the facade's
+OWN = {"open", "batches", "with_timeout", "aclose"}  # of a stream: they return the facade's
 TRIO_ONLY = {"working"}  # for `haclient.workers`, whose pools are tasks of trio
 RENAMED: dict[ModuleType, dict[str, str]] = {blocking: {"aclose": "close"}, aio: {}}
 PAIRS = [

@@ -299,3 +299,46 @@ async def test_of_a_queue_only_what_is_still_leased_is_given_and_acknowledged_af
         put(b"d")
         assert bodies(await anext(batches)) == [b"d"]
         assert lease.acked == [b"b", b"c"]
+
+
+# -- silence ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("MS4")
+async def test_none_stands_for_each_time_without_a_message() -> None:
+    bench = await Bench().opened()
+    began, found = trio.current_time(), list[tuple[float, bytes | None]]()
+
+    async def follow() -> None:
+        async for message in bench.stream.with_timeout(2.0):
+            body = None if message is None else message.data
+            found.append((trio.current_time() - began, body))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow)
+        for when, each in [(1, b"ab"), (5.5, b"c"), (7, b"")]:
+            await trio.sleep_until(began + when)
+            if each:
+                bench.put(*[bytes([one]) for one in each])
+        bench.delivery.mark(Marker.ENDED)
+    assert found == [(1.0, b"a"), (1.0, b"b"), (3.0, None), (5.0, None), (5.5, b"c")]
+
+
+@pytest.mark.row("MS4")
+async def test_without_a_wait_what_is_there_is_given_and_then_none() -> None:
+    bench = await Bench().opened()
+    bench.put(b"a", b"b")
+    messages = bench.stream.with_timeout(0)
+    found = [await anext(messages) for _ in range(4)]
+    assert [each and each.data for each in found] == [b"a", b"b", None, None]
+    bench.delivery.end(DisconnectedError("lost"), raises=True)
+    with pytest.raises(DisconnectedError, match="lost"):
+        await anext(messages)
+
+
+@pytest.mark.row("MS4")
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+async def test_a_timeout_that_cannot_be_is_refused(seconds: float) -> None:
+    bench = await Bench().opened()
+    with pytest.raises(UsageError, match="in seconds from 0 on"):
+        bench.stream.with_timeout(seconds)
