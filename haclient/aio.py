@@ -632,6 +632,7 @@ class Client:
     connection_info = _reads(lambda client: client.connection_info)
     metrics = _reads(lambda client: client.metrics)
     health = _plain(haclient.client.Client.health)
+    report = _plain(haclient.client.Client.report)
     explain_recovery = _plain(haclient.client.Client.explain_recovery)
     seen_sequence = _reads(lambda client: client.seen_sequence)
     persisted_sequence = _reads(lambda client: client.persisted_sequence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from haclient.client_report import report
 from haclient.metrics import ClientMetrics, Health, examine, measure
 from haclient.protocol.commands import CommandName
 from haclient.protocol.identity import version_number
@@ -100,6 +101,22 @@ class InspectedClient:
         """
         self._core.thread.check("explain_recovery")
         return explain_recovery(self._core, sub_id)
+
+    def report(self) -> str:
+        """Everything about this client as text, for a log or a support request.
+
+        State, server, health, the last errors, stores, metrics, each subscription with what it
+        would resume with, and the last events of a flight recorder. Filters and topics are in it;
+        bodies and passwords are not.
+
+        Returns:
+            Several lines.
+
+        Raises:
+            UsageError: The call comes from another thread.
+        """
+        self._core.thread.check("report")
+        return report(self._core)
 
     def add_command_listener(
         self, command: CommandName | str, listener: Callable[[Message], object]

@@ -156,6 +156,7 @@ CALLS: dict[str, Call] = {
     "remove_command_listener": lambda c: c.remove_command_listener("ack", print),
     "health": lambda c: c.health(),
     "explain_recovery": lambda c: c.explain_recovery("s"),
+    "report": lambda c: c.report(),
     "subscribe": lambda c: c.subscribe("t", handler=print),
     "stream": lambda c: c.stream("t").open(),
     "bookmark_subscribe": lambda c: c.bookmark_subscribe("t", sub_id="s", handler=print),

@@ -86,6 +86,10 @@ async def explained(client: Client) -> str:
         return client.explain_recovery("e").sub_id
 
 
+async def reported(client: Client) -> bool:
+    return client.report().startswith(f"client {client.name}, haclient ")
+
+
 async def execute(client: Client) -> bool:
     return await alive(await client.execute(Command("subscribe", topic="orders")))
 
@@ -136,6 +140,7 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "unsubscribe": (lambda c: c.unsubscribe(), None),
     "health": (healthy, True),
     "explain_recovery": (explained, "e"),
+    "report": (reported, True),
     "add_state_listener": (listeners, None),
     "add_command_listener": (command_listeners, None),
     "disconnect": (lambda c: c.disconnect(), None),

@@ -1,0 +1,109 @@
+"""Everything about a client as text, for a log or a support request: no bodies and no passwords."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Final
+
+import trio
+
+from haclient._version import __version__
+from haclient.metrics import ClientMetrics, SubscriptionMetrics, examine, measure
+from haclient.recovery_explanation import explain_recovery
+from haclient.session.subscriptions import Subscription
+from haclient.transport.core import Core
+
+MAX_SUBSCRIPTIONS: Final = 100
+"""How many subscriptions are described; the others are counted."""
+
+_MAX_EVENTS: Final = 100
+
+
+def report(core: Core) -> str:
+    """Describe a client: what it is connected to, how it is, its stores and subscriptions.
+
+    Args:
+        core: The client.
+    """
+    metrics = measure(core)
+    sections = [
+        _about(core),
+        _stores(core),
+        _numbers(metrics),
+        *_subscriptions(core, metrics),
+        _events(core),
+    ]
+    return "\n".join(line for section in sections for line in section)
+
+
+def _about(core: Core) -> Iterator[str]:
+    status, health = core.status, examine(core)
+    yield (
+        f"client {core.name}, haclient {__version__}, trio {trio.__version__}, "
+        f"Python {platform.python_version()} on {platform.system()}"
+    )
+    yield f"  state          {status.state}"
+    yield f"  server         {'none' if core.uri is None else core.uri.safe}"
+    yield f"  server version {status.server_version or 'not known'}"
+    for word in ("alive", "ready", "degraded"):
+        yield f"  is {word:11} {'yes' if getattr(health, f'is_{word}') else 'no'}"
+    for reason in health.reasons:
+        yield f"    {reason}"
+    for what, error in (("last loss", status.lost_reason), ("stopped by", status.stop_reason)):
+        if error is not None:
+            yield f"  {what:14} {type(error).__name__}: {error}"
+
+
+def _stores(core: Core) -> Iterator[str]:
+    stores = core.settings.publish_store, core.settings.bookmark_store
+    for what, store in zip(("publish store", "bookmark store"), stores, strict=True):
+        path: object = getattr(store, "path", None)
+        kind = "none" if store is None else type(store).__name__
+        yield f"  {what:14} {kind}{f' in {path}' if path is not None else ''}"
+    log = core.publisher.log
+    if log is not None:
+        yield f"  persisted up to {log.last_persisted} of {log.last_sequence}"
+
+
+def _numbers(metrics: ClientMetrics) -> Iterator[str]:
+    yield "metrics"
+    for each in fields(metrics):
+        if each.name not in {"state", "server", "subscriptions"}:
+            yield f"  {each.name:22} {_shown(getattr(metrics, each.name))}"
+
+
+def _subscriptions(core: Core, metrics: ClientMetrics) -> Iterator[Iterator[str]]:
+    known = {each.sub_id: each for each in core.subscriptions()}
+    for each in metrics.subscriptions[:MAX_SUBSCRIPTIONS]:
+        yield _subscription(core, known[each.sub_id], each)
+    left = len(metrics.subscriptions) - MAX_SUBSCRIPTIONS
+    if left > 0:
+        yield iter([f"{left} more subscriptions"])
+
+
+def _subscription(
+    core: Core, subscription: Subscription, metrics: SubscriptionMetrics
+) -> Iterator[str]:
+    yield f"subscription {metrics.sub_id}"
+    if subscription.request is not None:
+        for name, value in subscription.request.fields.items():
+            yield f"  {name:22} {value}"
+    for each in fields(metrics):
+        if each.name not in {"sub_id", "topic"}:
+            yield f"  {each.name:22} {_shown(getattr(metrics, each.name))}"
+    if subscription.request is not None and subscription.log is not None:
+        yield from (f"  {line}" for line in str(explain_recovery(core, metrics.sub_id)).split("\n"))
+
+
+def _events(core: Core) -> Iterator[str]:
+    recorder = core.settings.flight_recorder
+    events = () if recorder is None else tuple(recorder.events)[-_MAX_EVENTS:]
+    if events:
+        yield f"the last {len(events)} events"
+        yield from (f"  {event}" for event in events)
+
+
+def _shown(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
