@@ -55,7 +55,9 @@ async def close(peer: Peer) -> None:
 
 async def reset(peer: Peer) -> None:
     """RST: closed with bytes unread."""
-    await peer.link.wait_readable()
+    byte = memoryview(bytearray(1))  # with TLS, all of it may have been received already
+    while peer.link.recv_into(byte) is None:
+        await peer.link.wait_readable()
     peer.link.close()
 
 
