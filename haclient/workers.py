@@ -199,11 +199,11 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
     if on_handler_error is not None:
         check_policy(on_handler_error)
     shared = None if key is not None else _Queue()
-    lanes = [_Lane(worker, shared or _Queue()) for worker in pool.open(work)]
+    workers = [_PooledWorker(worker, shared or _Queue()) for worker in pool.open(work)]
     with stream.working() as delivery:
         policy = on_handler_error or delivery.error_policy
         handling = _Handling(key, on_result, policy)
-        await _Run(stream, delivery, lanes, handling, max_waiting=max_waiting).run(exit_timeout)
+        await _Run(stream, delivery, workers, handling, max_waiting=max_waiting).run(exit_timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class _Queue:
         self.arrived = trio.lowlevel.ParkingLot()
 
 
-class _Lane(Generic[_T]):
+class _PooledWorker(Generic[_T]):
     """A worker and the queue that it takes from."""
 
     def __init__(self, worker: _Worker[_T], queue: _Queue) -> None:
@@ -233,21 +233,21 @@ class _Lane(Generic[_T]):
 class _Run(Generic[_T]):
     """One call of `run_workers`.
 
-    The feeding task is cancelled from outside; the lanes are shielded and see `_is_ended`.
+    The distributing task is cancelled from outside; the workers are shielded and see `_is_ended`.
     """
 
     def __init__(
         self,
         stream: MessageStream,
         delivery: Delivery,
-        lanes: Sequence[_Lane[_T]],
+        workers: Sequence[_PooledWorker[_T]],
         handling: _Handling[_T],
         *,
         max_waiting: int,
     ) -> None:
         self._stream = stream
         self._delivery = delivery
-        self._lanes = lanes
+        self._workers = workers
         self._handling = handling
         self._max_waiting = max_waiting
         self._waiting = 0
@@ -259,18 +259,18 @@ class _Run(Generic[_T]):
     async def run(self, exit_timeout: float) -> None:
         try:
             async with open_nursery() as nursery:
-                for lane in self._lanes:
-                    nursery.start_soon(lane.worker.start)
+                for pooled in self._workers:
+                    nursery.start_soon(pooled.worker.start)
             async with open_nursery() as nursery:
                 nursery.start_soon(self._watch, exit_timeout)
-                nursery.start_soon(self._feed)
+                nursery.start_soon(self._distribute)
                 with self._calls:
                     async with open_nursery() as calls:
-                        for lane in self._lanes:
-                            calls.start_soon(self._work, lane, nursery.cancel_scope)
+                        for pooled in self._workers:
+                            calls.start_soon(self._work, pooled, nursery.cancel_scope)
                 nursery.cancel_scope.cancel()
         finally:
-            unfinished = sum(lane.is_working for lane in self._lanes)
+            unfinished = sum(pooled.is_working for pooled in self._workers)
             if unfinished:
                 _logger.warning(
                     "%d messages were not processed within %g s, and stay undiscarded",
@@ -279,8 +279,8 @@ class _Run(Generic[_T]):
                 )
             with trio.CancelScope(shield=True):
                 async with open_nursery() as closing:
-                    for lane in self._lanes:
-                        closing.start_soon(lane.worker.close, exit_timeout)
+                    for pooled in self._workers:
+                        closing.start_soon(pooled.worker.close, exit_timeout)
         if self._error is not None:
             raise self._error
 
@@ -293,18 +293,18 @@ class _Run(Generic[_T]):
             self._drop_waiting()
 
     def _drop_waiting(self) -> None:
-        for lane in self._lanes:
-            lane.queue.waiting.clear()
+        for pooled in self._workers:
+            pooled.queue.waiting.clear()
         self._end()
 
     def _end(self) -> None:
         self._is_ended = True
-        for lane in self._lanes:
-            lane.queue.arrived.unpark_all()
+        for pooled in self._workers:
+            pooled.queue.arrived.unpark_all()
 
-    # -- feeding ------------------------------------------------------------------
+    # -- distributing ------------------------------------------------------------------
 
-    async def _feed(self) -> None:
+    async def _distribute(self) -> None:
         try:
             async for message in self._stream:
                 while self._waiting >= self._max_waiting:
@@ -317,43 +317,43 @@ class _Run(Generic[_T]):
 
     async def _assign(self, message: Message) -> None:
         key = self._handling.key
-        lane = self._lanes[0]
+        pooled = self._workers[0]
         if key is not None:
             try:
-                lane = self._lanes[hash(key(message)) % len(self._lanes)]
+                pooled = self._workers[hash(key(message)) % len(self._workers)]
             except Exception as error:  # the application's: a policy decides
                 await self._failed(message, error)
                 return
-        lane.queue.waiting.append(message)
+        pooled.queue.waiting.append(message)
         self._waiting += 1
-        lane.queue.arrived.unpark()
+        pooled.queue.arrived.unpark()
 
     # -- working ------------------------------------------------------------------
 
-    async def _work(self, lane: _Lane[_T], run_scope: trio.CancelScope) -> None:
-        while lane.queue.waiting or not self._is_ended:
-            if not lane.queue.waiting:
-                await lane.queue.arrived.park()
+    async def _work(self, pooled: _PooledWorker[_T], run_scope: trio.CancelScope) -> None:
+        while pooled.queue.waiting or not self._is_ended:
+            if not pooled.queue.waiting:
+                await pooled.queue.arrived.park()
                 continue
-            message = lane.queue.waiting.popleft()
+            message = pooled.queue.waiting.popleft()
             self._waiting -= 1
             self._room.unpark()
             try:
-                await self._process(lane, message)
+                await self._process(pooled, message)
             except Exception as error:  # raised by `run`, after the other calls
                 self._error = self._error or error
-                self._drop_waiting()  # at once: no lane may take another before the cancellation
+                self._drop_waiting()  # at once: no worker may take another before the cancellation
                 run_scope.cancel()
-            lane.is_working = False  # not after a cancellation: it is not finished then
+            pooled.is_working = False  # not after a cancellation: it is not finished then
             await trio.lowlevel.checkpoint()
 
-    async def _process(self, lane: _Lane[_T], message: Message) -> None:
+    async def _process(self, pooled: _PooledWorker[_T], message: Message) -> None:
         lease = message.lease
         if self._delivery.skips_rest or (lease is not None and not lease.is_deliverable(message)):
             return  # the server redelivers it
-        lane.is_working = True
+        pooled.is_working = True
         try:
-            result = await lane.worker.call(message)
+            result = await pooled.worker.call(message)
             if self._handling.on_result is not None:
                 finishing = self._handling.on_result(message, result)
                 if inspect.isawaitable(finishing):

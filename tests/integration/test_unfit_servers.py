@@ -159,7 +159,7 @@ class Place:
         return f"?ca={self.files.authority}" if self.scheme == "tcps" else ""
 
     @property
-    def good(self) -> str:
+    def working_uri(self) -> str:
         return f"{self.broker.uri}{self.query}"
 
     @asynccontextmanager
@@ -250,7 +250,7 @@ class Application:
 async def test_a_server_that_fails_before_the_logon_is_left(place: Place, name: str) -> None:
     fault = BEFORE[name]
     async with place.unfit(fault.does) as bad:
-        application = Application(next(names), Recorder([bad, place.good]))
+        application = Application(next(names), Recorder([bad, place.working_uri]))
         tracemalloc.start()
         try:
             with trio.fail_after(LIMIT_S):
@@ -280,7 +280,7 @@ async def test_a_server_that_fails_when_it_is_live_is_left(place: Place, name: s
         await fault.does(peer)
 
     async with place.unfit(serve) as bad:
-        application = Application(next(names), Recorder([bad, place.good]))
+        application = Application(next(names), Recorder([bad, place.working_uri]))
         tracemalloc.start()
         try:
             with trio.fail_after(LIMIT_S):
@@ -301,7 +301,7 @@ async def test_a_server_of_the_other_scheme_is_left(place: Place) -> None:
     scheme, _, where = place.broker.address.partition("://")
     other = "tcp" if scheme == "tcps" else "tcps"
     wrong = f"{other}://{where}/amps/json{'?verify=false' if other == 'tcps' else ''}"
-    application = Application(next(names), Recorder([wrong, place.good]))
+    application = Application(next(names), Recorder([wrong, place.working_uri]))
     with trio.fail_after(LIMIT_S):
         async with application.client() as client:
             await client.publish(application.topic, b"1")

@@ -526,11 +526,11 @@ def test_an_error_policy_of_asyncio_decides(broker: BrokerThread) -> None:
         async def handle(message: Message) -> None:
             raise ValueError(message.text)
 
-        async def bury(message: Message, error: Exception) -> None:
+        async def on_error(message: Message, error: Exception) -> None:
             await asyncio.sleep(0)
             failed.append(f"{message.text} {error}")
 
-        client = HAClient.memory_backed("a", servers=[broker.uri], on_handler_error=bury)
+        client = HAClient.memory_backed("a", servers=[broker.uri], on_handler_error=on_error)
         async with client:
             await client.subscribe("orders", handler=handle)
             await client.publish_many("orders", [b"1", b"2"])
