@@ -64,6 +64,7 @@ from haclient.pyspark.sink.settings import (
     SinkSettings,
     check_topics,
 )
+from haclient.pyspark.sink.task_input import all_rows
 from pyspark import TaskContext
 
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -152,8 +153,13 @@ def publish_lane(settings: SinkSettings, task: Task, rows: Rows) -> LaneDone:
 def lane_table(
     settings: SinkSettings, lane: int, batches: Iterator[pa.RecordBatch]
 ) -> pa.Table | None:
-    """The rows of a lane, in the order in which they are published; `None` when there are none."""
-    found = [batch for batch in batches if batch.num_rows]
+    """The rows of a lane, in the order in which they are published; `None` when there are none.
+
+    Raises:
+        DisconnectedError: Spark ended them in the middle.
+        UsageError: A row is in the wrong lane, or the rows cannot be ordered.
+    """
+    found = [batch for batch in all_rows(batches) if batch.num_rows]
     if not found:
         return None
     wanted = [

@@ -12,6 +12,9 @@ from haclient_fake_server.testing.processes import BrokerProcess
 from support.journals import model_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 LANES = 2
@@ -60,6 +63,45 @@ def test_without_lanes_a_batch_is_at_least_once_with_topics_of_its_rows(
     for _ in range(2):
         rows.write.format("amps").option("uri", broker.uri).mode("append").save()
     assert [len(data_of(journal, f"t{number}")) for number in range(3)] == [68, 66, 66]
+
+
+@pytest.mark.row("SK4")
+def test_a_task_whose_rows_stop_in_the_middle_publishes_none_of_them(
+    spark: SparkSession, broker: BrokerProcess, journal: Path, tmp_path: Path
+) -> None:
+    """Spark then closes what it sends to the task, which looks to Arrow like the end of all rows.
+
+    So it is when an executor is lost from which a lane reads: here the lane's own plan fails, once.
+    Published, the rows that came would have the places of others, which the server would drop.
+    """
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the custom of PySpark
+
+    failed = tmp_path / "failed"
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == 3 and not failed.exists():
+                failed.touch()
+                raise OSError("a part of the rows is lost")
+            yield batch
+
+    options = {"guarantee": "exactly-once", "lanes": "1", "laneKey": "id", "orderColumns": "id"}
+    per_batch = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(per_batch, 10)
+    try:  # the rows that come first go last; ten of them are more than Spark keeps before it sends
+        text = F.format_string("%03d", "id")
+        data = F.concat(text, F.repeat(F.lit("x"), 20_000)).cast("binary").alias("data")
+        lane = F.lit(0).alias("_lane")
+        made = spark.range(200).coalesce(1).select((199 - F.col("id")).alias("id"))
+        rows = made.select("id", data, lane).mapInArrow(
+            fail_once, "id long, data binary, _lane int"
+        )
+        writer = rows.write.format("amps").mode("append").options(uri=broker.uri, **options)
+        writer.options(topic="lost", jobId="once").save()
+    finally:
+        spark.conf.unset(per_batch)
+    assert failed.exists()
+    assert [row[:3] for row in data_of(journal, "lost")] == [b"%03d" % row for row in range(200)]
 
 
 # -- what is wrong is said in one line ---------------------------------------------------------
