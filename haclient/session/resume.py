@@ -43,7 +43,8 @@ that position as well (`with_progress`), since a restarted client has to know it
 everything that the server has written has been received. While the client is too slow to empty the
 link, however, the server may be blocked, and then the data that it writes is as old as the blockage
 is long. The server catches up once the client reads again. How soon is unknown, so a slow rate is
-assumed.
+assumed. A subscription that the server holds back (`pause`) has received nothing newer than that,
+whatever else arrives on the link; once it is resumed, the server catches up as after a blockage.
 
 **The wall clock** may step (`StepProofClock`). A time that is too early costs repetitions, which
 are filtered; one that is too late causes a silent gap. So the earlier of two times is used: the
@@ -318,6 +319,7 @@ class ResumePosition:
         "_behind_s",
         "_complete_at",
         "_completed_at",
+        "_held_at",
         "_noted",
         "_sent_at",
         "busy_since",
@@ -336,6 +338,7 @@ class ResumePosition:
         self._complete_at: float | None = None
         self._completed_at = 0.0
         self._behind_s = 0.0
+        self._held_at: float | None = None
         self._noted: str | None = None
         self.busy_since: float | None = None
 
@@ -344,7 +347,25 @@ class ResumePosition:
         self.is_complete = False
         self._sent_at = now
         self._complete_at = None
+        self._held_at = None
         self._noted = None
+
+    def hold(self, now: float) -> None:
+        """From now on the server may be holding messages back; a second call changes nothing."""
+        if self._held_at is None:
+            self._held_at = now
+
+    def release(self, now: float) -> None:
+        """The server sends again, first what it has held back."""
+        held_at, self._held_at = self._held_at, None
+        if held_at is not None and self.is_complete:
+            behind_s = self._behind(held_at)
+            self._complete_at, self._behind_s = now, behind_s + now - held_at
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the server may be holding messages back."""
+        return self._held_at is not None
 
     def completed(self, now: float) -> None:
         """The replay has reached the end of the log."""
@@ -364,7 +385,8 @@ class ResumePosition:
         if not self.is_complete:
             return None
         replay_s = self._completed_at - self._sent_at
-        return link_lag_s + catching_up(replay_s, now - self._completed_at)
+        held_s = 0.0 if self._held_at is None else now - self._held_at
+        return link_lag_s + catching_up(replay_s, now - self._completed_at) + held_s
 
     def accepted(self, server_log: str) -> None:
         """A server has accepted it: later messages arrive in the order of this log."""
@@ -377,6 +399,7 @@ class ResumePosition:
         """The caught-up time of this subscription; None while it is unknown.
 
         Messages published during a replay are sent after it, so the server lags by its duration.
+        While it holds messages back, nothing newer has arrived.
 
         Args:
             link_until: The same of the link as a whole.
@@ -384,10 +407,16 @@ class ResumePosition:
         """
         if not self.is_complete:
             return None
+        if self._held_at is not None:
+            now = self._held_at
+        return min(link_until, now) - self._behind(now)
+
+    def _behind(self, now: float) -> float:
+        """How many seconds the server lags, once its replay is complete."""
         if self._complete_at is None:
             self._complete_at = now
             self._behind_s = now - self._sent_at
-        return link_until - catching_up(self._behind_s, now - self._complete_at)
+        return catching_up(self._behind_s, now - self._complete_at)
 
     @property
     def has_moved(self) -> bool:

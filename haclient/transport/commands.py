@@ -199,6 +199,8 @@ class Commander:
         """Prepare to send its command; once that is accepted, its store follows that log."""
         first = subscription.accepted
         subscription.position.sending(trio.current_time())
+        request = subscription.request
+        _set_held(subscription, held=request is not None and request.is_paused)
         if subscription.log is None:
             return
 
@@ -305,7 +307,6 @@ class Commander:
         if log is not None:
             conflated = request.is_conflated
             log.begin(acked=request.gets_persisted_acks, start=None, conflated=conflated)
-            log.paused = request.is_paused
             # Conflated messages and those of a query do not come in the order of the log.
             ordered = not conflated and not subscription.query_id
             forms = self.resume.bookmarks(
@@ -360,16 +361,16 @@ class Commander:
         header = request.header(command_id, bookmark="", options=options)
         what = f"{request.what} with replace"
         log, before = subscription.log, subscription.request
-        was_paused = log is not None and log.paused
-        if log is not None and request.is_paused:  # as in `pause`
-            log.paused = True
+        was_held = subscription.position.is_held
+        if request.is_paused:  # as in `pause`
+            _set_held(subscription, held=True)
         if log is not None and request.is_conflated and not (before and before.is_conflated):
             log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
         try:
             ack = await self.command(header, request.body, what=what, timeout=timeout)
         except CommandError:  # any other error says nothing of what the server has done
-            if log is not None:
-                log.paused = was_paused
+            if request.is_paused:
+                _set_held(subscription, held=was_held)
             raise
         if subscription.queue is not None:
             subscription.queue.granted(ack.options)
@@ -377,8 +378,6 @@ class Commander:
         before = subscription.request
         if before is not None and before.is_paused and not request.is_paused:
             request = request.paused(is_paused=True)
-        if log is not None and request.is_paused:
-            log.paused = True
         subscription.request = request
         subscription.sink.mark(Marker.REPLACED)
 
@@ -392,20 +391,19 @@ class Commander:
         """
         ids = ",".join(one.sub_id for one in subscriptions)
         word = "pause" if paused else "resume"
-        before = [(one.log, one.log.paused) for one in subscriptions if one.log is not None]
-        for log, _ in before:  # from its sending until it is resumed an ack may be of a pause
-            log.paused = True
+        before = [(one, one.position.is_held) for one in subscriptions]
+        for one in subscriptions:  # from its sending until it is resumed an ack may be of a pause
+            _set_held(one, held=True)
         header: Fields = {"c": "subscribe", "cid": self.session.next_command_id()}
         header |= {"sub_id": ids, "opts": word, "a": "processed"}
         try:
             await self.command(header, what=f"{word} of {ids}", timeout=timeout)
         except CommandError:  # any other error says nothing of what the server has done
-            for log, was_paused in before:
-                log.paused = was_paused
+            for one, was_held in before:
+                _set_held(one, held=was_held)
             raise
         for one in subscriptions:
-            if one.log is not None:
-                one.log.paused = paused
+            _set_held(one, held=paused)
             if one.request is not None:
                 one.request = one.request.paused(is_paused=paused)
 
@@ -421,7 +419,6 @@ class Commander:
         if store is None or not bookmark:
             return None, None
         log = subscription_log(store, request.sub_id)
-        log.paused = request.is_paused
         acked, conflated = request.gets_persisted_acks, request.is_conflated
         if bookmark == str(MOST_RECENT):
             log.begin(acked=acked, start=None, conflated=conflated)
@@ -552,6 +549,19 @@ def drop_queued(subscription: Subscription, *, keep_replaced: bool = False) -> N
     first = sink.drop(keep_replaced=keep_replaced) if isinstance(sink, Delivery) else 0
     if first and log is not None:
         log.link_lost(first)
+
+
+def _set_held(subscription: Subscription, *, held: bool) -> None:
+    """Note whether the server may be holding messages of a subscription back.
+
+    As long as it may, its acks are no recovery points, and what is newer has not arrived.
+    """
+    if held:
+        subscription.position.hold(trio.current_time())
+    else:
+        subscription.position.release(trio.current_time())
+    if subscription.log is not None:
+        subscription.log.paused = held
 
 
 def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:

@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark import (
     EPOCH,
     MOST_RECENT,
@@ -28,7 +29,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering
+from support.peer import Peer, Server, answering, together
 from support.recovery import entered, live, lose
 
 pytestmark = [in_virtual_time, pytest.mark.row("BS9", "HA17")]
@@ -165,6 +166,34 @@ async def test_a_replay_that_was_cut_off_begins_again_elsewhere_and_goes_on_here
             assert before_us <= entered_us <= after_us, "clocks may differ by the overlap"
         await send(there, "9|1|", "7|1|", complete=True)
         assert run.got == [b"7|1|", b"9|1|"]
+        await run.client.disconnect()
+
+
+@pytest.mark.parametrize("resumed_for_s", [None, 1.0])
+async def test_what_a_paused_server_has_not_sent_is_not_taken_for_received(
+    server: Server, other: Server, resumed_for_s: float | None
+) -> None:
+    """What was published meanwhile, by a publisher nobody has heard of, is still to come."""
+    wall_clock.set(lambda: int(trio.current_time() * 1_000_000) + 10**15)
+    run = Application(server, other)
+    async with entered(run.client, partial(live, server)) as peer:
+        await run.enter(peer)
+        await send(peer, "7|1|", complete=True)
+        await run.enter(peer, "t")
+        await trio.sleep(2)  # its caught-up time is known
+        await send(peer, "8|1|", sub_id="t")
+        paused_us = run.now_us()
+        await together(lambda: run.client.pause("s"), lambda: peer.answer("subscribe"))
+        await trio.sleep(600)
+        if resumed_for_s is not None:  # by then the server has not sent all that it held back
+            await together(lambda: run.client.resume("s"), lambda: peer.answer("subscribe"))
+            await trio.sleep(resumed_for_s)
+        await send(peer, "8|2|", sub_id="t")  # the connection itself is caught up
+        await lose(peer)
+        there = await elsewhere(server, other)
+        point, anchor = await asked(there)
+        assert point == "7|1|"
+        assert Timestamp.parse(anchor).microseconds <= paused_us - OVERLAP_US + 10_000_000
         await run.client.disconnect()
 
 
