@@ -31,7 +31,7 @@ class SubscriptionMetrics:
         topic: Its topic.
         queued: Messages that were received and not yet taken by the handler or the stream.
         queued_bytes: Bytes that were received and not yet taken by the handler or the stream.
-        is_full: Whether it holds more than it may, so that the client has stopped reading.
+        is_full: Whether it holds more than `max_queued_bytes`: the server has to wait.
         is_caught_up: Whether a replay or query has ended, so that messages are live.
         gaps: How often messages may be missing, because a plain subscription lost its connection.
         undiscarded: Messages that were delivered and not discarded; `None` if no bookmark store
@@ -236,7 +236,7 @@ def _what_holds_up(core: Core) -> list[str]:
             f"{core.publisher.gate.cap_bytes}"
         )
     reasons += [
-        f"reading waits for subscription {each.sub_id}: it holds {each.queued_bytes} bytes"
+        f"the server waits for subscription {each.sub_id}: it holds {each.queued_bytes} bytes"
         for each in _of_subscriptions(core)
         if each.is_full
     ]

@@ -362,11 +362,6 @@ class ResumePosition:
             behind_s = self._behind(held_at)
             self._complete_at, self._behind_s = now, behind_s + now - held_at
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the server may be holding messages back."""
-        return self._held_at is not None
-
     def completed(self, now: float) -> None:
         """The replay has reached the end of the log."""
         self.is_complete = True

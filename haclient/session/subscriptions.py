@@ -242,6 +242,9 @@ class Subscription:
         markers: Whether `group_begin` and `group_end` are delivered like messages.
         position: How much it has received on the link, and where it resumes.
         queue: What it does for the messages of a queue; `None` if its topic can be none.
+        held_back: Whether the server has paused it at the request of the client, whose queue is
+            full.
+        may_be_paused: Whether the application has sent a pause to which there is no answer.
     """
 
     __slots__ = (
@@ -249,8 +252,10 @@ class Subscription:
         "command_id",
         "ends_after",
         "finite",
+        "held_back",
         "log",
         "markers",
+        "may_be_paused",
         "owner",
         "phase",
         "position",
@@ -289,6 +294,8 @@ class Subscription:
         self.user_acks = user_acks
         self.ends_after = set(ends_after)
         self.finite = bool(ends_after)
+        self.held_back = False
+        self.may_be_paused = False
         self.markers = markers
         self.phase = Phase.OPENING
         self.position = ResumePosition(log)
@@ -298,6 +305,24 @@ class Subscription:
     def is_of_queue(self) -> bool:
         """Whether its messages come from a queue, as far as the server has said."""
         return self.queue is not None and self.queue.is_queue
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the application has paused it, or may have."""
+        return self.may_be_paused or (self.request is not None and self.request.is_paused)
+
+    def note_held(self, now: float) -> None:
+        """Note whether the server may be holding messages back.
+
+        As long as it may, its acks are no recovery points, and what is newer has not arrived.
+        """
+        held = self.held_back or self.is_paused
+        if held:
+            self.position.hold(now)
+        else:
+            self.position.release(now)
+        if self.log is not None:
+            self.log.paused = held
 
     def saw(self, what: str) -> bool:
         """Note that an ack type or `group_end` has arrived; return whether nothing is due."""

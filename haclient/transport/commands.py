@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
 
@@ -69,6 +70,7 @@ class Commander:
 
     Attributes:
         resume: Where bookmark subscriptions resume.
+        can_hold_back: Whether the server is asked to pause subscriptions whose queues are full.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Commander:
         self.resume = ResumeContext(clock_us)
         self.connection: Connection | None = None
         self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
+        self.can_hold_back = True
 
     # -- confirmation -------------------------------------------------------
 
@@ -198,9 +201,10 @@ class Commander:
     def _sending(self, subscription: Subscription) -> None:
         """Prepare to send its command; once that is accepted, its store follows that log."""
         first = subscription.accepted
-        subscription.position.sending(trio.current_time())
-        request = subscription.request
-        _set_held(subscription, held=request is not None and request.is_paused)
+        now = trio.current_time()
+        subscription.position.sending(now)
+        subscription.held_back = subscription.may_be_paused = False
+        subscription.note_held(now)
         if subscription.log is None:
             return
 
@@ -361,17 +365,10 @@ class Commander:
         header = request.header(command_id, bookmark="", options=options)
         what = f"{request.what} with replace"
         log, before = subscription.log, subscription.request
-        was_held = subscription.position.is_held
-        if request.is_paused:  # as in `pause`
-            _set_held(subscription, held=True)
         if log is not None and request.is_conflated and not (before and before.is_conflated):
             log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
-        try:
+        with self._may_pause([subscription] if request.is_paused else []):
             ack = await self.command(header, request.body, what=what, timeout=timeout)
-        except CommandError:  # any other error says nothing of what the server has done
-            if request.is_paused:
-                _set_held(subscription, held=was_held)
-            raise
         if subscription.queue is not None:
             subscription.queue.granted(ack.options)
         self.session.router.name_command(subscription, command_id)
@@ -379,6 +376,8 @@ class Commander:
         if before is not None and before.is_paused and not request.is_paused:
             request = request.paused(is_paused=True)
         subscription.request = request
+        if request.is_paused:
+            subscription.may_be_paused = False
         subscription.sink.mark(Marker.REPLACED)
 
     async def pause(
@@ -389,23 +388,91 @@ class Commander:
         Raises:
             CommandError: The server refused it; nothing has changed.
         """
-        ids = ",".join(one.sub_id for one in subscriptions)
-        word = "pause" if paused else "resume"
-        before = [(one, one.position.is_held) for one in subscriptions]
-        for one in subscriptions:  # from its sending until it is resumed an ack may be of a pause
-            _set_held(one, held=True)
-        header: Fields = {"c": "subscribe", "cid": self.session.next_command_id()}
-        header |= {"sub_id": ids, "opts": word, "a": "processed"}
-        try:
-            await self.command(header, what=f"{word} of {ids}", timeout=timeout)
-        except CommandError:  # any other error says nothing of what the server has done
-            for one, was_held in before:
-                _set_held(one, held=was_held)
-            raise
+        with self._may_pause(subscriptions if paused else []):
+            await self._pause(subscriptions, "pause" if paused else "resume", timeout=timeout)
         for one in subscriptions:
-            _set_held(one, held=paused)
+            one.held_back, one.may_be_paused = one.held_back and paused, False
             if one.request is not None:
                 one.request = one.request.paused(is_paused=paused)
+            one.note_held(trio.current_time())
+
+    async def _pause(
+        self,
+        subscriptions: list[Subscription],
+        word: str,
+        *,
+        timeout: float,
+        patient: bool = False,
+    ) -> None:
+        ids = ",".join(one.sub_id for one in subscriptions)
+        header: Fields = {"c": "subscribe", "cid": self.session.next_command_id()}
+        header |= {"sub_id": ids, "opts": word, "a": "processed"}
+        await self.command(header, what=f"{word} of {ids}", timeout=timeout, patient=patient)
+
+    @contextmanager
+    def _may_pause(self, subscriptions: list[Subscription]) -> Generator[None]:
+        """Around a command of the application that pauses these: from its sending on they may be.
+
+        Only a refusal says that they are not; any other error says nothing of what the server does.
+        """
+        for one in subscriptions:
+            one.may_be_paused = True
+            one.note_held(trio.current_time())
+        try:
+            yield
+        except CommandError:
+            for one in subscriptions:
+                one.may_be_paused = False
+                one.note_held(trio.current_time())
+            raise
+
+    # -- full queues, see `haclient.transport.automatic_pauses` -------------------------------
+
+    async def hold_back(self, subscription: Subscription, *, timeout: float) -> None:
+        """Pause a subscription until `let_go`, whatever the application does with it meanwhile.
+
+        Args:
+            subscription: An active one with a bookmark.
+            timeout: Seconds to wait for the server's answer, while this client reads.
+
+        Raises:
+            CommandError: The server refused it; nothing has changed.
+            TimedOut: It has not answered, and may have paused it.
+        """
+        self._note_held_back(subscription, held_back=True)
+        try:
+            await self._pause([subscription], "pause", timeout=timeout, patient=True)
+        except CommandError:
+            self._note_held_back(subscription, held_back=False)
+            raise
+        # The answer to an earlier resume by the application may have come before this one.
+        self._note_held_back(subscription, held_back=True)
+
+    async def let_go(self, subscription: Subscription, *, timeout: float) -> None:
+        """Resume a subscription after `hold_back`, unless the application has paused it as well.
+
+        Args:
+            subscription: It may have been resumed or ended by the application meanwhile.
+            timeout: Seconds to wait for the server's answer, while this client reads.
+
+        Raises:
+            CommandError: The server refused it.
+            TimedOut: It has not answered.
+        """
+        if not subscription.held_back:
+            return
+        if self.is_active(subscription) and not subscription.is_paused:
+            await self._pause([subscription], "resume", timeout=timeout, patient=True)
+        self._note_held_back(subscription, held_back=False)
+
+    @staticmethod
+    def _note_held_back(subscription: Subscription, *, held_back: bool) -> None:
+        subscription.held_back = held_back
+        subscription.note_held(trio.current_time())
+
+    def is_active(self, subscription: Subscription) -> bool:
+        """Whether the server is to send messages for it."""
+        return self.session.router.get(subscription.sub_id) is subscription
 
     def _remember(
         self, request: SubscribeRequest
@@ -549,19 +616,6 @@ def drop_queued(subscription: Subscription, *, keep_replaced: bool = False) -> N
     first = sink.drop(keep_replaced=keep_replaced) if isinstance(sink, Delivery) else 0
     if first and log is not None:
         log.link_lost(first)
-
-
-def _set_held(subscription: Subscription, *, held: bool) -> None:
-    """Note whether the server may be holding messages of a subscription back.
-
-    As long as it may, its acks are no recovery points, and what is newer has not arrived.
-    """
-    if held:
-        subscription.position.hold(trio.current_time())
-    else:
-        subscription.position.release(trio.current_time())
-    if subscription.log is not None:
-        subscription.log.paused = held
 
 
 def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:

@@ -74,6 +74,22 @@ class Obstacle(Protocol):
         """Wait until there is room again."""
 
 
+class FlowControl(Protocol):
+    """Makes the server send less for a full queue, so that reading need not stop."""
+
+    @abstractmethod
+    def holds_back(self, subscription: Subscription, queue: Delivery) -> bool:
+        """Whether reading can go on though this queue of this subscription is full."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Work for as long as the connection lasts.
+
+        Raises:
+            DisconnectedError: The connection has to end.
+        """
+
+
 class Connection:
     """A link in use.
 
@@ -89,6 +105,7 @@ class Connection:
         on_caught_up: Called about once a second while data arrives, and at the end of the link,
             with the caught-up time (everything that was sent before it has been received) and
             whether the link has ended.
+        flow_control: Holds full subscriptions back; without one, each stops the reading.
     """
 
     def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
@@ -102,6 +119,7 @@ class Connection:
         ack_awaited: Callable[[], bool],
         on_stopped: Callable[[], None],
         on_caught_up: Callable[[float, bool], None],
+        flow_control: FlowControl | None = None,
     ) -> None:
         self.link = link
         self.session = session
@@ -111,6 +129,7 @@ class Connection:
         self._ack_awaited = ack_awaited
         self._on_stopped = on_stopped
         self._on_caught_up = on_caught_up
+        self._flow_control = flow_control
         self._caught_up = CaughtUpClock(trio.current_time())
         self._is_idle = False
         self._note_caught_up_at = 0.0
@@ -179,6 +198,8 @@ class Connection:
                 nursery.start_soon(guard, self.writer.run)
                 nursery.start_soon(guard, self._beat)
                 nursery.start_soon(guard, self._until_closed)
+                if self._flow_control is not None:
+                    nursery.start_soon(guard, self._flow_control.run)
         finally:
             self.link.close()
             self.writer.log_open = False
@@ -288,8 +309,8 @@ class Connection:
             else:
                 self.session.counters.messages_delivered += len(batch)
                 subscription.sink.put(batch, size * len(batch) // count)
-                if (sink := _queue(subscription)) is not None and sink.full:
-                    self.reading_stopped_by = sink
+                if (queue := self._obstacle(subscription)) is not None:
+                    self.reading_stopped_by = queue
         if received.fault is not None:
             raise received.fault
         if self._events.full:
@@ -321,10 +342,17 @@ class Connection:
 
     def _full_queues(self) -> Iterator[Obstacle]:
         for subscription in self.session.router.all():
-            if (sink := _queue(subscription)) is not None and sink.full:
-                yield sink
+            if (queue := self._obstacle(subscription)) is not None:
+                yield queue
         if self._events.full:
             yield self._events
+
+    def _obstacle(self, subscription: Subscription) -> Delivery | None:
+        """The queue of a subscription, if it is so full that reading has to stop."""
+        queue, flow = subscription.sink, self._flow_control
+        if not isinstance(queue, Delivery) or not queue.full:
+            return None
+        return None if flow is not None and flow.holds_back(subscription, queue) else queue
 
     def _refuse_deadlock(self, full: Obstacle) -> None:
         """Fail the pending commands of the consumer whose full queue stopped the reading.
@@ -380,10 +408,6 @@ class Connection:
                 late_s,
                 heartbeat.interval_s,
             )
-
-
-def _queue(subscription: Subscription) -> Delivery | None:
-    return subscription.sink if isinstance(subscription.sink, Delivery) else None
 
 
 def would_deadlock(what: str) -> UsageError:

@@ -38,6 +38,7 @@ from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.auditing import AuditedPublisher, Auditor
+from haclient.transport.automatic_pauses import AutomaticPauses
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import Commander, Fields, delete_stored, drop_queued, lost_error
 from haclient.transport.connection import Connection
@@ -256,6 +257,7 @@ class Core:
             ack_awaited=self._ack_awaited,
             on_stopped=self.publisher.persisted.release,
             on_caught_up=self.commander.note_caught_up,
+            flow_control=AutomaticPauses(self.commander),
         )
         self.connection = self.commander.connection = connection
         self._closed = trio.Event()

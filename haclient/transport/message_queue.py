@@ -5,7 +5,8 @@ trio memory channel per message would cost 8 microseconds, this costs a fraction
 stand between batches, so that "caught up" and "ended" keep their place in the order.
 
 A queue is bounded in bytes. It never refuses a batch, since the bytes were already read; over the
-cap it reports `full`, and the connection stops reading the socket until the queue is half empty.
+cap it reports `full`. The server is then asked to send less, see `automatic_pauses`, or the
+connection stops reading the socket until the queue is half empty.
 
 A handler is called by a task of its own (`serve`), so a slow handler delays only its subscription.
 A plain function or a coroutine function will do. What happens when it raises is a policy: by

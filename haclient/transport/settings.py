@@ -109,7 +109,8 @@ class ClientOptions(TypedDict, total=False):
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
             `"continue"` ignores it, `"discard"` also discards the message; a callable decides
             itself.
-        max_queued_bytes: Bytes that a subscription may hold before reading stops.
+        max_queued_bytes: Bytes that a subscription may hold before the server has to wait: it is
+            asked to pause one with a bookmark; for others the client stops reading.
         max_unpersisted_bytes: Unpersisted bytes at which `publish` begins to wait for acks,
             connected or not.
         exit_timeout: Seconds that leaving the block waits for publishes to be persisted, before it

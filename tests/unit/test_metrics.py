@@ -108,7 +108,7 @@ async def test_each_subscription_has_gauges_of_its_own() -> None:
         await wait_all_tasks_blocked()
         assert client.metrics.subscriptions[0].is_full
         (why,) = client.health().reasons
-        assert why.startswith("reading waits for subscription b: it holds")
+        assert why.startswith("the server waits for subscription b: it holds")
         await peer.publish("b", b"1", bm="7|1|")  # again
         async for message in messages:
             message.discard()

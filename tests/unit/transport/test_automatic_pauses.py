@@ -1,0 +1,363 @@
+"""A subscription whose queue is full is paused at the server, while all else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.client import Client
+from haclient.errors import CommandError, DisconnectedError, HAClientError
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionState
+from haclient.transport import automatic_pauses
+from haclient_stores.bookmark import EPOCH
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.interfaces import SubscriptionLog
+from support.broker import running_broker
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening, together
+
+pytestmark = pytest.mark.row("MS5", "CC23")
+
+CAP = 10_000
+BODY = bytes(1_000)
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@dataclass
+class Slow:
+    """A consumer that waits until it is allowed to go on."""
+
+    gate: trio.Event = field(default_factory=trio.Event)
+    got: list[bytes] = field(default_factory=list[bytes])
+    arrival: trio.Event = field(default_factory=trio.Event)
+
+    async def take(self, message: Message) -> None:
+        await self.gate.wait()
+        self.got.append(message.data)
+        message.discard()
+        self.arrival.set()
+        self.arrival = trio.Event()
+
+    async def has(self, count: int) -> None:
+        """Wait for so many messages."""
+        while len(self.got) < count:
+            await self.arrival.wait()
+
+
+@asynccontextmanager
+async def subscribed(
+    server: Server,
+    slow: Slow,
+    *,
+    options: str = "",
+    seen: list[bytes] | None = None,
+    on_disconnect: Callable[[HAClientError], object] | None = None,
+) -> AsyncGenerator[tuple[Client, Peer]]:
+    """A client with the slow subscription `s` and a plain one `t`, and its server."""
+    client = Client(
+        "c",
+        bookmark_store=MemoryBookmarkStore(),
+        max_queued_bytes=CAP,
+        exit_timeout=0,
+        on_disconnect=on_disconnect,
+    )
+    async with client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe(
+                "orders", bookmark=EPOCH, sub_id="s", handler=slow.take, options=options
+            )
+            await client.subscribe(
+                "trades", sub_id="t", handler=lambda m: (seen or []).append(m.data)
+            )
+        yield client, peer
+
+
+async def fill(peer: Peer, count: int, *, first: int = 1, sub_id: str = "s") -> None:
+    for number in range(first, first + count):
+        await peer.publish(sub_id, b"%04d" % number + BODY, bm=f"7|{number}|")
+        await wait_all_tasks_blocked()  # what is read at once is taken at once
+
+
+async def says_nothing(peer: Peer) -> None:
+    with pytest.raises(trio.TooSlowError), trio.fail_after(60):
+        await peer.hear()
+
+
+def log_of(client: Client | HAClient) -> SubscriptionLog:
+    store = client.bookmark_store
+    assert isinstance(store, MemoryBookmarkStore)
+    return store.subscription("s")
+
+
+def numbers(bodies: list[bytes]) -> list[int]:
+    return [int(body[:4]) for body in bodies]
+
+
+@in_virtual_time
+async def test_it_is_paused_over_its_cap_and_resumed_when_half_of_it_is_free(
+    server: Server,
+) -> None:
+    slow, seen = Slow(), [b"first"]
+    async with subscribed(server, slow, seen=seen) as (client, peer):
+        await fill(peer, 12)
+        pause = await peer.expect("subscribe", options="pause", sub_id="s", topic="")
+        await fill(peer, 3, first=13)  # what was on the way
+        await peer.publish("t", b"of the other")
+        await wait_all_tasks_blocked()
+        assert seen == [b"first", b"of the other"], "the connection is read on"
+        await peer.ack(pause)
+        await wait_all_tasks_blocked()
+        log = log_of(client)
+        assert log.paused
+        slow.gate.set()
+        resume = await peer.expect("subscribe", options="resume", sub_id="s")
+        await peer.ack(resume)
+        await fill(peer, 2, first=16)
+        assert numbers(slow.got) == list(range(1, 18))
+        assert not log.paused
+
+
+@in_virtual_time
+async def test_what_arrives_though_it_is_paused_stops_the_reading_in_the_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic_pauses, "IN_FLIGHT_BYTES", CAP)
+    slow, seen = Slow(), [b"first"]
+    async with subscribed(server, slow, seen=seen) as (client, peer):
+        await fill(peer, 40)
+        await peer.publish("t", b"behind them")
+        await wait_all_tasks_blocked()
+        assert seen == [b"first"], "memory stays bounded"
+        (metrics,) = [each for each in client.metrics.subscriptions if each.sub_id == "s"]
+        assert 2 * CAP < metrics.queued_bytes < 3 * CAP
+        slow.gate.set()
+        async with answering(peer):
+            await wait_all_tasks_blocked()
+            assert seen == [b"first", b"behind them"]
+            assert numbers(slow.got) == list(range(1, 41))
+
+
+@in_virtual_time
+@pytest.mark.parametrize("kind", ["live", "plain", "delta"])
+async def test_a_subscription_that_cannot_be_paused_stops_the_reading(
+    server: Server, kind: str
+) -> None:
+    slow = Slow()
+    async with subscribed(server, slow, options="live" if kind == "live" else "") as (client, peer):
+        sub_id = "s"
+        if kind != "live":
+            sub_id = "u"
+            async with answering(peer):
+                if kind == "plain":
+                    await client.subscribe("orders", sub_id="u", handler=slow.take)
+                else:
+                    await client.delta_subscribe("orders", sub_id="u", handler=slow.take)
+        await fill(peer, 30, sub_id=sub_id)
+        await says_nothing(peer)
+        (metrics,) = [each for each in client.metrics.subscriptions if each.sub_id == sub_id]
+        assert metrics.queued_bytes < 2 * CAP
+
+
+@in_virtual_time
+async def test_a_server_that_refuses_is_asked_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow, seen = Slow(), [b"first"]
+    async with subscribed(server, slow, seen=seen) as (_, peer):
+        await fill(peer, 12)
+        await peer.refuse(await peer.expect("subscribe", options="pause"), "bad options")
+        await wait_all_tasks_blocked()
+        await fill(peer, 1, first=13)
+        await peer.publish("t", b"later")
+        await wait_all_tasks_blocked()
+        assert seen == [b"first"], "as without pauses"
+        slow.gate.set()
+        await wait_all_tasks_blocked()
+        assert seen == [b"first", b"later"]
+        assert numbers(slow.got) == list(range(1, 14))
+        slow.gate = trio.Event()
+        await fill(peer, 15, first=14)
+        await says_nothing(peer)
+        slow.gate.set()
+    assert caplog.text.count("does not pause a full subscription (pause of s: bad options") == 1
+
+
+@in_virtual_time
+@pytest.mark.parametrize("answer", ["refused", "none"])
+async def test_a_subscription_that_is_not_resumed_ends_the_connection(
+    server: Server, answer: str
+) -> None:
+    """It would be silent for ever, and nobody would know why."""
+    slow, reasons = Slow(), list[HAClientError]()
+    async with subscribed(server, slow, on_disconnect=reasons.append) as (_, peer):
+        await fill(peer, 12)
+        await peer.ack(await peer.expect("subscribe", options="pause"))
+        await wait_all_tasks_blocked()
+        slow.gate.set()
+        resume = await peer.expect("subscribe", options="resume")
+        if answer == "refused":
+            await peer.refuse(resume, "bad options")
+        await peer.expect_end()
+        await wait_all_tasks_blocked()
+    (reason,) = reasons
+    assert isinstance(reason, DisconnectedError)
+    assert "does not resume it" in str(reason)
+    assert numbers(slow.got) == list(range(1, 13))
+
+
+@in_virtual_time
+@pytest.mark.row("BS9")
+async def test_what_the_application_pauses_meanwhile_is_not_resumed(server: Server) -> None:
+    slow = Slow()
+    async with subscribed(server, slow) as (client, peer):
+        await fill(peer, 12)
+        await peer.ack(await peer.expect("subscribe", options="pause"))
+        await wait_all_tasks_blocked()
+        await together(lambda: client.pause("s"), lambda: peer.answer("subscribe"))
+        slow.gate.set()
+        await wait_all_tasks_blocked()
+        await says_nothing(peer)
+        log = log_of(client)
+        assert log.paused
+        await together(lambda: client.resume("s"), lambda: peer.answer("subscribe"))
+        assert not log.paused
+        await fill(peer, 3, first=13)
+        assert numbers(slow.got) == list(range(1, 16))
+
+
+@in_virtual_time
+async def test_what_the_application_resumes_meanwhile_is_not_resumed_twice(
+    server: Server,
+) -> None:
+    slow = Slow()
+    async with subscribed(server, slow) as (client, peer):
+        await fill(peer, 12)
+        await peer.ack(await peer.expect("subscribe", options="pause"))
+        await wait_all_tasks_blocked()
+        await together(lambda: client.resume("s"), lambda: peer.answer("subscribe"))
+        assert not log_of(client).paused
+        slow.gate.set()
+        await says_nothing(peer)
+        assert numbers(slow.got) == list(range(1, 13))
+
+
+@in_virtual_time
+async def test_a_pause_of_the_application_that_is_refused_leaves_the_clients_own(
+    server: Server,
+) -> None:
+    slow = Slow()
+    async with subscribed(server, slow) as (client, peer):
+        await fill(peer, 12)
+        await peer.ack(await peer.expect("subscribe", options="pause"))
+
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("subscribe", options="pause"), "not entitled")
+
+        with pytest.raises(CommandError):
+            await together(lambda: client.pause("s"), refuse)
+        log = log_of(client)
+        assert log.paused, "the server has paused it for the client"
+        slow.gate.set()
+        await peer.ack(await peer.expect("subscribe", options="resume"))
+        await wait_all_tasks_blocked()
+        assert not log.paused
+
+
+@in_virtual_time
+async def test_one_that_has_ended_meanwhile_is_not_resumed(server: Server) -> None:
+    slow = Slow()
+    async with subscribed(server, slow) as (client, peer):
+        await fill(peer, 12)
+        await peer.ack(await peer.expect("subscribe", options="pause"))
+        await wait_all_tasks_blocked()
+        await together(lambda: client.unsubscribe("s"), lambda: peer.answer("unsubscribe"))
+        slow.gate.set()
+        await says_nothing(peer)
+        assert client.state is ConnectionState.LOGGED_ON
+
+
+@in_virtual_time
+@pytest.mark.row("HA17")
+async def test_the_next_connection_begins_without_the_pause(server: Server) -> None:
+    slow = Slow()
+    client = HAClient(
+        "c",
+        servers=[server.uri],
+        bookmark_store=MemoryBookmarkStore(),
+        max_queued_bytes=CAP,
+        heartbeat=None,
+        exit_timeout=0,
+    )
+
+    async def serve() -> Peer:
+        peer = await server.accept()
+        await peer.log_on()
+        return peer
+
+    async with trio.open_nursery() as nursery:
+
+        async def run() -> None:
+            async with client:
+                await client.bookmark_subscribe(
+                    "orders", bookmark=EPOCH, sub_id="s", handler=slow.take
+                )
+                await trio.sleep_forever()
+
+        nursery.start_soon(run)
+        peer = await serve()
+        await peer.answer("subscribe")
+        await fill(peer, 12)
+        await peer.ack(await peer.expect("subscribe", options="pause"))
+        peer.link.close()
+        again = await serve()
+        heard = await again.answer("subscribe")
+        assert "pause" not in heard.options
+        assert not log_of(client).paused
+        slow.gate.set()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
+# -- with the broker ----------------------------------------------------------------------
+
+
+@pytest.mark.row("MS5", "BS9")
+async def test_a_slow_subscription_holds_up_no_other_of_its_connection() -> None:
+    count, size = 400, 50_000
+    async with running_broker() as broker, Client("publisher") as publisher:
+        uri = f"{broker.uris[0]}/amps/json"
+        await publisher.connect(uri)
+        await publisher.logon()
+        client = Client("c", bookmark_store=MemoryBookmarkStore(), max_queued_bytes=100_000)
+        async with client:
+            await client.connect(uri)
+            await client.logon()
+            slow, quick = Slow(), Slow()
+            quick.gate.set()
+            for sub_id, consumer in (("slow", slow), ("quick", quick)):
+                await client.bookmark_subscribe(
+                    "orders", bookmark=EPOCH, sub_id=sub_id, handler=consumer.take
+                )
+            with trio.fail_after(60):
+                for number in range(count):
+                    await publisher.publish("orders", b"%04d" % number + bytes(size))
+                await quick.has(count)
+                held = {each.sub_id: each.queued_bytes for each in client.metrics.subscriptions}
+                assert 100_000 < held["slow"] <= 100_000 + automatic_pauses.IN_FLIGHT_BYTES
+                assert not slow.got
+                slow.gate.set()
+                await slow.has(count)
+        assert numbers(quick.got) == numbers(slow.got) == list(range(count))
