@@ -20,6 +20,7 @@ from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import CommandError, DisconnectedError, PublishGap, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
+from haclient.transport.message_queue import DEFAULT_CAP_BYTES
 from haclient_fake_server.config import (
     BrokerConfig,
     FsyncPolicy,
@@ -103,6 +104,10 @@ class Chooser(DefaultServerChooser):
         super().report_failure(error, info)
 
 
+# Most hold whatever comes. The server has to pause the others, or to wait for them.
+_QUEUE_CAPS: Final = (DEFAULT_CAP_BYTES, DEFAULT_CAP_BYTES, 3_000, 300)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all actors of a run share."""
@@ -125,8 +130,10 @@ class Surroundings:
         delay = ExponentialDelayStrategy(
             initial=0.05, maximum=1.0, source=Random(f"{self.plan.seed} {name} {life.number}")
         )
+        cap = Random(f"cap {self.plan.seed} {name} {life.number}").choice(_QUEUE_CAPS)
         return HAClient(
             name,
+            max_queued_bytes=cap,
             server_chooser=Chooser(servers, self.counts, self.gaps),
             delay_strategy=delay,
             publish_store=publish_store,
