@@ -90,6 +90,27 @@ def _parse_rate(_context: click.Context, _option: click.Parameter, value: str | 
     return value
 
 
+def _parse_conflation(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> str | None:
+    try:
+        return value if value is None else str(Options(conflation=value).conflation)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _parse_key(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    paths = tuple(part.strip() for part in (value or "").split(",") if part.strip())
+    for path in paths:
+        if not path.startswith("/"):
+            raise click.BadParameter(f"wanted paths such as /id or /id,/side, found {path!r}")
+    if value is not None and not paths:
+        raise click.BadParameter("wanted paths such as /id or /id,/side, found none")
+    return paths
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribeRequest:
     """The options of the command."""
@@ -111,6 +132,8 @@ class SubscribeRequest:
     delta: bool = False
     select: tuple[str, ...] = ()
     rate: str | None = None
+    conflation: str | None = None
+    conflation_key: tuple[str, ...] = ()
     until: str | None = None
 
     @property
@@ -124,6 +147,8 @@ class SubscribeRequest:
             raise UsageError("--bookmark and --since both say where to begin: give one of them")
         if self.last is not None and self.store is not None:
             raise UsageError("--last and --store both say where to begin: give one of them")
+        if self.conflation_key and self.conflation is None:
+            raise UsageError("--conflation-key needs --conflation, the interval")
         start = self._until(self._named_start())
         if start is not None and self.delta:
             raise UsageError(
@@ -261,7 +286,12 @@ def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
 
 def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     request = run.request
-    options = Options(select=request.select, rate=request.rate)
+    options = Options(
+        select=request.select,
+        rate=request.rate,
+        conflation=request.conflation,
+        conflation_key=request.conflation_key,
+    )
     if run.start is None:
         stream = client.delta_stream if request.delta else client.stream
         return stream(
@@ -472,6 +502,18 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
     "--rate",
     callback=_parse_rate,
     help="How fast to replay: 1000 messages a second, 64KB a second, or 2X as fast as published.",
+)
+@click.option(
+    "--conflation",
+    metavar="INTERVAL",
+    callback=_parse_conflation,
+    help="Print the last message of each key only, once in an interval such as 100ms or 5s.",
+)
+@click.option(
+    "--conflation-key",
+    metavar="FIELDS",
+    callback=_parse_key,
+    help="The fields of the key, such as /id or /id,/side. Default: that of the topic's records.",
 )
 @click.option(
     "--sub-id", callback=not_empty, help="The subscription id. Default: made of the topic."

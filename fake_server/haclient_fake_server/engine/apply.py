@@ -14,11 +14,11 @@ views, conflation) consumes the same value.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.batch import Extras
+from haclient_fake_server.engine.conflation import conflate
 from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
@@ -29,26 +29,10 @@ from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.routes import FanoutGroup, Route, frame_head
 from haclient_fake_server.engine.sow.delta import Delta
 from haclient_fake_server.engine.sow.page import PageSubscription, page_headers
-from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
+from haclient_fake_server.engine.sow.table import Changes, SowError, SowRecord, recorded_keys
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
-
-
-class Changes(NamedTuple):
-    """The changes made by a record.
-
-    Attributes:
-        document: The message; `None` for a delete.
-        key: Its key; empty where it has none.
-        previous: The record of the same key that it has replaced.
-        deleted: The records that a delete has removed.
-    """
-
-    document: Document | None
-    key: str = ""
-    previous: SowRecord | None = None
-    deleted: tuple[SowRecord, ...] = ()
 
 
 def apply(route: Route, record: Record, document: Document | None = None) -> Changes:
@@ -140,6 +124,8 @@ class Applier:
         document, key = changes.document, _wire_key(changes.key)
         if plan.pages:
             self._turn_pages(route, plan.pages, changes)
+        if plan.conflated:
+            self.conflate(route, record, changes)
         if document is None:
             self._report_deleted(route, changes.deleted)
             return
@@ -162,6 +148,11 @@ class Applier:
         if plan.watched:
             groups = plan.losing(before, document)
             self.fan_out(groups, document.body, b"", key, b',"reason":"match"')
+
+    def conflate(self, route: Route, record: Record, changes: Changes) -> None:
+        """Hold a message for the subscribers of its planned topic that want it conflated."""
+        for item in () if route.plan is None else route.plan.conflated:
+            conflate(self._state, item, route, record, changes)
 
     def _turn_pages(
         self, route: Route, pages: Iterable[PageSubscription], changes: Changes

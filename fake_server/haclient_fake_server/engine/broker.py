@@ -252,6 +252,7 @@ class Engine:
         """A connection is over its high-water mark: its subscriptions read the log again."""
         connection = self._state.connections.get(connection_id)
         if connection is not None:
+            connection.high_waters += 1
             self._replay.fall_back(connection)
             self._queues.choke(connection)
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from typing_extensions import override
 
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine.conflator import Conflator
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor
@@ -62,6 +63,7 @@ class Connection:
         commands: The commands that it may send, if they are not those of a client.
         consumers: Its subscriptions to queues, by number.
         choked: Those of them that wait until it has sent what it has.
+        high_waters: How often it had too much to send.
     """
 
     __slots__ = (
@@ -76,6 +78,7 @@ class Connection:
         "consumers",
         "early",
         "held",
+        "high_waters",
         "id",
         "last_received",
         "live_replays",
@@ -117,6 +120,7 @@ class Connection:
         self.commands: Mapping[str, Callable[[Connection, Message], None]] | None = None
         self.consumers: dict[int, QueueSubscription] = {}
         self.choked: dict[int, QueueSubscription] = {}
+        self.high_waters = 0
 
     def take_step(self) -> None:
         """Take the next step of the oldest command that is not carried out to its end."""
@@ -188,9 +192,20 @@ class Subscription:
         id: Its sub id.
         number: Its place in the order of all subscriptions.
         matcher: As selected, like `fields`, `filter`, `style` and `oof`.
+        conflator: What holds back its messages; `None` for nothing.
     """
 
-    __slots__ = ("connection", "fields", "filter", "id", "matcher", "number", "oof", "style")
+    __slots__ = (
+        "conflator",
+        "connection",
+        "fields",
+        "filter",
+        "id",
+        "matcher",
+        "number",
+        "oof",
+        "style",
+    )
 
     def __init__(
         self, connection: Connection, sub_id: str, *, number: int, selection: Selection
@@ -198,6 +213,7 @@ class Subscription:
         self.connection = connection
         self.id = sub_id
         self.number = number
+        self.conflator: Conflator | None = None
         self.select(selection)
 
     @property

@@ -29,7 +29,7 @@ from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.requests import SYSTEM_TOPIC_REFUSAL, is_system_topic
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.sow.delta import merge_delta
-from haclient_fake_server.engine.sow.table import SowError
+from haclient_fake_server.engine.sow.table import Changes, SowError
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import Record, RecordFlag
 
@@ -103,8 +103,26 @@ class Publishing:
             bookmark = b"%b%d|" % (publisher.prefix, sequence) if route.logged else b""
             more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
             self._applier.fan_out(groups, body, bookmark, more=more)
+        self._conflate(route, publisher, sequence, message)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
+
+    def _conflate(
+        self, route: Route, publisher: Publisher, sequence: int, message: Message
+    ) -> None:
+        """Hold a message for the subscribers that want it conflated, in a topic without records."""
+        if route.plan is None or not route.plan.conflated:
+            return
+        record = Record(
+            position=0,
+            publisher_id=publisher.id,
+            sequence=sequence,
+            timestamp_us=self._state.now_us,
+            topic_id=0,
+            correlation_id=to_bytes(message.correlation_id),
+            payload=message.data,
+        )
+        self._applier.conflate(route, record, Changes(Document(message.data, route.message_type)))
 
     def _publish_with_care(self, connection: Connection, message: Message) -> None:
         """Execute a publish: the first of its topic, with rare headers, or to a SOW topic."""

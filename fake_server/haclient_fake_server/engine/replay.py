@@ -42,6 +42,13 @@ from haclient.errors import UsageError
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import Reason, Refused, ack
+from haclient_fake_server.engine.conflation import (
+    arm,
+    conflate_record,
+    disarm,
+    flush,
+    take_frames,
+)
 from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
     Connection,
@@ -255,6 +262,7 @@ class Replay:
         if paused and item.phase is Phase.LIVE:
             self.detach(item)
         item.paused = paused
+        (disarm if paused else arm)(self._state, item)
         self._place(item)
 
     def set_pace(self, item: BookmarkSubscription, pace: Pace | None) -> None:
@@ -481,11 +489,15 @@ class Replay:
             head = heads[record.topic_id] if record.command == RecordCommand.PUBLISH else None
             wanted = head is not None and self._wants(item, record)
             if item.wants_completed and not item.bounded and record.position > item.target:
+                frames += take_frames(self._state, item)
                 frames.append(_completed(item))
             if wanted and self._hold(item, record):
                 break
             _pass(item, record)
-            if head is not None and wanted:
+            if wanted and item.conflator is not None:
+                route = self._state.topics[record.topic_id]
+                frames += conflate_record(self._state, item, route, record)
+            elif head is not None and wanted:
                 frames.append(_frame(item, head, record, self._wanted_body(item, record)))
                 if item.remaining is not None:
                     item.remaining -= 1
@@ -530,6 +542,7 @@ class Replay:
                 due = state.due_at_us(item.last_us + 1)
                 state.timers.set(("range", item.number), due, lambda: self._on_range_due(item))
         if over:
+            flush(self._state, item)
             self._complete(item)
             self.end(item)
         elif item.last_position is None and item.last_us is None and item.position > item.target:
@@ -542,6 +555,7 @@ class Replay:
 
     def _complete(self, item: BookmarkSubscription) -> None:
         if item.wants_completed:
+            flush(self._state, item)
             self._state.touch(item.connection).append(_completed(item))
 
 
@@ -578,6 +592,8 @@ def _cut(chunk: bytes, after: Cursor, *, limit: int) -> tuple[bytes, Cursor]:
 def _needs_care(item: BookmarkSubscription, chunk: bytes) -> bool:
     """Whether each record of a chunk has to be looked at: the last time is left to the scan."""
     if item.filter is not None or item.remaining is not None or item.fields is not None:
+        return True
+    if item.conflator is not None:
         return True
     ends = (item.last_position, item.target if item.wants_completed else None)
     return any(end is not None and _reaches_beyond(chunk, end, start=item.position) for end in ends)

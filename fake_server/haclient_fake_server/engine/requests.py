@@ -24,17 +24,20 @@ _COMMON: Final = frozenset(
 )
 """`send_empties` is the default."""
 
+_CONFLATION: Final = frozenset({"conflation", "conflation_key"})
+
 _DELTA: Final = frozenset({"bookmark", "no_empties", "oof", "send_keys"})
 
 _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     "subscribe": _COMMON
+    | _CONFLATION
     | {"bookmark", "bookmark_not_found", "fully_durable", "live", "oof"}
     | {"max_backlog", "pause", "rate", "rate_max_gap", "replace", "resume"},
     # Every record has all its fields, the keys among them: that is all that `send_keys` asks for.
     "sow": _COMMON | {"send_keys", "skip_n"},
-    "sow_and_subscribe": _COMMON | {"bookmark", "oof", "send_keys", "skip_n"},
-    "delta_subscribe": _COMMON | _DELTA | {"max_backlog", "replace"},
-    "sow_and_delta_subscribe": _COMMON | _DELTA,
+    "sow_and_subscribe": _COMMON | _CONFLATION | {"bookmark", "oof", "send_keys", "skip_n"},
+    "delta_subscribe": _COMMON | _CONFLATION | _DELTA | {"max_backlog", "replace"},
+    "sow_and_delta_subscribe": _COMMON | _CONFLATION | _DELTA,
     "sow_delete": frozenset({"cancel", "expire", "lease_extension", "non_regex_topic"}),
     # There is no message type here for which `pretty` would make a difference.
     "logon": frozenset({"ack_conflation", "pretty"}),

@@ -86,12 +86,14 @@ class Plan:
         filtered: Whether any of them has a filter, so that each message must be looked at.
         watched: Whether any of them wants out-of-focus messages.
         pages: Those that see a page of the topic's records; the others do not count them.
+        conflated: Those whose messages are held back; the others do not count them, either.
     """
 
     __slots__ = (
         "_by_mask",
         "_everyone_by_delta",
         "_wire_topic",
+        "conflated",
         "deltas",
         "everyone",
         "filtered",
@@ -107,12 +109,14 @@ class Plan:
         subscriptions: tuple[Subscription, ...],
         waiting: tuple[BookmarkSubscription, ...] = (),
         pages: tuple[PageSubscription, ...] = (),
+        conflated: tuple[Subscription, ...] = (),
     ) -> None:
         self._wire_topic = wire_topic
         self._by_mask: dict[tuple[bytes, int, int], tuple[FanoutGroup, ...]] = {}
         self.subscriptions = subscriptions
         self.waiting = waiting
         self.pages = pages
+        self.conflated = conflated
         self.deltas = any(item.style & Style.DELTA for item in subscriptions)
         self.everyone = self._groups(b"p", subscriptions)
         self._everyone_by_delta = (
@@ -287,15 +291,18 @@ class RouteTable:
         live: list[Subscription] = []
         waiting: list[BookmarkSubscription] = []
         pages: list[PageSubscription] = []
+        conflated: list[Subscription] = []
         for item in members:
             match item:
                 case BookmarkSubscription(is_live=False):
                     waiting.append(item)
                 case PageSubscription():
                     pages.append(item)
+                case _ if item.conflator is not None:
+                    conflated.append(item)
                 case _:
                     live.append(item)
-        route.plan = Plan(route.wire, tuple(live), tuple(waiting), tuple(pages))
+        route.plan = Plan(route.wire, tuple(live), tuple(waiting), tuple(pages), tuple(conflated))
         self._planned[route.topic] = route
         return route.plan
 

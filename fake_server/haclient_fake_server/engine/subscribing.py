@@ -8,6 +8,8 @@ from dataclasses import replace
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused, requested
+from haclient_fake_server.engine.conflation import conflator_of, disarm, flush
+from haclient_fake_server.engine.conflator import Conflator
 from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
     Connection,
@@ -76,14 +78,18 @@ class Subscribing:
         if not message.bookmark:
             _check_without_bookmark(request, keeps_place=keeps_place)
         span = self._span(connection, request) if message.bookmark else None
+        conflator = conflator_of(self._state, request, connection.message_type)
+        if replaced is not None:  # what it holds was published under the old terms
+            flush(self._state, replaced)
         self._confirm(connection, message, sub_id)
         match replaced:
             case _ if span is not None:
-                self._subscribe_to_log(connection, request, sub_id, span)
+                self._subscribe_to_log(connection, request, sub_id, span, conflator)
             case BookmarkSubscription():
+                replaced.conflator = conflator
                 self._change(replaced, request)
             case _:
-                self.subscribe_live(connection, request, sub_id)
+                self.subscribe_live(connection, request, sub_id, conflator)
 
     def check_id(
         self, connection: Connection, request: Request, sub_id: str
@@ -107,10 +113,17 @@ class Subscribing:
             raise Refused(Reason.TOO_MANY_SUBSCRIPTIONS, f"the limit is {MAX_SUBSCRIPTIONS}")
         return None
 
-    def subscribe_live(self, connection: Connection, request: Request, sub_id: str) -> None:
+    def subscribe_live(
+        self,
+        connection: Connection,
+        request: Request,
+        sub_id: str,
+        conflator: Conflator | None = None,
+    ) -> None:
         """Send what is published from now on, in place of any subscription of this id."""
         number = self._number(connection, sub_id)
         item = Subscription(connection, sub_id, number=number, selection=request.selection)
+        item.conflator = conflator
         self._replace(item)
         self._state.tables[connection.message_type].enter(item)
 
@@ -128,7 +141,7 @@ class Subscribing:
     ) -> None:
         """Subscribe to queues; a consumer that is replaced keeps the messages that it has."""
         message, options = request.message, request.options
-        for name in ("pause", "rate", "top_n", "oof"):
+        for name in ("pause", "rate", "conflation", "top_n", "oof"):
             if getattr(request if name == "top_n" else options, name):
                 raise Refused(Reason.INVALID_OPTIONS, f"{name} is not for a queue")
         more = {"sub_id": sub_id, **self._queues.terms(queues, options.max_backlog)}
@@ -150,7 +163,12 @@ class Subscribing:
             table.enter(consumer)
 
     def _subscribe_to_log(
-        self, connection: Connection, request: Request, sub_id: str, span: Span
+        self,
+        connection: Connection,
+        request: Request,
+        sub_id: str,
+        span: Span,
+        conflator: Conflator | None,
     ) -> None:
         """Replay a span of the log, in place of any subscription of this id."""
         message = request.message
@@ -158,6 +176,7 @@ class Subscribing:
         number = self._number(connection, sub_id)
         item = BookmarkSubscription(connection, sub_id, number=number, selection=request.selection)
         item.cid = message.command_id
+        item.conflator = conflator
         item.fully_durable = request.options.fully_durable
         item.wants_completed = "completed" in wanted
         item.wants_persisted = "persisted" in wanted
@@ -202,6 +221,7 @@ class Subscribing:
         item = connection.subscriptions.pop(sub_id, None)
         if item is not None:
             self._state.tables[connection.message_type].leave(item)
+            disarm(self._state, item)
             if isinstance(item, BookmarkSubscription):
                 self._replay.end(item)
                 self._acks.leave(item)

@@ -473,6 +473,40 @@ def test_ends_and_rates_that_cannot_be_are_mistakes(
     assert told in err
 
 
+@pytest.mark.row("CLI3", "OP9")
+def test_only_the_last_message_of_each_key_is_printed(
+    haclient: CommandLine, tmp_path: Path
+) -> None:
+    file = tmp_path / "keyed.jsonl"
+    file.write_text("".join(f'{{"id":{number % 2},"n":{number}}}\n' for number in range(4)))
+    haclient("publish", "--topic", "keyed", "--file", file)
+    replay = ("subscribe", "--topic", "keyed", "--bookmark", "epoch", "--exit")
+    conflated = ("--conflation", "1h", "--conflation-key", "/id")
+    assert haclient(*replay, *conflated) == (0, ['{"id":0,"n":2}', '{"id":1,"n":3}'], "")
+    code, lines, err = haclient(*replay, "--conflation", "1h")
+    assert (code, lines) == (1, [])
+    assert "invalid options" in err
+
+
+@pytest.mark.row("CC21")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--conflation", "soon"), "'soon'"),
+        (("--conflation", ""), "''"),
+        (("--conflation-key", "/id"), "--conflation-key needs --conflation"),
+        (("--conflation", "1s", "--conflation-key", "id"), "found 'id'"),
+        (("--conflation", "1s", "--conflation-key", ","), "found none"),
+    ],
+)
+def test_a_conflation_that_cannot_be_is_a_mistake(
+    options: tuple[str, ...], told: str, haclient: CommandLine
+) -> None:
+    code, _, err = haclient("subscribe", "--topic", "a", *options)
+    assert code == 2
+    assert told in err
+
+
 def test_a_replay_with_a_rate_may_stand_still_for_long() -> None:
     assert request().replay_limit_s == 60
     slow = dataclasses.replace(request(bookmark="epoch"), rate="1X")

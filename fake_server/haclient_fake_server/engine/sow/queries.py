@@ -15,6 +15,7 @@ from haclient.protocol.codec import encode_frame, sow_batch
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.apply import Applier
+from haclient_fake_server.engine.conflation import conflator_of, flush
 from haclient_fake_server.engine.connections import Connection, LongCommand, Style
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
 from haclient_fake_server.engine.patterns import to_bytes
@@ -148,17 +149,20 @@ class Queries:
             raise Refused(Reason.INVALID_TOPIC, detail)
         ids = _ids(message)
         sub_id = str(ids["sub_id"])
-        self._subscribing.check_id(connection, request, sub_id)
+        replaced = self._subscribing.check_id(connection, request, sub_id)
         query = _query(request)
         topics = self._topics(connection, request)
         if query.paged:
             _check_page(request, topics)
+        conflator = conflator_of(self._state, request, connection.message_type)
+        if replaced is not None:
+            flush(self._state, replaced)
         self._state.acknowledge(connection, message, "received", "processed", more=ids)
         self._answer(connection, request, topics, query=query, ids=ids)
         if query.paged:
             self._subscribing.subscribe_page(connection, request, sub_id, Page(topics[0], query))
         else:
-            self._subscribing.subscribe_live(connection, request, sub_id)
+            self._subscribing.subscribe_live(connection, request, sub_id, conflator)
 
     def sow_delete(self, connection: Connection, message: Message) -> None:
         """Delete records by filter, by keys or by data.
@@ -315,6 +319,8 @@ def _check_page(request: Request, topics: list[SowTopic]) -> None:
         Refused: Its topic is a pattern or has no records, or the page is too long.
     """
     message = request.message
+    if request.options.conflation not in {None, "none"}:
+        raise Refused(Reason.INVALID_OPTIONS, "conflation is not for a page")
     if request.matcher.is_regex:
         raise Refused(Reason.INVALID_TOPIC, f"a page is of one topic, not of {message.topic!r}")
     if not topics:

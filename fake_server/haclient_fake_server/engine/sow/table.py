@@ -71,6 +71,22 @@ class SowRecord:
     bookmark: str = ""
 
 
+class Changes(NamedTuple):
+    """The changes made by a record.
+
+    Attributes:
+        document: The message; `None` for a delete.
+        key: Its key; empty where it has none.
+        previous: The record of the same key that it has replaced.
+        deleted: The records that a delete has removed.
+    """
+
+    document: Document | None
+    key: str = ""
+    previous: SowRecord | None = None
+    deleted: tuple[SowRecord, ...] = ()
+
+
 _AS_THEY_ARE: Final = OrderBy()
 
 
@@ -144,14 +160,18 @@ class SowTopic:
         return iter(self._records.values())
 
     @property
+    def key_paths(self) -> tuple[str, ...]:
+        """The paths of the key fields; none when publishers name the key."""
+        return tuple(path.text for path in self._paths)
+
+    @property
     def has_user_keys(self) -> bool:
         """Whether publishers must name the key of each record."""
         return not self._paths
 
     def blank(self) -> SowTopic:
         """The same topic without records."""
-        keys = [path.text for path in self._paths]
-        return SowTopic(self.name, keys, message_type=self.message_type)
+        return SowTopic(self.name, self.key_paths, message_type=self.message_type)
 
     def get(self, key: str) -> SowRecord | None:
         """The record under `key`, if any."""

@@ -34,7 +34,7 @@ def test_the_option_wins_over_the_header() -> None:
 
 
 @pytest.mark.row("OP17")
-@pytest.mark.parametrize("option", ["conflation=1s", "grouping=[/a]", "hello"])
+@pytest.mark.parametrize("option", ["projection=[/a]", "grouping=[/a]", "hello"])
 def test_what_is_not_carried_out_is_refused_by_name(option: str) -> None:
     name = option.partition("=")[0]
     with pytest.raises(Refused, match=name) as caught:

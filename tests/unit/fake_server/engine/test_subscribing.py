@@ -52,7 +52,7 @@ def test_a_sub_id_in_use_is_refused() -> None:
         ({"filter": "/px >"}, "bad filter"),
         ({"opts": "fast"}, "invalid options: "),
         ({"opts": "rate=5"}, "invalid options: rate needs a bookmark"),
-        ({"opts": "conflation=1s"}, "invalid options: conflation is not supported"),
+        ({"opts": "conflation=1s"}, "invalid options: conflation: 'orders' is no topic"),
         ({"opts": "bookmark_not_found=now"}, "invalid options: bookmark_not_found needs"),
         ({"opts": "oof", "bm": "0"}, "invalid options: oof cannot have"),
         ({"top_n": 5}, "invalid options: top_n"),

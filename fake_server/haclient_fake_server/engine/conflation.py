@@ -1,0 +1,251 @@
+"""The option `conflation`: which messages a subscription holds back, and their delivery.
+
+`conflator_of` checks the options of a subscribe. `conflate` offers a new message to a live
+subscription and `conflate_record` one of the log to a replay; each subscription has one timer, for
+its oldest message. `flush` delivers all, before something that has to follow them: `completed`, the
+end of a range, or a replacement.
+
+Without `conflation_key` the key is that of the record, so the topic needs a state of the world. Out
+of focus goes a record, and a delta is of one, so with either the key is that of the record, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from haclient.protocol.codec import encode_string
+from haclient.protocol.framing import LENGTH
+from haclient_fake_server.engine.acks import Reason, Refused
+from haclient_fake_server.engine.conflator import Conflator, Held, Update
+from haclient_fake_server.engine.connections import (
+    BookmarkSubscription,
+    Style,
+    Subscription,
+)
+from haclient_fake_server.engine.filters import Document, FilterError
+from haclient_fake_server.engine.filters.parser import parse_path
+from haclient_fake_server.engine.patterns import to_text
+from haclient_fake_server.engine.requests import DELTA_COMMANDS, Request
+from haclient_fake_server.engine.routes import Route, frame_head
+from haclient_fake_server.engine.sow.table import Changes, SowRecord, SowTopic
+from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.timers import timestamp_text
+from haclient_fake_server.journal.format import Record
+
+MAX_KEY_FIELDS: Final = 100
+"""Fields of one `conflation_key`."""
+
+
+def conflator_of(state: State, request: Request, message_type: str) -> Conflator | None:
+    """What holds back the messages of a subscription; `None` for nothing.
+
+    Raises:
+        Refused: The topic needs a `conflation_key`, or the one that was given cannot be.
+    """
+    options = request.options
+    if options.conflation in {None, "none"} or options.conflation_s == 0:
+        return None
+    names = options.conflation_key
+    if len(names) > MAX_KEY_FIELDS:
+        detail = f"conflation_key: {len(names)} fields, wanted at most {MAX_KEY_FIELDS}"
+        raise Refused(Reason.INVALID_OPTIONS, detail)
+    try:
+        paths = tuple(parse_path(name) for name in names)
+    except FilterError as error:
+        raise Refused(Reason.INVALID_OPTIONS, f"conflation_key: {error}") from error
+    sow = _sow_of(state, request, message_type)
+    topic = request.message.topic
+    if not paths and sow is None:
+        detail = f"{topic!r} is no topic with a state of the world, so it needs a conflation_key"
+        raise Refused(Reason.INVALID_OPTIONS, f"conflation: {detail}")
+    is_of_records = options.oof or request.message.kind in DELTA_COMMANDS
+    if paths and is_of_records:
+        if sow is None or {path.text for path in paths} != set(sow.key_paths):
+            detail = f"with oof or deltas it is the key of {topic!r}, or left out"
+            raise Refused(Reason.INVALID_OPTIONS, f"conflation_key: {detail}")
+        paths = ()
+    if request.message.bookmark and request.top_n is not None:
+        raise Refused(Reason.INVALID_OPTIONS, "top_n counts messages of a replay, not conflated")
+    return Conflator(options.conflation_s, paths)
+
+
+def _sow_of(state: State, request: Request, message_type: str) -> SowTopic | None:
+    """The state of the world of a topic; `None` for a pattern."""
+    if request.matcher.is_regex:
+        return None
+    name = request.matcher.text
+    return next((each for each in state.sow_topics(message_type) if each.name == name), None)
+
+
+def conflate(
+    state: State, item: Subscription, route: Route, record: Record, changes: Changes
+) -> None:
+    """Hold a new message for a live subscription, or what is out of its focus."""
+    conflator, document, previous = item.conflator, changes.document, changes.previous
+    if conflator is None:
+        return
+    if document is None:
+        _conflate_deleted(state, item, conflator, route, changes.deleted)
+        return
+    was_in_focus = previous is not None and _is_in_focus(item, route, previous)
+    reason = ""
+    if item.filter is not None and not item.filter(document):
+        if not (item.oof and was_in_focus):
+            return
+        reason = "match"
+    # Without oof a delta is one of the record, whether the subscriber has seen that or not.
+    has_before = previous is not None and (was_in_focus or not item.oof)
+    update = _update(route, record, changes.key, reason=reason)
+    conflator.hold(
+        conflator.key_of(route.wire, document, changes.key),
+        update,
+        now=state.now,
+        before=previous.body if previous is not None and has_before else None,
+    )
+    arm(state, item)
+
+
+def _conflate_deleted(
+    state: State,
+    item: Subscription,
+    conflator: Conflator,
+    route: Route,
+    deleted: Iterable[SowRecord],
+) -> None:
+    """Hold that deleted records are out of focus, for who wants to know."""
+    if route.sow is None or not item.oof:
+        return
+    for each in deleted:
+        if _is_in_focus(item, route, each):
+            update = Update(route.wire, each.body, each.key, reason="deleted")
+            conflator.hold((route.wire, each.key), update, now=state.now, before=each.body)
+    arm(state, item)
+
+
+def _is_in_focus(item: Subscription, route: Route, record: SowRecord) -> bool:
+    return item.filter is None or item.filter(Document(record.body, route.message_type))
+
+
+def conflate_record(
+    state: State, item: BookmarkSubscription, route: Route, record: Record
+) -> list[bytes]:
+    """Hold a message of the log for a replay.
+
+    Returns:
+        The frames that are due, since too much is held.
+    """
+    conflator = item.conflator
+    if conflator is None:
+        return []
+    document, key = Document(record.payload, route.message_type), to_text(record.key)
+    update = _update(route, record, key)
+    conflator.hold(conflator.key_of(route.wire, document, key), update, now=state.now)
+    frames = _due_frames(state, item, conflator) if conflator.due <= state.now else []
+    arm(state, item)
+    return frames
+
+
+def take_frames(state: State, item: Subscription) -> list[bytes]:
+    """Remove all that a subscription holds and return its frames, in order."""
+    if item.conflator is None:
+        return []
+    state.timers.cancel(("conflation", item.number))
+    return [frame for held in item.conflator.take_all() for frame in _frames(state, item, held)]
+
+
+def flush(state: State, item: Subscription) -> None:
+    """Deliver all that a subscription holds now."""
+    frames = take_frames(state, item)
+    if frames and not item.connection.closing:
+        state.touch(item.connection).extend(frames)
+
+
+def arm(state: State, item: Subscription) -> None:
+    """Deliver what a subscription holds when it is due, which may be at once."""
+    conflator = item.conflator
+    if conflator is None or not len(conflator):
+        return
+    if conflator.due <= state.now:
+        _deliver_due(state, item)
+    else:
+        key = ("conflation", item.number)
+        state.timers.set(key, conflator.due, lambda: _deliver_due(state, item))
+
+
+def disarm(state: State, item: Subscription) -> None:
+    """Deliver nothing to a subscription until `arm` is called."""
+    state.timers.cancel(("conflation", item.number))
+
+
+def _deliver_due(state: State, item: Subscription) -> None:
+    conflator = item.conflator
+    if conflator is None:
+        return
+    frames = _due_frames(state, item, conflator)
+    if frames and not item.connection.closing:
+        state.touch(item.connection).extend(frames)
+    if len(conflator):
+        key = ("conflation", item.number)
+        state.timers.set(key, conflator.due, lambda: _deliver_due(state, item))
+
+
+def _due_frames(state: State, item: Subscription, conflator: Conflator) -> list[bytes]:
+    due = conflator.take_due(state.now, high_waters=item.connection.high_waters)
+    return [frame for held in due for frame in _frames(state, item, held)]
+
+
+def _update(route: Route, record: Record, key: str, *, reason: str = "") -> Update:
+    return Update(
+        route.wire,
+        record.payload,
+        key,
+        to_text(record.correlation_id),
+        record.bookmark.encode("ascii") if route.logged else b"",
+        record.timestamp_us,
+        reason,
+    )
+
+
+def _frames(state: State, item: Subscription, held: Held) -> list[bytes]:
+    """The frame of a message that was held, or none if it would say nothing."""
+    update, style = held.update, item.style
+    head = frame_head(b"oof" if update.reason else b"p", update.topic, item.id)
+    if update.reason:
+        if held.before is None:
+            return []  # the subscriber never had the record
+        body: bytes | None = _selected(item, held.before)
+    else:
+        if style & Style.BOOKMARK and update.bookmark:
+            head += b',"bm":"%b"' % update.bookmark
+        body = _body(state, item, held)
+    if body is None:
+        return []
+    if update.key and not style & Style.NO_SOW_KEY:
+        head += b',"k":' + encode_string(update.key)
+    if style & Style.TIMESTAMP and update.timestamp_us:
+        head += b',"ts":"%b"' % timestamp_text(update.timestamp_us)
+    if update.correlation_id and not update.reason:
+        head += b',"x":' + encode_string(update.correlation_id)
+    if update.reason:
+        head += b',"reason":' + encode_string(update.reason)
+    return [b"%b%b}%b" % (LENGTH.pack(len(head) + 1 + len(body)), head, body)]
+
+
+def _body(state: State, item: Subscription, held: Held) -> bytes | None:
+    """The message, or what it has changed of the record before; `None` for nothing."""
+    body, message_type = held.update.body, item.connection.message_type
+    sow = None
+    if item.style & Style.DELTA and held.before is not None:
+        topic = item.matcher.text  # a delta is of one topic: see `conflator_of`
+        found = state.sow_topics(message_type)
+        sow = next((each for each in found if each.name == topic), None)
+    if sow is None or held.before is None:
+        return _selected(item, body)
+    return sow.delta(SowRecord(held.update.key, held.before), body, item.fields).body(item.style)
+
+
+def _selected(item: Subscription, body: bytes) -> bytes:
+    if item.fields is None:
+        return body
+    return item.fields.apply(body, item.connection.message_type)
