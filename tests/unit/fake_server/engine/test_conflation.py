@@ -214,7 +214,7 @@ def test_out_of_focus_replaces_the_message_and_says_what_the_subscriber_has() ->
 def test_a_view_that_is_kept_by_conflated_messages_is_what_a_query_gives_in_the_end(
     steps: list[tuple[int, int | None, int]],
     has_filter: bool,  # noqa: FBT001  # Hypothesis calls it
-    deltas: bool,  # noqa: FBT001
+    deltas: bool,  # noqa: FBT001  # Hypothesis calls it
 ) -> None:
     world = conflating()
     reader, publisher = world.client("reader"), world.client()
