@@ -62,6 +62,7 @@ from haclient.facade import (
 )
 from haclient.protocol.messages import Message
 from haclient.streams import QueueStream
+from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions
 from haclient.trio_thread import Call, TrioThread, warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -405,6 +406,14 @@ class MessageStream:
                 return self._arrived.popleft()
             except IndexError:
                 self._take_next(self._one if self._one_by_one else self._as_they_arrive)
+
+    def conflate(self, key: ConflationKey = sow_key) -> Self:
+        """As in `haclient.MessageStream`."""
+        self.__bridge__.inner.conflate(key)
+        self._one_by_one = True  # what is in `_arrived` is not replaced any more
+        return self
+
+    conflate = described(conflate, haclient.streams.MessageStream.conflate, WORDS)
 
     def batches(self, max_messages: int | None = None, max_seconds: float = 0.0) -> Batches:
         """The same messages in lists: as they arrive, which is the fast path, or collected.

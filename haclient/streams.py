@@ -20,6 +20,7 @@ from typing_extensions import override
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Delivery
+from haclient.transport.queue_conflation import ConflationKey, QueueConflation, sow_key
 
 __all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages"]
 
@@ -126,6 +127,36 @@ class MessageStream:
         if not (self._opened or self._delivery.ended):  # nothing was sent: the wait would not end
             raise UsageError("enter the stream first: async with ... as messages")
 
+    def conflate(self, key: ConflationKey = sow_key) -> Self:
+        """Deliver only the newest of the messages of one key that wait in the client.
+
+        A message takes the place of the one of its key that was not taken yet, so a slow consumer
+        gets each key in turn. What was replaced is discarded. Lists of messages are taken from the
+        queue together: what arrives later replaces nothing in them.
+
+        After a lost connection a message that was taken and not discarded may be delivered again.
+
+        Args:
+            key: Called in the client's thread with each message when it arrives, and has to be
+                quick; `None` for a message that neither replaces another nor is replaced. By
+                default the topic and the SOW key.
+
+        Returns:
+            This stream, which is not open yet.
+
+        Raises:
+            UsageError: The stream was opened before, or it is one of a queue or of deltas.
+        """
+        if self._delivery.is_of_deltas:
+            raise UsageError(
+                "a stream of deltas cannot be conflated in the client, since each has other "
+                "fields: use the option conflation, so that the server merges them"
+            )
+        if self._opened or self._delivery.ended:
+            raise UsageError("conflate a stream before it is opened, where it is made")
+        self._delivery.conflation = QueueConflation(key)
+        return self
+
     def batches(self, max_messages: int | None = None, max_seconds: float = 0.0) -> Batches:
         """The same messages in lists: as they arrive, which is the fast path, or collected.
 
@@ -167,20 +198,22 @@ class MessageStream:
     async def _next_list(self, most: int | None, limit_s: float) -> list[Message]:
         self._finish_taken()
         while True:
-            batch = self._deliverable(list(self._current)) or await self._arrived()
+            batch = self._deliverable(list(self._current)) or await self._arrived(most)
             if most is not None and batch:
                 batch = await self._collected(batch, most, limit_s)
             if batch:
                 self._taken_now(batch)
                 return batch
 
-    async def _arrived(self) -> list[Message]:
+    async def _arrived(self, most: int | None = None) -> list[Message]:
         """What has arrived, after a wait; empty if nothing of it is to be delivered any more."""
         self._current = iter(())
         self._check_opened()
         batch = await self._delivery.next_batch()
         if batch is None:
             raise StopAsyncIteration
+        if self._delivery.conflation is not None:
+            batch += self._delivery.take_waiting(None if most is None else most - 1)
         return self._deliverable(batch)
 
     async def _collected(self, batch: list[Message], most: int, limit_s: float) -> list[Message]:
@@ -299,6 +332,14 @@ class QueueStream(MessageStream):
         super().__init__(delivery, open_=open_, close=close, check_thread=check_thread)
         self._auto_ack = auto_ack
         self._taken: Sequence[Message] = ()
+
+    @override
+    def conflate(self, key: ConflationKey = sow_key) -> Self:
+        """Raise a `UsageError`: each message of a queue is a task of its own."""
+        raise UsageError(
+            "messages of a queue cannot be conflated: each has a lease, and is acknowledged by "
+            "who has processed it"
+        )
 
     @override
     def _check_workable(self) -> None:

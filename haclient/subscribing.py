@@ -77,6 +77,7 @@ class Subscriber:
         """
         delivery = Delivery(self._core.settings.max_queued_bytes)
         delivery.error_policy = self._on_handler_error if queue is None else "continue"
+        delivery.is_of_deltas = "delta_subscribe" in command.name
         opened: list[Subscription] = []
         is_closed = False
 

@@ -28,6 +28,7 @@ from typing_extensions import override
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
+from haclient.transport.queue_conflation import QueueConflation, Waiting, weight_of
 
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
@@ -57,6 +58,7 @@ class Delivery(Sink):
         "_waiting",
         "cap_bytes",
         "caught_up",
+        "conflation",
         "end_reason",
         "ended",
         "error_policy",
@@ -65,6 +67,7 @@ class Delivery(Sink):
         "gaps",
         "handler",
         "held_bytes",
+        "is_of_deltas",
         "is_served",
         "on_stop",
         "skips_rest",
@@ -93,6 +96,8 @@ class Delivery(Sink):
         self._rested = trio.lowlevel.ParkingLot()
         self.is_served = False  # a handler's task, which has ended when all its work has
         self.skips_rest = False
+        self.is_of_deltas = False
+        self.conflation: QueueConflation | None = None
         self.on_stop: Callable[[], object] | None = None
         self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
 
@@ -102,14 +107,33 @@ class Delivery(Sink):
     def put(self, batch: list[Message], size: int) -> None:
         if self.ended or self._stops:
             return
-        self._batches.append((batch, size))
-        self.held_bytes += size
+        if self.conflation is None:
+            self._batches.append((batch, size))
+            self.held_bytes += size
+        else:
+            self._conflate(batch, self.conflation)
         if not self.first_number:
             self.first_number = max(0, batch[0].number)
         self._wake()
 
+    def _conflate(self, batch: list[Message], conflation: QueueConflation) -> None:
+        for message in batch:
+            try:
+                replaced = conflation.replace(message)
+            except UsageError as error:
+                self.fail(error)  # to the consumer: it is no fault of the connection
+                return
+            self.held_bytes += weight_of([message])
+            if isinstance(replaced, Waiting):
+                self._batches.append((replaced, 0))  # its weight changes with each replacement
+            else:
+                self._took(weight_of([replaced]))
+                replaced.discard()
+
     @override
     def mark(self, marker: Marker) -> None:
+        if self.conflation is not None:
+            self.conflation.clear()  # nothing moves to before the marker
         if marker is Marker.ENDED and not self._batches:
             self._end()  # a closed stream has ended even if it is never read again
         else:
@@ -184,9 +208,10 @@ class Delivery(Sink):
         first = 0
         while len(queue) > kept:
             batch, size = queue.pop()
-            self._took(size)
-            if isinstance(batch, list):  # the earliest one counts, which is popped last
-                first = next((each.number for each in batch if each.number > 0), first)
+            self._took(self._left(batch, size))
+            if isinstance(batch, list):  # with conflation they are not in the order of the numbers
+                earliest = next((each.number for each in batch if each.number > 0), first)
+                first = min(first or earliest, earliest)
         return first
 
     def undelivered(self, *, keep_replaced: bool = False) -> list[Message]:
@@ -198,6 +223,13 @@ class Delivery(Sink):
             elif keep_replaced and item is Marker.REPLACED:
                 found.clear()
         return found
+
+    def _left(self, batch: list[Message] | Marker, size: int) -> int:
+        """What a batch that has left the queue counted for, in bytes."""
+        if self.conflation is None or isinstance(batch, Marker):
+            return size
+        self.conflation.left(batch)
+        return weight_of(batch)
 
     @property
     def held_count(self) -> int:
@@ -287,9 +319,22 @@ class Delivery(Sink):
                 case Marker.REPLACED:
                     pass
                 case _:
-                    self._took(size)
+                    self._took(self._left(batch, size))
                     return batch
         return None
+
+    def take_waiting(self, most: int | None) -> list[Message]:
+        """With conflation, what waits before the next marker: `next_batch` gives one message.
+
+        Args:
+            most: The most messages; `None` for all.
+        """
+        taken: list[Message] = []
+        while self._batches and (most is None or len(taken) < most):
+            if self.conflation is None or not isinstance(self._batches[0][0], list):
+                break
+            taken += self._take() or ()
+        return taken
 
     def _lag(self) -> None:
         """A query or replay begins again; a task waiting for the end of the first still waits."""
@@ -300,6 +345,8 @@ class Delivery(Sink):
         self.ended = True
         self.caught_up.set()
         self._batches.clear()
+        if self.conflation is not None:
+            self.conflation.clear()
         self._took(self.held_bytes)
 
     def _took(self, size: int) -> None:

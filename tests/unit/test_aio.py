@@ -126,6 +126,27 @@ def test_lists_are_collected_and_none_stands_for_a_time_without_a_message(
     run(main)
 
 
+@pytest.mark.row("MS6")
+def test_of_what_waits_only_the_newest_message_of_each_key_is_taken(broker: BrokerThread) -> None:
+    async def main() -> None:
+        async with (
+            opened(broker) as client,
+            client.bookmark_stream("orders", sub_id="slow", bookmark=EPOCH).conflate(
+                lambda message: message.data[:1]
+            ) as slow,
+            client.bookmark_stream("orders", sub_id="every", bookmark=EPOCH) as everything,
+        ):
+            await client.publish_persisted("orders", b"a1")
+            assert (await anext(slow)).data == b"a1"
+            for body in (b"a2", b"b2", b"a3", b"b3", b"c3"):
+                await client.publish("orders", body)
+            while (await anext(everything)).data != b"c3":
+                pass
+            assert [(await anext(slow)).data for _ in range(3)] == [b"a3", b"b3", b"c3"]
+
+    run(main)
+
+
 def test_tasks_share_a_client_and_each_keeps_its_order(broker: BrokerThread) -> None:
     async def main() -> None:
         async with opened(broker) as client:

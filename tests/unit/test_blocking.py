@@ -53,6 +53,32 @@ def bodies(client: HAClient | Client, topic: str, count: int) -> list[str]:
         return [message.text for message in islice(messages, count)]
 
 
+@pytest.mark.row("MS6")
+def test_of_what_waits_only_the_newest_message_of_each_key_is_taken(client: HAClient) -> None:
+    kind = dict[str, str]
+    with (
+        client.bookmark_stream("orders", sub_id="slow", bookmark=EPOCH).conflate(
+            lambda message: message.json(kind).get("id")
+        ) as slow,
+        client.bookmark_stream("orders", sub_id="every", bookmark=EPOCH) as everything,
+    ):
+        client.publish_persisted("orders", b'{"id":"a","v":"1"}')
+        assert next(slow).json(kind)["v"] == "1"
+        for number in range(2, 6):
+            client.publish("orders", b'{"id":"a","v":"%d"}' % number)
+            client.publish("orders", b'{"id":"b","v":"%d"}' % number)
+        assert [next(everything).json(kind)["v"] for _ in range(9)][-1] == "5"
+        client.publish_persisted("orders", b'{"id":"c","v":"6"}')
+        while next(everything).json(kind)["id"] != "c":
+            pass
+        assert [next(slow).json(kind)["v"] for _ in range(3)] == ["5", "5", "6"]
+        assert next(slow.with_timeout(0)) is None
+    with pytest.raises(UsageError, match="messages of a queue"):
+        client.queue_stream("jobs").conflate()
+    with pytest.raises(UsageError, match="a stream of deltas"):
+        client.delta_stream("orders").conflate()
+
+
 # -- calls -----------------------------------------------------------------------------
 
 
