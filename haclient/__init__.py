@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
     from haclient.transport.flight_recorder import FlightEvent, FlightRecorder
+    from haclient.transport.reporter import ClientEvent, EventListener
     from haclient.transport.settings import HAOptions
     from haclient.typed_stream import TypedStream
     from haclient_stores.bookmark import (
@@ -116,6 +117,7 @@ __all__ = [
     "BookmarkNotFound",
     "BookmarkRange",
     "Client",
+    "ClientEvent",
     "ClientMetrics",
     "Codec",
     "Command",
@@ -129,6 +131,7 @@ __all__ = [
     "DefaultServerChooser",
     "DelayStrategy",
     "DisconnectedError",
+    "EventListener",
     "ExponentialDelayStrategy",
     "FailureCountServerChooser",
     "FixCodec",
@@ -222,6 +225,8 @@ _HOMES = {
     "HealthAwareServerChooser": "haclient.health_chooser",
     "HAClient": "haclient.ha",
     "HAOptions": "haclient.transport.settings",
+    "ClientEvent": "haclient.transport.reporter",
+    "EventListener": "haclient.transport.reporter",
     "FlightEvent": "haclient.transport.flight_recorder",
     "FlightRecorder": "haclient.transport.flight_recorder",
     "ClientMetrics": "haclient.metrics",

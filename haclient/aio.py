@@ -646,6 +646,8 @@ class Client:
     set_heartbeat = _call(haclient.client.Client.set_heartbeat)
     add_state_listener = _plain(haclient.client.Client.add_state_listener)
     remove_state_listener = _plain(haclient.client.Client.remove_state_listener)
+    add_event_listener = _plain(haclient.client.Client.add_event_listener)
+    remove_event_listener = _plain(haclient.client.Client.remove_event_listener)
     add_command_listener = _plain(haclient.client.Client.add_command_listener)
     remove_command_listener = _plain(haclient.client.Client.remove_command_listener)
     name = _reads(lambda client: client.name)

@@ -12,6 +12,7 @@ from haclient.protocol.messages import Message
 from haclient.recovery_explanation import RecoveryExplanation, explain_recovery
 from haclient.transport.core import Core
 from haclient.transport.events import CommandTap
+from haclient.transport.reporter import EVENT, EventListener
 
 __all__ = ["InspectedClient"]
 
@@ -117,6 +118,35 @@ class InspectedClient:
         """
         self._core.thread.check("report")
         return report(self._core)
+
+    def add_event_listener(self, listener: EventListener) -> None:
+        """Call `listener` with each event of this client from now on.
+
+        Events are facts about connections, publishes and subscriptions for monitoring, such as
+        `connection_lost` with the error; docs/observability.md has them all. Listeners are called
+        by one task, in order; when they cannot keep up, the client stops reading until they have.
+
+        Args:
+            listener: A plain function or a coroutine function that takes a `ClientEvent`. What it
+                raises leaves the client's block.
+
+        Raises:
+            UsageError: It was added before, or the call comes from another thread.
+        """
+        self._core.thread.check("add_event_listener")
+        self._core.events.add(EVENT, listener)
+
+    def remove_event_listener(self, listener: EventListener) -> None:
+        """Call `listener` no more, not even with events that came before.
+
+        Args:
+            listener: One that was added.
+
+        Raises:
+            UsageError: It was never added, or the call comes from another thread.
+        """
+        self._core.thread.check("remove_event_listener")
+        self._core.events.remove(EVENT, listener)
 
     def add_command_listener(
         self, command: CommandName | str, listener: Callable[[Message], object]

@@ -177,7 +177,7 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
     )
     # Each failure of the first sweep ends up in the error, or in our own warning.
     hidden = hidden_warnings(
-        "haclient.transport.reconnector",
+        "haclient.client",
         "client %s: attempt",
         while_=lambda: not sweep.is_connected,
     )

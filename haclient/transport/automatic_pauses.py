@@ -13,7 +13,6 @@ server that refuses to pause.
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 import trio
@@ -35,8 +34,6 @@ It is what may be on the way when the pause is sent: in the buffers of both mach
 server. They belong to the connection, so all its subscriptions share this much.
 """
 
-_logger = logging.getLogger(__name__)
-
 
 class AutomaticPauses(FlowControl):
     """The subscriptions of one connection that are paused because their queues are full.
@@ -47,6 +44,7 @@ class AutomaticPauses(FlowControl):
 
     def __init__(self, commander: Commander) -> None:
         self._commander = commander
+        self._reporter = commander.reporter
         self._nursery: trio.Nursery | None = None
         self._held: set[Subscription] = set()
 
@@ -92,16 +90,19 @@ class AutomaticPauses(FlowControl):
                 self._cannot(error)
             return False
         except TimedOut:  # it may have paused it all the same
-            _logger.warning(
+            self._reporter.log.warning(
                 "subscription %s is full, and the server has not answered within %g s to its pause",
                 subscription.sub_id,
                 TIMEOUT_S,
+                extra={"sub_id": subscription.sub_id},
             )
+        self._reporter.event("subscription_paused", sub_id=subscription.sub_id)
         return True
 
     async def _resume(self, subscription: Subscription) -> None:
         try:
-            await self._commander.let_go(subscription, timeout=TIMEOUT_S)
+            if await self._commander.let_go(subscription, timeout=TIMEOUT_S):
+                self._reporter.event("subscription_resumed", sub_id=subscription.sub_id)
         except (CommandError, TimedOut) as error:
             if not self._commander.is_active(subscription):
                 return
@@ -115,7 +116,7 @@ class AutomaticPauses(FlowControl):
     def _cannot(self, error: Exception) -> None:
         """Pause nothing more."""
         self._commander.can_hold_back = False
-        _logger.warning(
+        self._reporter.log.warning(
             "the server does not pause a full subscription (%s): from now on a slow consumer stops "
             "the reading of the whole connection",
             error,

@@ -11,7 +11,6 @@ the server is also told to stop.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -48,13 +47,12 @@ from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
+from haclient.transport.reporter import Reporter
 from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
-
-_logger = logging.getLogger(__name__)
 
 
 class Commander:
@@ -63,8 +61,8 @@ class Commander:
     Args:
         session: Where receivers and waiting commands are registered.
         bookmark_store: Records what bookmark subscriptions have received, or `None`.
-        clock_us: Tells microseconds since 1970, by a clock that may step.
         status: The state of the connection.
+        reporter: Where log records go; its clock may step.
         thread: The client's thread, on which its messages are discarded.
         auditor: Records what is discarded, or `None`.
 
@@ -77,8 +75,9 @@ class Commander:
         self,
         session: Session,
         bookmark_store: BookmarkStore | None,
-        clock_us: Callable[[], int],
         status: ConnectionStatus,
+        reporter: Reporter,
+        *,
         thread: ClientThread | None = None,
         auditor: Auditor | None = None,
     ) -> None:
@@ -87,7 +86,8 @@ class Commander:
         self.session = session
         self.bookmark_store = bookmark_store
         self.status = status
-        self.resume = ResumeContext(clock_us)
+        self.reporter = reporter
+        self.resume = ResumeContext(reporter.clock_us)
         self.connection: Connection | None = None
         self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
         self.can_hold_back = True
@@ -186,7 +186,7 @@ class Commander:
         if status.server is not None and not self.resume.servers.logged_on(
             status.address, status.server
         ):
-            _logger.warning(
+            self.reporter.log.warning(
                 "%s has another transaction log than before (a lost disk, or a restored backup): "
                 "bookmark subscriptions resume by time there",
                 status.address,
@@ -269,7 +269,7 @@ class Commander:
             await self.command(header, request.body, what=request.what, timeout=timeout)
 
         try:
-            await best_first(self._forms(request, log), enter, self.resume.servers.name)
+            await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
             self.session.router.remove(subscription)
             drop_queued(subscription)
@@ -277,6 +277,11 @@ class Commander:
                 self._leave([subscription], connection)
             raise
         return subscription
+
+    def _report_refusal(self) -> None:
+        self.reporter.log.warning(
+            "%s refuses bookmarks with a time anchor", self.resume.servers.name
+        )
 
     def _owner(self, sub_id: str, log: SubscriptionLog) -> MessageOwner:
         """Where the messages of a subscription are discarded."""
@@ -328,7 +333,7 @@ class Commander:
                 sending = partial(self.command, on_sent=on_sent, timeout=timeout, patient=True)
                 await self._reopen(subscription, request, bookmark, options, sending)
 
-        await best_first(forms, enter, self.resume.servers.name)
+        await best_first(forms, enter, self._report_refusal)
 
     async def _reopen(
         self,
@@ -448,22 +453,27 @@ class Commander:
         # The answer to an earlier resume by the application may have come before this one.
         self._note_held_back(subscription, held_back=True)
 
-    async def let_go(self, subscription: Subscription, *, timeout: float) -> None:
+    async def let_go(self, subscription: Subscription, *, timeout: float) -> bool:
         """Resume a subscription after `hold_back`, unless the application has paused it as well.
 
         Args:
             subscription: It may have been resumed or ended by the application meanwhile.
             timeout: Seconds to wait for the server's answer, while this client reads.
 
+        Returns:
+            Whether the server sends again.
+
         Raises:
             CommandError: The server refused it.
             TimedOut: It has not answered.
         """
         if not subscription.held_back:
-            return
-        if self.is_active(subscription) and not subscription.is_paused:
+            return False
+        resumes = self.is_active(subscription) and not subscription.is_paused
+        if resumes:
             await self._pause([subscription], "resume", timeout=timeout, patient=True)
         self._note_held_back(subscription, held_back=False)
+        return resumes
 
     @staticmethod
     def _note_held_back(subscription: Subscription, *, held_back: bool) -> None:
@@ -635,14 +645,16 @@ def lost_error(pending: PendingCommand | None, reason: HAClientError) -> HAClien
 
 
 async def best_first(
-    bookmarks: tuple[str, ...], enter: Callable[[str], Awaitable[None]], where: str
+    bookmarks: tuple[str, ...],
+    enter: Callable[[str], Awaitable[None]],
+    on_refused: Callable[[], object],
 ) -> None:
     """Ask for the first of these forms that the server understands.
 
     Args:
         bookmarks: The forms.
         enter: Enters the subscription with one of them.
-        where: The server that is asked, for the log.
+        on_refused: Called when the server refuses a form, and the next one is tried.
 
     Raises:
         InvalidBookmark: It refuses the last one, too.
@@ -652,7 +664,7 @@ async def best_first(
         try:
             await enter(bookmark)
         except InvalidBookmark:
-            _logger.warning("%s refuses bookmarks with a time anchor", where)
+            on_refused()
         else:
             return
     await enter(last)

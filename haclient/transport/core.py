@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -43,6 +43,7 @@ from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import Commander, Fields, delete_stored, drop_queued, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.dial import Dialler
+from haclient.transport.draining import drain, release_queues
 from haclient.transport.events import Events
 from haclient.transport.exception_reporter import ExceptionReporter
 from haclient.transport.flight_recorder import ClientFlight
@@ -53,6 +54,7 @@ from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.queue_acks import AckPolicy, QueueAcks
+from haclient.transport.reporter import Reporter
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
 from haclient.transport.wire_tap import GuardedTap, guarded
@@ -61,7 +63,6 @@ from haclient.transport.writer import Writer
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
 # Makes the server send its persisted ack now. The watermark is what is waited for: no id is needed.
 _FLUSH_PERSISTED: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
-_logger = logging.getLogger(__name__)
 
 
 class ClosedByOwnError(DisconnectedError):
@@ -88,15 +89,16 @@ class Core:
         self.status = ConnectionStatus(reconnects=manager is not None)
         self.session = Session()
         self.thread = ClientThread()
-        audit_log = settings.audit_log
-        self._auditor = None if audit_log is None else Auditor(audit_log, settings.clock_us)
+        self.events, self.exceptions, tap = _listeners(settings)
+        self.reporter = Reporter(self.name, settings.clock_us, self.events)
+        self._auditor = _auditor_of(settings)
         self.commander = Commander(
             self.session,
             settings.bookmark_store,
-            settings.clock_us,
             self.status,
-            self.thread,
-            self._auditor,
+            self.reporter,
+            thread=self.thread,
+            auditor=self._auditor,
         )
         self.queue_acks = self._new_queue_acks()
         publisher = Publisher if self._auditor is None else partial(AuditedPublisher, self._auditor)
@@ -107,7 +109,6 @@ class Core:
             status=self.status,
             thread=self.thread,
         )
-        self.events, self.exceptions, tap = _listeners(settings)
         self.flight = ClientFlight(settings.flight_recorder, self.name, settings.clock_us)
         self._tap = self.flight.tap(tap)
         self.connection: Connection | None = None
@@ -133,7 +134,9 @@ class Core:
             accepted.pop_all()
         if self._auditor is not None:
             self._auditor.kept(self.publisher.log)
-        self._maintenance = StoreMaintenance(settings.bookmark_store, self._stores)
+        self._maintenance = StoreMaintenance(
+            settings.bookmark_store, self._stores, reporter=self.reporter
+        )
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
 
@@ -205,7 +208,9 @@ class Core:
                     last_calls.deadline = trio.current_time() + _LAST_CALLS_S
                     await self.events.finish()
                 if last_calls.cancelled_caught:
-                    _logger.warning("client %s: its callbacks did not end in time", self.name)
+                    self.reporter.log.warning(
+                        "client %s: its callbacks did not end in time", self.name
+                    )
             finally:
                 try:
                     await self._maintenance.close()
@@ -243,7 +248,7 @@ class Core:
             raise UsageError("connect is under way in another task: wait for that one")
         if self.connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
-        self.uri = Uri.parse(uri) if isinstance(uri, str) else uri
+        self.uri = self.reporter.uri = Uri.parse(uri) if isinstance(uri, str) else uri
         with self.flight.noting_errors():
             link = await self._dialler.dial(self.uri, timeout=timeout)
         connection = Connection(
@@ -266,6 +271,7 @@ class Core:
         self.publisher.connected(connection.writer)
         self.queue_acks.connected(connection.writer)
         self.set_state(ConnectionState.CONNECTED)
+        self.reporter.event("connected")
         nursery.start_soon(self._serve, connection)
 
     async def logon(self, *, timeout: float) -> None:
@@ -293,7 +299,7 @@ class Core:
             )
             self.reconcile()
             await self.start_heartbeat(timeout=timeout)
-            self.publisher.open_log()
+            self.open_log()
         except BaseException as error:  # refused, lost or cancelled: half a logon is of no use
             await self.abandon(error if isinstance(error, HAClientError) else None)
             if isinstance(error, HAClientError):
@@ -321,11 +327,20 @@ class Core:
         self.status.logged_on(server)
         self.counters.logons += 1
         self.commander.logged_on()
+        self.reporter.event("logged_on")
 
     def reconcile(self) -> None:
         """Trim the publish store to what the server has persisted, and number above it."""
         if self.status.server is not None:
             self.publisher.reconcile(self.status.server, self.settings.clock_us())
+
+    def open_log(self) -> None:
+        """Start to send the publish store: first what is not persisted, then every new publish."""
+        log = self.publisher.log
+        if log is not None and log.unpersisted_count:
+            count, sequence = log.unpersisted_count, log.last_sequence
+            self.reporter.event("publishes_replayed", count=count, sequence=sequence)
+        self.publisher.open_log()
 
     def check_connected(self, connection: Connection | None = None) -> Connection:
         """The connection in use, which has to be this one if one is given.
@@ -423,10 +438,11 @@ class Core:
         if not self.status.reconnects:  # else the reconnector logs it, with the server
             ours = connection.closed_by_us or isinstance(reason, ClosedByOwnError)
             level = logging.INFO if ours else logging.WARNING
-            _logger.log(level, "client %s: %s", self.name, reason)
+            self.reporter.log.log(level, "client %s: %s", self.name, reason)
         self.set_state(ConnectionState.DISCONNECTED)
         if not self.status.reconnects and not connection.closed_by_us:
             self.flight.failed(reason)
+        self.reporter.event("connection_lost", error=reason)
         self.events.emit("disconnect", reason)
 
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
@@ -512,7 +528,9 @@ class Core:
         began = trio.current_time()
         left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
         if left:
-            _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)
+            self.reporter.log.warning(
+                "client %s leaves with publishes not persisted: %s", self.name, left
+            )
         if not self.queue_acks.is_idle and self.status.is_logged_on:
             await self._drain_acks(max(0.0, limit_s - (trio.current_time() - began)))
 
@@ -533,7 +551,7 @@ class Core:
         try:
             await self.flush_acks(timeout=limit_s)
         except (TimedOut, DisconnectedError) as error:
-            _logger.warning(
+            self.reporter.log.warning(
                 "client %s leaves with unacknowledged messages, which may be redelivered: %s",
                 self.name,
                 error,
@@ -697,16 +715,25 @@ class Core:
         for ack in received.failed:
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"
-            _logger.warning("publish %s was refused: %s", which, ack.reason)
+            self.reporter.log.warning("publish %s was refused: %s", which, ack.reason)
+            sequence, why = message.sequence or 0, PublishFailed(ack.reason)
+            self.reporter.event("publish_refused", sequence=sequence, error=why)
             self.events.emit("failed_write", message, ack.reason)
         for subscription, error in received.ended:
-            _logger.error("client %s: the server has ended %s", self.name, error)
+            of_it = {"sub_id": subscription.sub_id}
+            self.reporter.log.error(
+                "client %s: the server has ended %s", self.name, error, extra=of_it
+            )
+            self.reporter.event("subscription_ended", sub_id=subscription.sub_id, error=error)
             self.closed(subscription)
         if received.log_reached:
             self.commander.resume.servers.reached(received.log_reached)
         if received.persisted:
             self.commander.resume.servers.persisted(received.persisted)
             self.publisher.acknowledged(received.persisted)
+            self.reporter.event("publishes_persisted", sequence=received.persisted)
+        if received.duplicates:
+            self.reporter.event("duplicates_dropped", count=len(received.duplicates))
         for message in received.duplicates:
             self.events.emit("duplicate", message)
         for message in received.unrouted:
@@ -722,9 +749,15 @@ def _listeners(settings: Settings) -> tuple[Events, ExceptionReporter, GuardedTa
         disconnect=settings.on_disconnect,
         exception=settings.on_exception,
         state=settings.on_state,
+        event=settings.on_event,
     )
     exceptions = ExceptionReporter(events)
     return events, exceptions, guarded(settings.wire_tap, exceptions)
+
+
+def _auditor_of(settings: Settings) -> Auditor | None:
+    log = settings.audit_log
+    return None if log is None else Auditor(log, settings.clock_us)
 
 
 def fail(subscription: Subscription, error: HAClientError) -> None:
@@ -741,43 +774,3 @@ def _plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAC
     )
     error.__cause__ = reason
     return error
-
-
-# -- before a client is left ----------------------------------------------------------
-
-
-class Flush(Protocol):
-    """Waits until everything published so far is persisted, or processed without a store."""
-
-    async def __call__(self, *, timeout: float) -> None:
-        """Raise `TimedOut` after `timeout` seconds, `DisconnectedError` when it is hopeless."""
-
-
-def release_queues(subscriptions: Iterable[Subscription]) -> None:
-    """Drop the queues of the exiting task, so that the final acks can still be read."""
-    for subscription in subscriptions:
-        sink = subscription.sink
-        if isinstance(sink, Delivery) and sink.consumer in {trio.lowlevel.current_task(), None}:
-            drop_queued(subscription)
-            sink.end()
-
-
-async def drain(publisher: Publisher, flush: Flush, *, limit_s: float) -> str:
-    """Wait until everything published has left, and is persisted; both within the limit.
-
-    Returns:
-        What is left unpersisted and why, empty when nothing is.
-    """
-    began = trio.current_time()
-    with trio.move_on_after(limit_s):
-        while publisher.log is None and publisher.writer and publisher.writer.outbox_bytes:
-            await publisher.writer.room()
-    rest_s = limit_s
-    if publisher.log is None:
-        rest_s = max(limit_s - round(trio.current_time() - began, 3), 0.0)
-    try:
-        await flush(timeout=rest_s)
-    except (TimedOut, DisconnectedError) as error:  # too late, or hopeless: the caller warns
-        return str(error)
-    count = 0 if publisher.log is None else publisher.log.unpersisted_count
-    return f"{count} were published while it was left" if count else ""

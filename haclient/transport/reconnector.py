@@ -55,7 +55,6 @@ CHOOSING_LIMIT_S: Final = 60.0
 _T = TypeVar("_T")
 _ENDED: Final = DisconnectedError("the client was left")
 _EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
-_logger = logging.getLogger(__name__)
 
 
 class _Moved(Exception):  # no error: the client leaves a server that works
@@ -264,11 +263,13 @@ class Reconnector:
         if isinstance(error, ClosedByOwnError):
             return  # the error itself leaves the client's block
         if plan.state is Recovery.LIVE:
-            _logger.warning("client %s lost its connection to %s: %s", core.name, server, error)
+            self._core.reporter.log.warning(
+                "client %s lost its connection to %s: %s", core.name, server, error
+            )
             core.flight.failed(error)
             return
         due = self._failures.is_due(trio.current_time())
-        _logger.log(
+        self._core.reporter.log.log(
             logging.WARNING if due else logging.INFO,
             "client %s: attempt %d at %s failed (%s): %s",
             core.name,
@@ -276,7 +277,9 @@ class Reconnector:
             server,
             plan.state,
             error,
+            extra={"attempt": plan.attempts},
         )
+        core.reporter.event("attempt_failed", attempt=plan.attempts, error=error)
         if due:
             core.flight.failed(error)
 
@@ -355,7 +358,13 @@ class Reconnector:
 
     async def _dial(self) -> None:
         core, plan = self._core, self._plan
-        _logger.info("client %s: attempt %d at %s", core.name, plan.attempts, self._info()["uri"])
+        self._core.reporter.log.info(
+            "client %s: attempt %d at %s",
+            core.name,
+            plan.attempts,
+            self._info()["uri"],
+            extra={"attempt": plan.attempts},
+        )
         try:
             await core.connect(self._uri, timeout=self._settings.connect_timeout)
         except UsageError as error:
@@ -386,7 +395,7 @@ class Reconnector:
                 raise PublishGap(log.last_persisted, persisted)
         core.reconcile()
         if log is not None and log.gap is not None:
-            _logger.warning(
+            self._core.reporter.log.warning(
                 "client %s goes on with %s: %s", core.name, self._info()["uri"], log.gap
             )
 
@@ -398,7 +407,7 @@ class Reconnector:
 
     async def _replay(self) -> None:
         self._core.check_connected()
-        self._core.publisher.open_log()
+        self._core.open_log()
         self._core.set_state(ConnectionState.PUBLISH_REPLAYED)
 
     async def _resubscribe(self) -> None:
@@ -475,7 +484,8 @@ class Reconnector:
             for uri, authenticator in chooser.to_check():
                 error = await self._check(uri, authenticator, self._settings.connect_timeout)
                 if error is not None:
-                    _logger.info("client %s: %s: %s", self._core.name, Uri.parse(uri).safe, error)
+                    safe = Uri.parse(uri).safe
+                    self._core.reporter.log.info("client %s: %s: %s", self._core.name, safe, error)
                 chooser.report_check(uri, error, trio.current_time())
             if not await self._answer(chooser.is_move_due(trio.current_time())):
                 continue
@@ -526,8 +536,8 @@ class Reconnector:
             if core.publisher.log is None:  # what was sent is kept nowhere else
                 self._release_publishes()
                 if core.connection is not None:
-                    core.publisher.open_log()
-                _logger.warning("client %s does not move: %s", core.name, error)
+                    core.open_log()
+                self._core.reporter.log.warning("client %s does not move: %s", core.name, error)
                 return False
         return True
 
@@ -548,7 +558,9 @@ class Reconnector:
     async def _leave_for_another(self) -> None:
         """Close a connection that works; the next attempt is at the chooser's new server."""
         core = self._core
-        _logger.info("client %s leaves %s for another server", core.name, self._info()["uri"])
+        self._core.reporter.log.info(
+            "client %s leaves %s for another server", core.name, self._info()["uri"]
+        )
         self._plan.stable()  # this connection did not fail, however young it was
         self.delay.reset()
         self._plan.lost()
@@ -583,6 +595,8 @@ class Reconnector:
             )
         except (CommandError, AuthenticationError) as error:  # the policy decides
             self._refused(subscription, error)
+        else:
+            core.reporter.event("resubscribed", sub_id=subscription.sub_id)
 
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:
         """A server does not take a subscription back.
@@ -601,7 +615,11 @@ class Reconnector:
             raise error
         match word := self._decide(sub_id, error):
             case "drop":
-                _logger.error("client %s drops subscription %s: %s", core.name, sub_id, error)
+                extra = {"sub_id": sub_id}
+                self._core.reporter.log.error(
+                    "client %s drops subscription %s: %s", core.name, sub_id, error, extra=extra
+                )
+                core.reporter.event("subscription_ended", sub_id=sub_id, error=error)
                 core.closed(subscription)
                 fail(subscription, error)
             case "retry":

@@ -31,6 +31,7 @@ from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPoli
 from haclient.transport.preflight import check_preflight_headers
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.queue_acks import DEFAULT_TIMEOUT_S, OnLostLease
+from haclient.transport.reporter import EventListener
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
@@ -106,6 +107,7 @@ class ClientOptions(TypedDict, total=False):
         flight_recorder: Keeps the last protocol events, passwords masked; they are logged with the
             error of a lost connection or of a failed attempt. `None`, the default, for none.
         on_state: The first state listener; see `Client.add_state_listener`.
+        on_event: The first listener of events; see `Client.add_event_listener`.
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
             `"continue"` ignores it, `"discard"` also discards the message; a callable decides
             itself.
@@ -143,6 +145,7 @@ class ClientOptions(TypedDict, total=False):
     wire_tap: Callable[[str, str], object] | None
     flight_recorder: FlightRecorder | None
     on_state: StateListener | None
+    on_event: EventListener | None
     on_handler_error: HandlerErrorPolicy
     max_queued_bytes: int
     max_unpersisted_bytes: int
@@ -210,6 +213,7 @@ class Settings:
     wire_tap: Callable[[str, str], object] | None = None
     flight_recorder: FlightRecorder | None = None
     on_state: StateListener | None = None
+    on_event: EventListener | None = None
     on_handler_error: HandlerErrorPolicy = "raise"
     max_queued_bytes: int = DEFAULT_CAP_BYTES
     max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES

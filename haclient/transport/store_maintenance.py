@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 import trio
 
 from haclient.errors import StoreFull, TimedOut, UsageError
+from haclient.transport.reporter import Reporter
 from haclient_stores.adapters.recovery_point import (
     PointFeed,
     RecoveryPoint,
@@ -75,13 +76,20 @@ class StoreMaintenance:
     Args:
         store: The store; None and stores of other packages are not maintained.
         stores: All stores of the client, to be closed at the end.
+        reporter: Where log records and events go.
     """
 
     def __init__(
-        self, store: BookmarkStore | None, stores: Sequence[BookmarkStore | PublishStore] = ()
+        self,
+        store: BookmarkStore | None,
+        stores: Sequence[BookmarkStore | PublishStore] = (),
+        *,
+        reporter: Reporter,
     ) -> None:
         self._store = store if isinstance(store, TrackedBookmarkStore) else None
         self._stores = stores
+        self._reporter = reporter
+        self._points: dict[str, str] = {}
         self._watch_at = 0.0
         self._prune_again_at = 0.0
         self._feed: PointFeed | None = None
@@ -152,7 +160,18 @@ class StoreMaintenance:
             for sub_id, handle in store.subscriptions.items():
                 oldest, undiscarded = handle.oldest_undiscarded, handle.undiscarded_count
                 count.note(sub_id, oldest=oldest, undiscarded=undiscarded)
+            if self._reporter.is_heard:
+                self._report_points(store)
             await trio.sleep(_COUNT_EVERY_S)
+
+    def _report_points(self, store: TrackedBookmarkStore) -> None:
+        """Report the recovery points that have moved since the last time."""
+        for point in store.recovery_points():
+            if self._points.get(point.sub_id) != point.bookmark:
+                self._points[point.sub_id] = point.bookmark
+                self._reporter.event(
+                    "recovery_point_moved", sub_id=point.sub_id, bookmark=point.bookmark
+                )
 
     async def _prune_when_due(self) -> None:
         store = self._store
@@ -165,11 +184,12 @@ class StoreMaintenance:
             try:
                 await trio.to_thread.run_sync(store.prune)
             except StoreFull as error:  # the old file continues; there may be room later
-                _logger.warning("not pruned: %s", error)
+                self._reporter.log.warning("not pruned: %s", error)
                 self._prune_again_at = trio.current_time() + _AFTER_FAILED_PRUNE_S
                 store.answer_prune(str(error))
             else:
                 store.answer_prune()
+                self._reporter.event("store_pruned")
 
     async def close(self) -> None:
         """Pass the last recovery points to the adapter; close it and all stores."""

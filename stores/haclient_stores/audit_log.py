@@ -94,7 +94,7 @@ _SESSION, _NAME, _PUBLISHED, _ACKNOWLEDGED, _REFUSED, _RECEIVED, _DISCARDED = ra
 _DELETED, _KEPT = 8, 9
 _MIN_SEGMENT_BYTES: Final = 4096
 _READ_BYTES: Final = 1 << 20
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("haclient.audit_log")
 
 
 class AuditLog:

@@ -29,7 +29,7 @@ rng = random.Random(int(seed))
 
 async def main():
     store = MemoryBookmarkStore(SqliteRecoveryPointAdapter(path))
-    maintenance = StoreMaintenance(store)
+    maintenance = StoreMaintenance(store, reporter=unheard())
     await maintenance.recover("victim")
     log = store.subscription("s")
     log.begin(acked=False, start=None)
@@ -66,6 +66,7 @@ TRANSACTIONAL = """
 import os, random, sqlite3, sys
 from types import SimpleNamespace
 from haclient.stores import TransactionalRecoveryPoint
+from support.reporting import unheard
 path, seed = sys.argv[1:]
 rng = random.Random(int(seed))
 connection = sqlite3.connect(path)

@@ -152,6 +152,8 @@ CALLS: dict[str, Call] = {
     "set_heartbeat": lambda c: c.set_heartbeat(3.0),
     "add_state_listener": lambda c: c.add_state_listener(print),
     "remove_state_listener": lambda c: c.remove_state_listener(print),
+    "add_event_listener": lambda c: c.add_event_listener(print),
+    "remove_event_listener": lambda c: c.remove_event_listener(print),
     "add_command_listener": lambda c: c.add_command_listener("ack", print),
     "remove_command_listener": lambda c: c.remove_command_listener("ack", print),
     "health": lambda c: c.health(),

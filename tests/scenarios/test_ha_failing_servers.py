@@ -25,7 +25,7 @@ from support.recovery import Recorder, drop, entered, live, lose, until_stable
 
 pytestmark = in_virtual_time
 
-LOGGER = "haclient.transport.reconnector"
+LOGGER = "haclient.client"
 
 
 async def close_soon(peer: Peer) -> None:

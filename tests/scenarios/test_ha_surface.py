@@ -70,6 +70,8 @@ async def sow_delete(client: Client) -> bool:
 async def listeners(client: Client) -> None:
     client.add_state_listener(print)
     client.remove_state_listener(print)
+    client.add_event_listener(print)
+    client.remove_event_listener(print)
 
 
 async def command_listeners(client: Client) -> None:
@@ -142,6 +144,7 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "explain_recovery": (explained, "e"),
     "report": (reported, True),
     "add_state_listener": (listeners, None),
+    "add_event_listener": (listeners, None),
     "add_command_listener": (command_listeners, None),
     "disconnect": (lambda c: c.disconnect(), None),
 }
@@ -169,6 +172,7 @@ ELSEWHERE = {
     "publish_batch",
     "publish_nowait",
     "remove_state_listener",
+    "remove_event_listener",
     "remove_command_listener",
 }
 

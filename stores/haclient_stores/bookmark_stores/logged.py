@@ -80,7 +80,7 @@ _CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the 
 
 _HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("haclient.bookmark_store")
 
 
 class OpenLog:

@@ -39,7 +39,7 @@ _SEAL_AT: Final = BLOCK_BYTES - RECORD_BYTES
 _SEAL_KIND: Final = Kind.SEAL << 56
 _PARTIAL_KIND: Final = Kind.PARTIAL_SEAL << 56
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("haclient.bookmark_store")
 
 
 def _checksum(words: memoryview | array[int], offset: int) -> int:

@@ -85,7 +85,7 @@ _PAIR: Final = struct.Struct("<QQ")
 _WORD: Final = struct.Struct("<Q")
 _MOST_SUBSCRIPTIONS: Final = 65_536
 _HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("haclient.bookmark_store")
 
 
 @dataclass(frozen=True, slots=True)

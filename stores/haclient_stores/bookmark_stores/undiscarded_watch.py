@@ -24,7 +24,7 @@ __all__ = ["OldUndiscarded", "UndiscardedCount", "UndiscardedWatch"]
 UNDISCARDED_LIMIT: Final = 100_000
 """Undiscarded messages of one subscription that are worth a warning if none is discarded."""
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("haclient.bookmark_store")
 
 
 @dataclass(frozen=True, slots=True)

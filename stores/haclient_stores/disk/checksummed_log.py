@@ -38,7 +38,7 @@ from haclient_stores.errors import StoreCorrupt, StoreError
 _CHUNK_BYTES: Final = 2**20
 _position = struct.Struct("<Q")
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("haclient.store_file")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ _DIGITS_WITHIN: Final = 64 * 1024  # the sequence is in the frame's header, whic
 _seal = struct.Struct("<IIQ")
 _sequences = struct.Struct("<QQ")
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("haclient.publish_store")
 
 
 # -- seals --------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ DUPLICATE: Final = 0
 UNTRACKED: Final = -1
 _CONDENSE_EVERY: Final = 16_384  # messages from one attempt to condense to the next, at least
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("haclient.bookmark_store")
 
 
 class SubscriptionTracker(Resumption):

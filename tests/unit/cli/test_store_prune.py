@@ -17,10 +17,11 @@ import sys
 import trio
 from haclient.transport import store_maintenance
 from haclient.stores import *
+from support.reporting import unheard
 async def main():
     store = LoggedBookmarkStore(sys.argv[1], prune_policy=None)
     store.open_for("me")
-    maintenance = store_maintenance.StoreMaintenance(store, [store])
+    maintenance = store_maintenance.StoreMaintenance(store, [store], reporter=unheard())
     if sys.argv[2] == "full":
         def prune():
             raise StoreFull("no room for it")

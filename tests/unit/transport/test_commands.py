@@ -50,6 +50,7 @@ from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
 from support.peer import Peer, Server, answering, listening, together
 from support.recovery import entered, live, lose
+from support.reporting import unheard
 
 pytestmark = in_virtual_time
 
@@ -62,7 +63,7 @@ class Bench:
         self.session = Session()
         self.status = ConnectionStatus()
         self.peer = Peer(far)
-        self.commander = Commander(self.session, store, lambda: 1_700_000_000_000_000, self.status)
+        self.commander = Commander(self.session, store, self.status, unheard())
         self.connection = self.commander.connection = Connection(
             near,
             self.session,
@@ -227,6 +228,9 @@ def test_a_lost_command_says_which_it_was_and_a_connection_says_why() -> None:
 async def test_the_next_form_is_asked_for_only_where_one_is_not_understood() -> None:
     asked: list[str] = []
 
+    def refused() -> None:
+        asked.append("refused")
+
     async def enter(bookmark: str) -> None:
         await trio.lowlevel.checkpoint()
         asked.append(bookmark)
@@ -235,13 +239,13 @@ async def test_the_next_form_is_asked_for_only_where_one_is_not_understood() -> 
         if bookmark == "lost":
             raise DisconnectedError("lost")
 
-    await best_first(("a,b", "a"), enter, "there")
-    await best_first(("c", "a"), enter, "there")
+    await best_first(("a,b", "a"), enter, refused)
+    await best_first(("c", "a"), enter, refused)
     with pytest.raises(InvalidBookmark):
-        await best_first(("a,b",), enter, "there")
+        await best_first(("a,b",), enter, refused)
     with pytest.raises(DisconnectedError):
-        await best_first(("lost", "a"), enter, "there")
-    assert asked == ["a,b", "a", "c", "a,b", "lost"]
+        await best_first(("lost", "a"), enter, refused)
+    assert asked == ["a,b", "refused", "a", "c", "a,b", "lost"]
 
 
 @pytest.fixture
@@ -402,7 +406,7 @@ async def test_durability_fsync_holds_for_it_too() -> None:
     store = Synced()
     status = ConnectionStatus(reconnects=True)
     publisher = Publisher(store, would_deadlock=lambda _: None, status=status)
-    commander = Commander(Session(), None, lambda: 0, status)
+    commander = Commander(Session(), None, status, unheard(0))
     with pytest.raises(TimedOut):
         await delete_stored(commander, publisher, {"c": "sow_delete", "t": "t"}, b"", timeout=1)
     assert store.synced == 1

@@ -25,6 +25,7 @@ from haclient.transport.memory_network import link_pair
 from haclient.transport.writer import SendGate, Writer
 from support.clock import in_virtual_time
 from support.peer import Peer, together
+from support.reporting import unheard
 
 pytestmark = in_virtual_time
 
@@ -36,7 +37,7 @@ class Bench:
         near, far = link_pair()
         session = Session()
         self.peer = Peer(far)
-        self.commander = Commander(session, None, lambda: 1, ConnectionStatus())
+        self.commander = Commander(session, None, ConnectionStatus(), unheard(1))
         self.connection = self.commander.connection = Connection(
             near,
             session,

@@ -23,6 +23,7 @@ from haclient_stores.bookmark_stores.undiscarded_watch import (
 )
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
+from support.reporting import unheard
 
 pytestmark = in_virtual_time
 
@@ -78,15 +79,15 @@ class Adapter(TimedAdapter):
 
 
 def test_nothing_is_done_for_other_stores_and_for_stores_that_need_nothing() -> None:
-    assert StoreMaintenance(None).tasks == []
-    assert StoreMaintenance(DictBookmarkStore()).tasks == []
+    assert StoreMaintenance(None, reporter=unheard()).tasks == []
+    assert StoreMaintenance(DictBookmarkStore(), reporter=unheard()).tasks == []
 
 
 @pytest.mark.row("RP1", "RP2", "RP6")
 async def test_an_adapter_is_asked_first_and_told_what_moves_until_the_end() -> None:
     adapter = Adapter()
     store = MemoryBookmarkStore(adapter)
-    upkeep = StoreMaintenance(store)
+    upkeep = StoreMaintenance(store, reporter=unheard())
     await upkeep.recover("me")
     assert str(store.most_recent("s")) == "7|10|"
     async with trio.open_nursery() as nursery:
@@ -109,7 +110,9 @@ async def test_an_adapter_is_asked_first_and_told_what_moves_until_the_end() -> 
 @pytest.mark.row("RP5")
 async def test_a_client_that_the_adapter_refuses_does_not_begin() -> None:
     with pytest.raises(UsageError, match="not that one"):
-        await StoreMaintenance(MemoryBookmarkStore(Adapter())).recover("refused")
+        await StoreMaintenance(MemoryBookmarkStore(Adapter()), reporter=unheard()).recover(
+            "refused"
+        )
 
 
 @pytest.mark.row("RP1", "RP8")
@@ -121,7 +124,7 @@ async def test_an_adapter_that_does_not_answer_is_told_and_everything_closed(
     store = LoggedBookmarkStore(tmp_path / "s.bm", adapter=adapter)
     store.discard("s", store.log("s", "7|1|"))
     with pytest.raises(TimedOut, match=r"Adapter gave no recovery points in 30 s: .*server"):
-        await StoreMaintenance(store, [store]).recover("me")
+        await StoreMaintenance(store, [store], reporter=unheard()).recover("me")
     assert adapter.closed == 1
     assert adapter.told == [], "older than what it has, perhaps"
     LoggedBookmarkStore(tmp_path / "s.bm").close()  # it was let go
@@ -133,7 +136,7 @@ async def test_a_point_that_cannot_be_used_lets_go_of_the_stores(tmp_path: Path)
     adapter.points = [RecoveryPoint("s", "five")]
     store = LoggedBookmarkStore(tmp_path / "s.bm", adapter=adapter)
     with pytest.raises(UsageError, match="'five' is no bookmark"):
-        await StoreMaintenance(store, [store]).recover("me")
+        await StoreMaintenance(store, [store], reporter=unheard()).recover("me")
     assert adapter.closed == 1
     LoggedBookmarkStore(tmp_path / "s.bm").close()
 
@@ -145,7 +148,7 @@ async def test_an_adapter_that_does_not_come_to_an_end_is_left(
     adapter.takes_s = 1e6
     with trio.CancelScope() as outer:
         outer.cancel()
-        await StoreMaintenance(MemoryBookmarkStore(adapter)).close()
+        await StoreMaintenance(MemoryBookmarkStore(adapter), reporter=unheard()).close()
     assert "not written in 10 s" in caplog.text
 
 
@@ -153,7 +156,7 @@ async def test_an_adapter_that_does_not_come_to_an_end_is_left(
 async def test_an_adapter_that_raises_at_the_last_point_is_closed_all_the_same() -> None:
     adapter = Adapter()
     store = MemoryBookmarkStore(adapter)
-    upkeep = StoreMaintenance(store)
+    upkeep = StoreMaintenance(store, reporter=unheard())
     await upkeep.recover("me")
     store.discard("s", store.log("s", "7|11|"))
     adapter.fails = True
@@ -169,7 +172,7 @@ async def test_a_message_that_nobody_discards_is_told() -> None:
     store.log("s", "7|1|")
     store.log("s", "7|2|")
     with trio.move_on_after(100):
-        task, *_ = StoreMaintenance(store, [store]).tasks
+        task, *_ = StoreMaintenance(store, [store], reporter=unheard()).tasks
         await task()
     (old,) = told
     assert (old.number, old.undiscarded) == (1, 2)
@@ -189,7 +192,7 @@ async def test_a_log_is_pruned_in_a_thread_when_its_policy_wants_it(tmp_path: Pa
     for sequence in range(1, 1001):
         store.discard("s", store.log("s", f"7|{sequence}|"))
     with trio.move_on_after(10):
-        task, *_ = StoreMaintenance(store, [store]).tasks
+        task, *_ = StoreMaintenance(store, [store], reporter=unheard()).tasks
         await task()
     (thread,) = threads
     assert thread is not threading.current_thread()
@@ -209,7 +212,7 @@ async def test_a_full_disk_is_no_reason_to_stop_but_to_wait(
 
     store.prune = fails  # type: ignore[method-assign]  # a disk that is full
     with trio.move_on_after(100):
-        task, *_ = StoreMaintenance(store, [store]).tasks
+        task, *_ = StoreMaintenance(store, [store], reporter=unheard()).tasks
         for sequence in range(1, 1001):
             store.discard("s", store.log("s", f"7|{sequence}|"))
         await task()
@@ -227,7 +230,7 @@ async def test_on_exit_the_store_is_pruned_and_closed_in_a_thread(tmp_path: Path
     before = path.stat().st_size  # a test may look at a file
     with trio.CancelScope() as outer:
         outer.cancel()
-        await StoreMaintenance(store).close()
+        await StoreMaintenance(store, reporter=unheard()).close()
     assert path.stat().st_size < before / 2  # as above
     store = LoggedBookmarkStore(path)
     assert str(store.most_recent("s")) == "7|100000|"
@@ -242,7 +245,7 @@ async def test_durability_group_syncs_what_was_written(
     store.discard("s", store.log("s", "7|1|"))
     assert store.needs_sync
     with trio.move_on_after(0.1):
-        task, *_ = StoreMaintenance(store, [store]).tasks
+        task, *_ = StoreMaintenance(store, [store], reporter=unheard()).tasks
         await task()
     assert not store.needs_sync
     store.close()
@@ -252,7 +255,7 @@ async def test_an_application_that_never_discards_is_warned_once_for_each_subscr
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryBookmarkStore()
-    (count,) = StoreMaintenance(store, [store]).tasks
+    (count,) = StoreMaintenance(store, [store], reporter=unheard()).tasks
     for sub_id, messages in (("a", UNDISCARDED_LIMIT), ("b", UNDISCARDED_LIMIT - 1)):
         bookmarks = [f"7|{number}|" for number in range(1, messages + 1)]
         store.subscription(sub_id).log_batch(bookmarks)
