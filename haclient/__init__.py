@@ -5,10 +5,14 @@ Names are loaded when they are first used, so that `import haclient.protocol` lo
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from haclient._version import __version__
+
+# The application decides what it sees; without this, Python prints warnings to stderr by itself.
+logging.getLogger("haclient").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from haclient.auth import Authenticator, DefaultAuthenticator, TokenAuthenticator

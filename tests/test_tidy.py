@@ -253,9 +253,15 @@ def test_packages_only_re_export() -> None:
     check(does_more, [path for path in modules() if path.name == "__init__.py"])
 
 
+NO_OUTPUT = "logging.getLogger('haclient').addHandler(logging.NullHandler())"
+"""What a library does for its loggers; only the first module to be imported can do it for all."""
+
+
 def is_re_export(node: ast.stmt) -> bool:
     """An import, the docstring, `__all__`, a constant table of names, or the lazy `__getattr__`."""
     match node:
+        case ast.Expr(value=ast.Call()):
+            return ast.unparse(node) == NO_OUTPUT
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):

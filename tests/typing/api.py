@@ -59,7 +59,7 @@ async def staying_connected() -> None:
 
     listener: StateListener = later
     servers = ["tcp://127.0.0.1:9007/amps/json"]
-    HAClient("orders-7", servers=servers, on_state=print, exit_timeout=None)
+    HAClient("orders-7", servers=servers, on_state=print, on_event=print, exit_timeout=None)
     async with HAClient.memory_backed("orders-7", servers=servers, heartbeat=None) as client:
         assert_type(client, HAClient)
         client.add_state_listener(listener)
