@@ -73,4 +73,6 @@ def test_no_handler_is_added_and_no_level_is_set() -> None:
         if name.split(".")[0] in ROOTS
     ]
     assert len(loggers) > len(ROOTS)
-    assert not any(each.handlers or not each.propagate or each.disabled for each in loggers)
+    assert not any(not each.propagate or each.disabled for each in loggers)
+    handlers = [handler for each in loggers for handler in each.handlers]
+    assert [type(each) for each in handlers] == [logging.NullHandler], "which prints nothing"

@@ -74,6 +74,8 @@ async def test_a_fail_over_is_a_series_of_events(server: Server) -> None:
     events: list[ClientEvent] = []
     await fail_over(server, events)
     names = [each.name for each in events if each.name != "recovery_point_moved"]
+    read_together = slice(7, 9)  # or one after the other
+    names[read_together] = sorted(names[read_together])
     assert names == [
         "connected",
         "logged_on",
@@ -82,8 +84,8 @@ async def test_a_fail_over_is_a_series_of_events(server: Server) -> None:
         "logged_on",
         "publishes_replayed",
         "resubscribed",
-        "publishes_persisted",
         "duplicates_dropped",
+        "publishes_persisted",
         "connection_lost",
     ]
     found = {each.name: each for each in events}
