@@ -31,6 +31,7 @@ from haclient_stores.publish_stores.publish_log import PublishLog
 
 _RUN_EVERY_S: Final = 0.1
 _WATCH_EVERY_S: Final = 1.0  # it looks at every subscription, and its limits are minutes
+_REPORT_EVERY_S: Final = 1.0  # recovery points move with each discard
 _COUNT_EVERY_S: Final = 60.0  # so long nobody has discarded the oldest message
 _PRUNE_CHECK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
@@ -89,7 +90,6 @@ class StoreMaintenance:
         self._store = store if isinstance(store, TrackedBookmarkStore) else None
         self._stores = stores
         self._reporter = reporter
-        self._points: dict[str, str] = {}
         self._watch_at = 0.0
         self._prune_again_at = 0.0
         self._feed: PointFeed | None = None
@@ -127,7 +127,7 @@ class StoreMaintenance:
             tasks.append(self._run_repeatedly)
         if store.prunes:
             tasks.append(self._prune_when_due)
-        tasks.append(self._count_undiscarded)
+        tasks += [self._count_undiscarded, self._report_points]
         return tasks
 
     async def _run_repeatedly(self) -> None:
@@ -160,18 +160,18 @@ class StoreMaintenance:
             for sub_id, handle in store.subscriptions.items():
                 oldest, undiscarded = handle.oldest_undiscarded, handle.undiscarded_count
                 count.note(sub_id, oldest=oldest, undiscarded=undiscarded)
-            if self._reporter.is_heard:
-                self._report_points(store)
             await trio.sleep(_COUNT_EVERY_S)
 
-    def _report_points(self, store: TrackedBookmarkStore) -> None:
-        """Report the recovery points that have moved since the last time."""
-        for point in store.recovery_points():
-            if self._points.get(point.sub_id) != point.bookmark:
-                self._points[point.sub_id] = point.bookmark
-                self._reporter.event(
-                    "recovery_point_moved", sub_id=point.sub_id, bookmark=point.bookmark
-                )
+    async def _report_points(self) -> None:
+        store, points = self._store, dict[str, str]()
+        while store is not None:
+            await trio.sleep(_REPORT_EVERY_S)
+            for point in store.recovery_points() if self._reporter.is_heard else ():
+                if points.get(point.sub_id, "") != point.bookmark:
+                    points[point.sub_id] = point.bookmark
+                    self._reporter.event(
+                        "recovery_point_moved", sub_id=point.sub_id, bookmark=point.bookmark
+                    )
 
     async def _prune_when_due(self) -> None:
         store = self._store

@@ -23,13 +23,16 @@ ADAPTED = """
 import os, random, sys
 import trio
 from haclient.stores import MemoryBookmarkStore, SqliteRecoveryPointAdapter
+from haclient.transport.events import Events
+from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import StoreMaintenance
 path, seed = sys.argv[1:]
 rng = random.Random(int(seed))
 
 async def main():
     store = MemoryBookmarkStore(SqliteRecoveryPointAdapter(path))
-    maintenance = StoreMaintenance(store, reporter=unheard())
+    reporter = Reporter("victim", lambda: 0, Events())
+    maintenance = StoreMaintenance(store, reporter=reporter)
     await maintenance.recover("victim")
     log = store.subscription("s")
     log.begin(acked=False, start=None)
@@ -66,7 +69,6 @@ TRANSACTIONAL = """
 import os, random, sqlite3, sys
 from types import SimpleNamespace
 from haclient.stores import TransactionalRecoveryPoint
-from support.reporting import unheard
 path, seed = sys.argv[1:]
 rng = random.Random(int(seed))
 connection = sqlite3.connect(path)

@@ -61,6 +61,7 @@ async def fail_over(server: Server, events: list[ClientEvent]) -> str:
         await again.answer("subscribe")
         await wait_all_tasks_blocked()
         await again.publish("s", BODY, bm="7|1|")
+        await again.ack(None, "persisted", sub_id="s", bm="7|1|")
         assert sequence is not None
         await again.persisted(sequence)
         await trio.sleep(3)

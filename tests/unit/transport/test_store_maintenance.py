@@ -255,7 +255,7 @@ async def test_an_application_that_never_discards_is_warned_once_for_each_subscr
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryBookmarkStore()
-    (count,) = StoreMaintenance(store, [store], reporter=unheard()).tasks
+    count, _ = StoreMaintenance(store, [store], reporter=unheard()).tasks
     for sub_id, messages in (("a", UNDISCARDED_LIMIT), ("b", UNDISCARDED_LIMIT - 1)):
         bookmarks = [f"7|{number}|" for number in range(1, messages + 1)]
         store.subscription(sub_id).log_batch(bookmarks)
