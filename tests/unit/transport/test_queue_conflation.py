@@ -242,3 +242,71 @@ async def test_messages_may_have_a_key_of_the_application() -> None:
     bench.put("a", "bb", "c", "dd")
     found = [await anext(bench.stream.with_timeout(0)) for _ in range(3)]
     assert [each.sow_key if each else None for each in found] == ["c", "dd", None]
+
+
+class LossyLink:
+    """A server whose connections are lost, and an application that takes its messages."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.log: list[str] = []
+        self.seen: dict[str, int] = {}
+        self._held: list[Message] = []
+
+    def publish(self, key: str) -> None:
+        self.log.append(key)
+        self._send(len(self.log))
+
+    def _send(self, first: int) -> None:
+        """Send the log from a position on; the store drops what it has."""
+        positions = range(first, len(self.log) + 1)
+        tracker = self.bench.tracker
+        numbers = tracker.log_batch([f"1|{at}|" for at in positions])
+        batch = [
+            Message(
+                kind="p",
+                topic="t",
+                sow_key=self.log[at - 1],
+                data=b"%d" % at,
+                number=number,
+                owner=tracker,
+            )
+            for at, number in zip(positions, numbers, strict=True)
+            if number > 0
+        ]
+        if batch:
+            self.bench.delivery.put(batch, 1)
+
+    def lose(self) -> None:
+        first = self.bench.delivery.drop()
+        if first:
+            self.bench.tracker.link_lost(first)
+        point = str(self.bench.tracker.recovery_point())
+        if self.log:
+            self._send(1 if point in {"", "0"} else int(point.split("|")[1]) + 1)
+
+    def take(self, most: int | None = 1) -> None:
+        for message in self.bench.delivery.take_waiting(most):
+            self.seen[message.sow_key] = int(message.data)
+            self._held.append(message)
+
+    def discard(self) -> None:
+        if self._held:
+            self._held.pop(0).discard()
+
+
+@given(steps=st.lists(st.sampled_from(["a", "b", "c", "take", "take", "discard", "lost"])))
+def test_the_last_message_of_each_key_comes_also_where_connections_are_lost(
+    steps: list[str],
+) -> None:
+    link = LossyLink()
+    actions = {"take": link.take, "discard": link.discard, "lost": link.lose}
+    for step in steps:
+        action = actions.get(step)
+        if action is None:
+            link.publish(step)
+        else:
+            action()
+    link.lose()
+    link.take(None)
+    assert link.seen == {key: at for at, key in enumerate(link.log, 1)}
