@@ -12,9 +12,10 @@ raises `UsageError`.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, overload
 
 import msgspec
@@ -126,7 +127,7 @@ class _MsgspecCodec(Codec[T]):
 
 
 class JsonCodec(_MsgspecCodec[T]):
-    """JSON, as one type. NaN and the infinities are written as `null`, since JSON lacks them.
+    """JSON, as one type. NaN and the infinities are refused, since JSON lacks them.
 
     Args:
         type_: The type of the values: a struct of msgspec, a dataclass, `dict[str, int]`, ...
@@ -143,7 +144,12 @@ class JsonCodec(_MsgspecCodec[T]):
 
     @override
     def _write(self, value: T) -> bytes:
-        return msgspec.json.encode(value)
+        body = msgspec.json.encode(value)
+        if b"null" in body:  # as which msgspec writes what JSON lacks
+            place = next(_not_finite(msgspec.to_builtins(value), "$"), None)
+            if place is not None:
+                raise ValueError(f"{place} is not finite, and JSON has no such number")
+        return body
 
 
 class MsgpackCodec(_MsgspecCodec[T]):
@@ -165,6 +171,21 @@ class MsgpackCodec(_MsgspecCodec[T]):
     @override
     def _write(self, value: T) -> bytes:
         return msgspec.msgpack.encode(value)
+
+
+def _not_finite(value: object, place: str) -> Iterator[str]:
+    """The places of numbers that are NaN or infinite, in a value of lists and dictionaries."""
+    match value:
+        case float() if not math.isfinite(value):
+            yield place
+        case dict():
+            for key, item in cast("dict[object, object]", value).items():
+                yield from _not_finite(item, f"{place}.{key}")
+        case list() | tuple() | set() | frozenset():
+            for index, item in enumerate(cast("Iterable[object]", value)):
+                yield from _not_finite(item, f"{place}[{index}]")
+        case _:
+            pass
 
 
 def _not_written(codec: str, value: object, error: Exception) -> UsageError:

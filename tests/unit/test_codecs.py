@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +108,35 @@ def test_a_value_or_a_type_that_cannot_be_written_is_refused(codec: Any) -> None
         codec(object).encode(object())
     with pytest.raises(UsageError, match="can be read as"):
         codec(set[dict[int, Exception]] | list[bytes])
+
+
+class Quote(msgspec.Struct):
+    bid: float
+    ask: float | None = None
+    depth: dict[str, list[float]] = msgspec.field(default_factory=dict[str, list[float]])
+
+
+@pytest.mark.parametrize(
+    ("quote", "place"),
+    [
+        (Quote(math.nan), "$.bid"),
+        (Quote(1.0, -math.inf), "$.ask"),
+        (Quote(0.0, depth={"a": [], "b": [1.0, math.inf]}), "$.depth.b[1]"),
+    ],
+)
+def test_a_number_that_json_lacks_is_refused_at_its_place(quote: Quote, place: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        JsonCodec(Quote).encode(quote)
+    assert str(refused.value) == (
+        f"Quote cannot be written as json: {place} is not finite, and JSON has no such number"
+    )
+
+
+def test_null_and_finite_numbers_are_written() -> None:
+    quote = Quote(0.0, None, {"null": [1.5]})
+    codec = JsonCodec(Quote)
+    assert codec.encode(quote) == b'{"bid":0.0,"ask":null,"depth":{"null":[1.5]}}'
+    assert codec.decode(codec.encode(quote)) == quote
 
 
 def test_a_topic_needs_one_codec() -> None:
