@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -189,6 +189,31 @@ max_backlog_option = functools.partial(
 )
 
 
+_RAW: Final = frozenset({"messages", "delimiter", "file", "user_file", "data"})
+"""Bodies and names of files: any bytes of the command line will do."""
+
+
+def _check_encoding(options: Sequence[click.Parameter]) -> None:
+    """Check that texts for the server are UTF-8; names of files may be any bytes.
+
+    Raises:
+        click.BadParameter: One is not: its bytes would be sent as something else, or not at all.
+    """
+    given = click.get_current_context().params
+    for option in options:
+        if option.name in _RAW or not isinstance(option.type, click.types.StringParamType):
+            continue
+        value: object = given.get(str(option.name))
+        for text in value if isinstance(value, tuple) else (value,):
+            try:
+                str(text).encode()
+            except UnicodeEncodeError as error:
+                raise click.BadParameter(
+                    f"character {error.start + 1} is not UTF-8: wanted text in UTF-8",
+                    param=option,
+                ) from None
+
+
 def with_request(
     request: Callable[..., Request],
 ) -> Callable[[Callable[[Request], Result]], Callable[..., Result]]:
@@ -197,6 +222,7 @@ def with_request(
     def decorate(function: Callable[[Request], Result]) -> Callable[..., Result]:
         @functools.wraps(function)
         def callback(**options: object) -> Result:
+            _check_encoding(click.get_current_context().command.params)
             return function(request(**options))
 
         return callback

@@ -494,3 +494,32 @@ def test_refused_lines_are_named_and_not_counted_as_published(alice: str, tmp_pa
     error = result.err.splitlines()[-1]
     assert error.startswith("haclient: error: the server refused 2 messages: line 2: ")
     assert "; line 4: " in error
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("sow-delete", "--topic", "t"), "-m"),
+        (("sow-delete", "--topic", "t"), "--key"),
+        (("sow-and-subscribe", "--topic", "t"), "--filter"),
+        (("subscribe", "--last", "2", "-e"), "--topic"),
+        (("subscribe", "--topic", "t"), "--format"),
+    ],
+)
+def test_text_for_the_server_that_is_not_utf_8_is_a_mistake(
+    words: tuple[str, ...], option: str
+) -> None:
+    not_utf_8 = os.fsdecode(b"a\xff")
+    result = haclient(*words, option, not_utf_8, "--server", CLOSED)
+    assert_one_line(result, 2, option, "character 2 is not UTF-8")
+
+
+@pytest.mark.row("CLI9")
+def test_a_body_may_be_any_bytes(alice: str) -> None:
+    body = os.fsdecode(b"a\xff")
+    common = ("--server", alice, "--topic", "logged bytes")
+    assert haclient("publish", *common, "-m", body).code == 0
+    found = haclient("subscribe", *common, "--last", "1", "-e", "--json")
+    assert found.code == 0
+    assert '"data_base64":"Yf8="' in found.out
