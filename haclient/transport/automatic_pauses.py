@@ -18,7 +18,7 @@ from typing import Final
 import trio
 from typing_extensions import override
 
-from haclient.errors import CommandError, DisconnectedError, TimedOut
+from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import Subscription
 from haclient.transport.commands import Commander
@@ -47,11 +47,18 @@ class AutomaticPauses(FlowControl):
         self._reporter = commander.reporter
         self._nursery: trio.Nursery | None = None
         self._held: set[Subscription] = set()
+        self._failed = trio.Event()
+        self._failures: list[Exception] = []
 
     @override
     async def run(self) -> None:
-        async with open_nursery() as self._nursery:
-            await trio.sleep_forever()
+        try:
+            async with open_nursery() as self._nursery:
+                await self._failed.wait()
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+        raise self._failures[0]  # several may fail at once, and one is the reason
 
     @override
     def holds_back(self, subscription: Subscription, queue: Delivery) -> bool:
@@ -78,6 +85,9 @@ class AutomaticPauses(FlowControl):
             if await self._pause(subscription):
                 await queue.drained()
                 await self._resume(subscription)
+        except (HAClientError, OSError, trio.ClosedResourceError) as error:
+            self._failures.append(error)
+            self._failed.set()
         finally:
             self._held.discard(subscription)
 
@@ -110,11 +120,13 @@ class AutomaticPauses(FlowControl):
             self._cannot(error)
             raise DisconnectedError(
                 f"subscription {subscription.sub_id} was paused while its queue was full, and the "
-                f"server does not resume it ({error}): connecting again"
+                f"server does not resume it ({error}): this connection is of no more use"
             ) from error
 
     def _cannot(self, error: Exception) -> None:
         """Pause nothing more."""
+        if not self._commander.can_hold_back:
+            return
         self._commander.can_hold_back = False
         self._reporter.log.warning(
             "the server does not pause a full subscription (%s): from now on a slow consumer stops "

@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.client import Client
 from haclient.errors import CommandError, DisconnectedError, HAClientError
 from haclient.ha import HAClient
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.transport import automatic_pauses
@@ -216,6 +217,35 @@ async def test_a_subscription_that_is_not_resumed_ends_the_connection(
     assert isinstance(reason, DisconnectedError)
     assert "does not resume it" in str(reason)
     assert numbers(slow.got) == list(range(1, 13))
+
+
+@in_virtual_time
+async def test_several_that_are_not_resumed_at_once_end_the_connection_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow, reasons = Slow(), list[HAClientError]()
+    async with subscribed(server, slow, on_disconnect=reasons.append) as (client, peer):
+        async with answering(peer):
+            await client.bookmark_subscribe("o", bookmark=EPOCH, sub_id="u", handler=slow.take)
+        for sub_id in ("s", "u"):
+            await fill(peer, 12, sub_id=sub_id)
+            await peer.ack(await peer.expect("subscribe", options="pause", sub_id=sub_id))
+        await wait_all_tasks_blocked()
+        slow.gate.set()
+        resumes = [await peer.expect("subscribe", options="resume") for _ in range(2)]
+        both = [
+            encode_frame(
+                {"c": "ack", "a": "processed", "status": "failure", "cid": each.command_id}
+                | {"reason": "bad options"}
+            )
+            for each in resumes
+        ]
+        await peer.send(b"".join(both))  # read at once
+        await peer.expect_end()
+        await wait_all_tasks_blocked()
+    (reason,) = reasons
+    assert "does not resume it" in str(reason)
+    assert caplog.text.count("does not pause a full subscription") == 1
 
 
 @in_virtual_time
