@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import click
@@ -204,7 +204,8 @@ def _check_encoding(options: Sequence[click.Parameter]) -> None:
         if option.name in _RAW or not isinstance(option.type, click.types.StringParamType):
             continue
         value: object = given.get(str(option.name))
-        for text in value if isinstance(value, tuple) else (value,):
+        texts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+        for text in texts:
             try:
                 str(text).encode()
             except UnicodeEncodeError as error:
