@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from haclient.shutdown import run
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
+    from haclient.subscription_file import FileSubscriptionManager
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
     from haclient.transport.flight_recorder import FlightEvent, FlightRecorder
     from haclient.transport.reporter import ClientEvent, EventListener
@@ -138,6 +139,7 @@ __all__ = [
     "EventListener",
     "ExponentialDelayStrategy",
     "FailureCountServerChooser",
+    "FileSubscriptionManager",
     "FixCodec",
     "FixedDelayStrategy",
     "FlightEvent",
@@ -237,6 +239,7 @@ _HOMES = {
     "Health": "haclient.metrics",
     "SubscriptionMetrics": "haclient.metrics",
     "RecoveryExplanation": "haclient.recovery_explanation",
+    "FileSubscriptionManager": "haclient.subscription_file",
     "MemorySubscriptionManager": "haclient.subscription_manager",
     "SubscriptionManager": "haclient.subscription_manager",
     "Command": "haclient.protocol.commands",

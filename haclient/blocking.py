@@ -789,4 +789,5 @@ class HAClient(Client):
     set_heartbeat = _call(haclient.ha.HAClient.set_heartbeat)
     set_reconnect_delay = _plain(haclient.ha.HAClient.set_reconnect_delay)
     move_to = _call(haclient.ha.HAClient.move_to)
+    restore_subscriptions = _call(haclient.ha.HAClient.restore_subscriptions)
     disconnected = _reads_ha(lambda client: client.disconnected)

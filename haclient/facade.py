@@ -22,6 +22,7 @@ CALLED_IN_CLIENT_THREAD: Final = frozenset({"key", "on_resubscribe_failure", "wi
 """Callbacks that the client needs at once: they run in its thread, and must be quick."""
 
 _OBJECTS_OF_CLIENT: Final = frozenset({"on_publish_gap", "on_lost_lease"})  # words, no callbacks
+_HANDLERS: Final = "handlers"  # a table of callbacks
 _AWAITED: Final = re.compile(r"Coroutine\[object, None, (.+)\]")
 
 
@@ -32,11 +33,19 @@ def is_callback(name: str) -> bool:
     return name in {"handler", "listener"} or name.startswith("on_") or name.endswith("_handler")
 
 
+def _wrapped(name: str, value: object, wrap: Callable[[object], object]) -> object:
+    """An argument, in which each callback is wrapped."""
+    if name == _HANDLERS and isinstance(value, Mapping):
+        handlers = cast("Mapping[object, object]", value)
+        return {key: wrap(handler) for key, handler in handlers.items()}
+    return wrap(value) if is_callback(name) else value
+
+
 def wrapped_options(
     options: Mapping[str, object], wrap: Callable[[object], object]
 ) -> dict[str, object]:
     """Keyword arguments in which each callback is wrapped."""
-    return {name: wrap(each) if is_callback(name) else each for name, each in options.items()}
+    return {name: _wrapped(name, each, wrap) for name, each in options.items()}
 
 
 class CallbackArguments:
@@ -50,7 +59,8 @@ class CallbackArguments:
         _, *parameters = signature(method).parameters.values()
         self._names = [each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
         self.exist = any(
-            is_callback(each.name) or each.kind is Parameter.VAR_KEYWORD for each in parameters
+            is_callback(each.name) or each.name == _HANDLERS or each.kind is Parameter.VAR_KEYWORD
+            for each in parameters
         )
 
     def wrapped(
@@ -62,7 +72,7 @@ class CallbackArguments:
         """The arguments of a call, in which each callback is wrapped."""
         return (
             tuple(
-                wrap(each) if is_callback(name) else each
+                _wrapped(name, each, wrap)
                 for name, each in zip(self._names, arguments, strict=False)
             )
             + arguments[len(self._names) :],

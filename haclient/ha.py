@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,10 @@ from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import HAClientError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
+from haclient.restoring import OnOthers, restorable
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
+from haclient.transport.message_queue import Handler
 from haclient.transport.reconnector import Reconnector
 from haclient.transport.settings import TIMEOUT_S, ClientOptions, HAOptions, HASettings, seconds
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -72,6 +75,7 @@ class HAClient(Client):
             name=name, publish_store=publish_store, bookmark_store=bookmark_store, **options
         )
         manager = settings.subscription_manager or MemorySubscriptionManager()
+        self._manager = manager
         core = Core(settings, manager)
         # A name of its own, and always the same: servers keep what they know of a name.
         check_name = f"{name}-check-{secrets.token_hex(4)}"
@@ -234,6 +238,45 @@ class HAClient(Client):
         """
         self._core.thread.check("move_to")
         await self._reconnector.move_to(uri, timeout=seconds(timeout))
+
+    async def restore_subscriptions(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        auto_discard: bool = False,
+        others: OnOthers = "refuse",
+        timeout: float | None = TIMEOUT_S,
+    ) -> list[str]:
+        """Subscribe again to what an earlier process of this client had, with these handlers.
+
+        With a `FileSubscriptionManager`, the subscriptions of a process that has ended without
+        `unsubscribe` are in its file. Each is sent as it was, in the same order; one with a
+        bookmark resumes where the bookmark store says. Ids that are active already are left alone.
+
+        Args:
+            handlers: The handler of each subscription by its id; there may be more of them.
+            auto_discard: Whether a message is discarded when its handler has returned.
+            others: What happens to subscriptions without a handler: `"refuse"` raises before
+                anything is sent, `"keep"` leaves them in the manager, `"drop"` removes them.
+            timeout: Seconds to wait for the server's answer to each; `None` for no limit.
+
+        Returns:
+            The ids of those that were sent, in order.
+
+        Raises:
+            UsageError: One has no handler, or is of a queue, which `queue_subscribe` takes up.
+            CommandError: The server refused one; those before it are active.
+            TimedOut: The server did not answer in time; likewise.
+        """
+        self._core.running()
+        limit_s = seconds(timeout)
+        active, has_store = self._core.resumable, self._core.commander.bookmark_store is not None
+        restored = restorable(self._manager, active, handlers, others, has_store=has_store)
+        for command in restored:
+            command.timeout = limit_s
+            handler = handlers[command.sub_id]
+            await self._subscriber.handle(command, handler, auto_discard=auto_discard)
+        return [command.sub_id for command in restored]
 
     @override
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:

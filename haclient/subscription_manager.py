@@ -10,11 +10,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from typing_extensions import override
 
-__all__ = ["Entry", "MemorySubscriptionManager", "SubscriptionManager"]
+__all__ = [
+    "Entry",
+    "MemorySubscriptionManager",
+    "OwnedSubscriptionManager",
+    "SubscriptionManager",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,27 @@ class SubscriptionManager(Protocol):
         Returns:
             All of them, in the order in which they were added.
         """
+
+
+@runtime_checkable
+class OwnedSubscriptionManager(SubscriptionManager, Protocol):
+    """One that belongs to a client, which opens and closes it like a store."""
+
+    @abstractmethod
+    def open_for(self, client_name: str) -> None:
+        """Take it for a client, for ever.
+
+        Args:
+            client_name: The client.
+
+        Raises:
+            StoreLocked: It belongs to a client of another name.
+            UsageError: `client_name` is no name.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let another process use it; a second call does nothing."""
 
 
 class MemorySubscriptionManager(SubscriptionManager):

@@ -130,7 +130,9 @@ class Core:
             if self._auditor is not None:
                 accepted.callback(self._auditor.log.close)
                 self._auditor.open_for(self.name)
-            self._stores = open_all(settings.publish_store, settings.bookmark_store, self.name)
+            self._stores = open_all(
+                settings.publish_store, settings.bookmark_store, self.name, manager
+            )
             accepted.pop_all()
         if self._auditor is not None:
             self._auditor.kept(self.publisher.log)

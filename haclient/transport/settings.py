@@ -165,7 +165,8 @@ class HAOptions(ClientOptions, total=False):
         servers: Connection strings, best first; or give a `server_chooser`.
         server_chooser: Chooses the server of each attempt.
         delay_strategy: Decides the waits between attempts; exponential by default.
-        subscription_manager: Remembers which subscriptions to send again after a lost connection.
+        subscription_manager: Remembers which subscriptions to send again after a lost connection,
+            or in the next process (`FileSubscriptionManager`).
         connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
             each subscription.
         on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the

@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 import trio
 
 from haclient.errors import StoreFull, TimedOut, UsageError
+from haclient.subscription_manager import OwnedSubscriptionManager, SubscriptionManager
 from haclient.transport.reporter import Reporter
 from haclient_stores.adapters.recovery_point import (
     PointFeed,
@@ -42,9 +43,16 @@ _logger = logging.getLogger(__name__)
 Task: TypeAlias = Callable[[], Awaitable[None]]
 
 
+Owned: TypeAlias = BookmarkStore | PublishStore | OwnedSubscriptionManager
+"""What a client takes for itself when it is made, and closes when it is left."""
+
+
 def open_all(
-    publish_store: PublishStore | None, bookmark_store: BookmarkStore | None, client_name: str
-) -> list[BookmarkStore | PublishStore]:
+    publish_store: PublishStore | None,
+    bookmark_store: BookmarkStore | None,
+    client_name: str,
+    manager: SubscriptionManager | None = None,
+) -> list[Owned]:
     """Take the stores for one client, all of them or none; those that there are.
 
     Raises:
@@ -56,7 +64,7 @@ def open_all(
         ("publish_store", publish_store, "store", "FilePublishStore"),
         ("bookmark_store", bookmark_store, "log", "LoggedBookmarkStore"),
     )
-    taken: list[BookmarkStore | PublishStore] = []
+    taken: list[Owned] = []
     with ExitStack() as accepted:
         for argument, store, method, example in given:
             if store is None:
@@ -67,6 +75,10 @@ def open_all(
             store.open_for(client_name)
             accepted.callback(store.close)
             taken.append(store)
+        if isinstance(manager, OwnedSubscriptionManager):
+            manager.open_for(client_name)
+            accepted.callback(manager.close)
+            taken.append(manager)
         accepted.pop_all()
     return taken
 
@@ -83,7 +95,7 @@ class StoreMaintenance:
     def __init__(
         self,
         store: BookmarkStore | None,
-        stores: Sequence[BookmarkStore | PublishStore] = (),
+        stores: Sequence[Owned] = (),
         *,
         reporter: Reporter,
     ) -> None:
@@ -236,7 +248,7 @@ async def _kept(adapter: RecoveryPointAdapter, client_name: str) -> list[Recover
 _BOOKMARKS_EVERY_S: Final = 0.005
 
 
-def group_sync(store: PublishStore | BookmarkStore) -> Callable[[], Awaitable[None]] | None:
+def group_sync(store: Owned) -> Callable[[], Awaitable[None]] | None:
     """The task that syncs a store again and again, if its durability asks for one.
 
     A discard is a call that returns at once, so `fsync` is for bookmark stores the same as `group`.
