@@ -301,28 +301,12 @@ class MessageStream:
             await self._take_next(self._one if self._one_by_one else self._as_they_arrive)
 
     def conflate(self, key: ConflationKey = sow_key) -> Self:
-        """Deliver only the newest of the messages of one key that wait in the client.
-
-        A message takes the place of the one of its key that was not taken yet, so a slow consumer
-        gets each key in turn. What was replaced is discarded. Lists of messages are taken from the
-        queue together: what arrives later replaces nothing in them.
-
-        After a lost connection a message that was taken and not discarded may be delivered again.
-
-        Args:
-            key: Called in the client's thread with each message when it arrives, and has to be
-                quick; `None` for a message that neither replaces another nor is replaced. By
-                default the topic and the SOW key.
-
-        Returns:
-            This stream, which is not open yet.
-
-        Raises:
-            UsageError: The stream was opened before, or it is one of a queue or of deltas.
-        """
+        """As in `haclient.MessageStream`."""
         self.__bridge__.inner.conflate(key)
         self._one_by_one = True  # what is in `_arrived` is not replaced any more
         return self
+
+    conflate = described(conflate, haclient.streams.MessageStream.conflate, WORDS)
 
     def batches(self, max_messages: int | None = None, max_seconds: float = 0.0) -> Batches:
         """The same messages in lists: as they arrive, which is the fast path, or collected.

@@ -111,7 +111,7 @@ class AutomaticPauses(FlowControl):
 
     async def _resume(self, subscription: Subscription) -> None:
         try:
-            if await self._commander.let_go(subscription, timeout=TIMEOUT_S):
+            if await self._commander.resume_held_back(subscription, timeout=TIMEOUT_S):
                 self._reporter.event("subscription_resumed", sub_id=subscription.sub_id)
         except (CommandError, TimedOut) as error:
             if not self._commander.is_active(subscription):

@@ -434,7 +434,7 @@ class Commander:
     # -- full queues, see `haclient.transport.automatic_pauses` -------------------------------
 
     async def hold_back(self, subscription: Subscription, *, timeout: float) -> None:
-        """Pause a subscription until `let_go`, whatever the application does with it meanwhile.
+        """Pause a subscription until `resume_held_back`, whatever the application does meanwhile.
 
         Args:
             subscription: An active one with a bookmark.
@@ -453,7 +453,7 @@ class Commander:
         # The answer to an earlier resume by the application may have come before this one.
         self._note_held_back(subscription, held_back=True)
 
-    async def let_go(self, subscription: Subscription, *, timeout: float) -> bool:
+    async def resume_held_back(self, subscription: Subscription, *, timeout: float) -> bool:
         """Resume a subscription after `hold_back`, unless the application has paused it as well.
 
         Args:

@@ -225,7 +225,7 @@ def test_a_view_that_is_kept_by_conflated_messages_is_what_a_query_gives_in_the_
     view: dict[str, Any] = {}
     last: dict[str, float] = {}
 
-    def look() -> None:
+    def read_all() -> None:
         for each in published(reader):
             if each.kind == "oof":
                 assert view.pop(each.sow_key) == json.loads(each.data)
@@ -242,11 +242,11 @@ def test_a_view_that_is_kept_by_conflated_messages_is_what_a_query_gives_in_the_
             put(publisher, key, value)
         for _ in range(wait):
             world.advance(0.25)
-            look()
+            read_all()
     world.advance(0.75)
-    look()
+    read_all()
     world.advance(0.25)
-    look()
+    read_all()
     reader.send(c="sow", t="records", query_id="q", **filter_)
     queried = {each.sow_key: json.loads(each.data) for each in reader.take() if each.kind == "sow"}
     assert view == queried
