@@ -106,6 +106,7 @@ class Connection:
             with the caught-up time (everything that was sent before it has been received) and
             whether the link has ended.
         flow_control: Holds full subscriptions back; without one, each stops the reading.
+        log: Logs the warnings, with the fields of the client; by default the logger of this module.
     """
 
     def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
@@ -120,6 +121,7 @@ class Connection:
         on_stopped: Callable[[], None],
         on_caught_up: Callable[[float, bool], None],
         flow_control: FlowControl | None = None,
+        log: logging.LoggerAdapter[logging.Logger] | None = None,
     ) -> None:
         self.link = link
         self.session = session
@@ -130,6 +132,7 @@ class Connection:
         self._on_stopped = on_stopped
         self._on_caught_up = on_caught_up
         self._flow_control = flow_control
+        self._log = _logger if log is None else log
         self._caught_up = CaughtUpClock(trio.current_time())
         self._is_idle = False
         self._note_caught_up_at = 0.0
@@ -402,7 +405,7 @@ class Connection:
     def _warn_if_held(self, late_s: float, heartbeat: Heartbeat) -> None:
         """Warn when the event loop was held for so long that the server may have cut us."""
         if late_s > heartbeat.interval_s:
-            _logger.warning(
+            self._log.warning(
                 "the event loop was held for %.1f s, longer than the heartbeat of %g s allows: "
                 "run what takes the processor in a thread or process (trio.to_thread.run_sync)",
                 late_s,

@@ -265,6 +265,7 @@ class Core:
             on_stopped=self.publisher.persisted.release,
             on_caught_up=self.commander.note_caught_up,
             flow_control=AutomaticPauses(self.commander),
+            log=self.reporter.log,
         )
         self.connection = self.commander.connection = connection
         self._closed = trio.Event()

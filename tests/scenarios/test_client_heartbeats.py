@@ -211,3 +211,7 @@ async def test_a_loop_that_was_held_for_longer_than_the_heartbeat_allows_is_warn
         await wait_all_tasks_blocked()
         assert "the event loop was held for" in caplog.text
         assert "trio.to_thread.run_sync" in caplog.text
+        (record,) = (each for each in caplog.records if "was held" in each.getMessage())
+        fields = vars(record)
+        assert (record.name, fields["client"]) == ("haclient.client", "c")
+        assert fields["uri"] == client.uri != ""
