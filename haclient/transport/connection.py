@@ -51,6 +51,10 @@ _logger = logging.getLogger(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
 
 
+class ClosedByClient(DisconnectedError):
+    """The connection has ended because this client has closed it."""
+
+
 class Obstacle(Protocol):
     """A full queue: the reader leaves the socket alone until it has drained."""
 
@@ -228,9 +232,7 @@ class Connection:
     def _reason(self, error: Exception) -> HAClientError:
         """Translate what ended the link; store errors are ours and pass."""
         if self._closed_by_us.is_set():
-            return self._close_reason or DisconnectedError(
-                "the connection was closed by this client"
-            )
+            return self._close_reason or ClosedByClient("the connection was closed by this client")
         if isinstance(error, ProtocolError | HeartbeatLost):
             return error
         if isinstance(error, HAClientError) and not isinstance(error, DisconnectedError):

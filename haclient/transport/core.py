@@ -41,7 +41,7 @@ from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.automatic_pauses import AutomaticPauses
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import Commander, Fields, delete_stored, drop_queued, lost_error
-from haclient.transport.connection import Connection
+from haclient.transport.connection import ClosedByClient, Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.draining import drain, release_queues
 from haclient.transport.events import Events
@@ -413,7 +413,7 @@ class Core:
     # -- serving and losing --------------------------------------------------------
 
     async def _serve(self, connection: Connection) -> None:
-        reason: HAClientError = DisconnectedError("the client was closed")
+        reason: HAClientError = ClosedByClient("the client was closed")
         try:
             reason = await connection.run()
         except Exception as error:  # our own failure, such as a full store: it leaves the block

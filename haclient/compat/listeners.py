@@ -1,0 +1,122 @@
+"""The listeners and handlers of the application, which may be set and changed at any time.
+
+The client of `haclient` is made when the application connects, and gets the methods of one
+`Listeners`, which call what is set at that moment. What a listener raises goes to the exception
+listener, as it does in the official clients, and does not end the client.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+import haclient.protocol.messages
+from haclient.compat.messages import Message
+from haclient.compat.policies import STATE_NUMBERS
+from haclient.errors import HAClientError, UsageError
+from haclient.session.connection_state import ConnectionState
+from haclient.transport.connection import ClosedByClient
+
+MessageHandler: TypeAlias = Callable[[Message], object]
+_logger = logging.getLogger(__name__)
+
+
+class Listeners:
+    """What the application wants to be called with.
+
+    Attributes:
+        exception: Gets each exception of a handler or of a background task.
+        disconnect: Called when the connection is lost.
+        failed_write: Gets each publish that the server refused, and the reason.
+        duplicate: Gets each message that a bookmark store filtered out.
+        last_chance: Gets each message that belongs to no subscription.
+    """
+
+    def __init__(self) -> None:
+        self.exception: Callable[[Exception], object] | None = None
+        self.disconnect: Callable[[], object] | None = None
+        self.failed_write: Callable[[Message, str], object] | None = None
+        self.duplicate: MessageHandler | None = None
+        self.last_chance: MessageHandler | None = None
+        self._states: list[Callable[[int], object]] = []
+
+    # -- for the application ----------------------------------------------------
+
+    def add_state(self, listener: Callable[[int], object]) -> None:
+        """Call `listener` with the number of each state.
+
+        Raises:
+            UsageError: It was added before.
+        """
+        if listener in self._states:
+            raise UsageError("this connection state listener was added already")
+        self._states.append(listener)
+
+    def remove_state(self, listener: Callable[[int], object]) -> None:
+        """Call it no more.
+
+        Raises:
+            UsageError: It was never added.
+        """
+        if listener not in self._states:
+            raise UsageError("no such connection state listener was added")
+        self._states.remove(listener)
+
+    def clear_states(self) -> None:
+        """Call none of them any more."""
+        self._states.clear()
+
+    # -- for the client -----------------------------------------------------------
+
+    def call(self, function: Callable[..., object], *values: object) -> None:
+        """Call a listener; what it raises goes to the exception listener."""
+        try:
+            function(*values)
+        except Exception as error:  # of any kind: it is the application's
+            self.on_exception(error)
+
+    def on_exception(self, error: Exception) -> None:
+        """An exception was raised by a handler, or by a task of the client."""
+        if self.exception is None:
+            _logger.error("an exception that no listener gets: %r", error, exc_info=error)
+            return
+        try:
+            self.exception(error)
+        except Exception:
+            _logger.exception("the exception listener raised")
+
+    def on_disconnect(self, reason: HAClientError) -> None:
+        """The connection has ended: the handler is not for what the application has closed."""
+        if self.disconnect is not None and not isinstance(reason, ClosedByClient):
+            self.call(self.disconnect)
+
+    def on_failed_write(self, native: haclient.protocol.messages.Message, reason: str) -> None:
+        """The server has refused a publish."""
+        if self.failed_write is not None:
+            self.call(self.failed_write, Message(native), reason)
+        elif self.last_chance is not None:
+            self.call(self.last_chance, Message(native))
+        else:
+            _logger.warning(
+                "the server refused a publish to %r: %s; no failed write handler is set",
+                native.topic,
+                reason,
+            )
+
+    def on_duplicate(self, native: haclient.protocol.messages.Message) -> None:
+        """A bookmark store has filtered a message out."""
+        if self.duplicate is not None:
+            self.call(self.duplicate, Message(native))
+
+    def on_last_chance(self, native: haclient.protocol.messages.Message) -> None:
+        """A message belongs to no subscription."""
+        if self.last_chance is not None:
+            self.call(self.last_chance, Message(native))
+
+    def on_state(self, state: ConnectionState) -> None:
+        """The connection has reached a state."""
+        number = STATE_NUMBERS.get(state)
+        if number is not None:
+            for listener in tuple(self._states):
+                self.call(listener, number)

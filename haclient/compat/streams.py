@@ -1,0 +1,104 @@
+"""The messages of one command as a plain iterator, with the official names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import haclient.blocking
+from haclient.compat.messages import Message
+from haclient.compat.units import seconds_of
+from haclient.errors import DisconnectedError, HAClientError
+
+_logger = logging.getLogger(__name__)
+
+
+class MessageStream:
+    """The messages of one command, in order.
+
+    The iteration ends with the connection, also on an `HAClient`: `execute` again for more. Then
+    `end_reason` says why. A handler (`execute_async`) is what an `HAClient` subscribes again.
+
+    Args:
+        stream: The open stream of `haclient.blocking`.
+        auto_ack: Whether a message of a queue is acknowledged when the next one is asked for.
+    """
+
+    def __init__(self, stream: haclient.blocking.MessageStream, *, auto_ack: bool = False) -> None:
+        self._stream = stream
+        self._messages: Iterator[haclient.Message | None] = iter(stream)
+        self._auto_ack = auto_ack
+        self._last: Message | None = None
+        self._lost: HAClientError | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message | None:
+        if self._auto_ack and self._last is not None:
+            self._last.ack()
+        self._last = None
+        try:
+            native = next(self._messages)
+        except DisconnectedError as error:
+            _logger.info("a stream has ended with its connection: %s", error)
+            self._lost = error
+            raise StopIteration from None
+        self._last = None if native is None else Message(native)
+        return self._last
+
+    def timeout(self, timeout: float) -> Self:
+        """Give `None` each time that no message has come for so long.
+
+        Args:
+            timeout: Milliseconds; 0 to wait for as long as it takes.
+
+        Returns:
+            This stream.
+
+        Raises:
+            UsageError: It is negative or no number.
+        """
+        seconds = seconds_of(timeout)
+        self._messages = iter(self._stream.with_timeout(seconds) if timeout else self._stream)
+        return self
+
+    def conflate(self) -> Self:
+        """Keep only the newest message of each SOW key of those that wait.
+
+        Returns:
+            This stream.
+        """
+        self._stream.conflate()
+        return self
+
+    def close(self) -> None:
+        """Unsubscribe; messages still queued are dropped. A second call does nothing."""
+        if self._auto_ack and self._last is not None:
+            self._last.ack()
+        self._last = None
+        self._stream.close()
+
+    def get_sub_id(self) -> str:
+        """The id of the subscription."""
+        return self._stream.sub_id
+
+    @property
+    def end_reason(self) -> HAClientError | None:
+        """Why the iteration has ended; `None` before, and where all messages have come."""
+        return self._lost or self._stream.end_reason
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._last = None  # it was not processed
+        self.close()

@@ -1,0 +1,32 @@
+"""Milliseconds and absent values, as the official client writes them."""
+
+from __future__ import annotations
+
+import math
+
+from haclient.errors import UsageError
+
+
+def seconds_of(milliseconds: object, what: str = "timeout") -> float:
+    """A timeout in seconds; 0 is no limit.
+
+    Args:
+        milliseconds: The timeout as the official client takes it.
+        what: The argument, for the message.
+
+    Returns:
+        Seconds; infinite for 0.
+
+    Raises:
+        UsageError: It is negative or no number.
+    """
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, (int, float)):
+        raise UsageError(f"{what} is in milliseconds, 0 for no limit, not {milliseconds!r}")
+    if not milliseconds >= 0:  # which is true of NaN, too
+        raise UsageError(f"{what} is in milliseconds from 0 on, not {milliseconds!r}")
+    return milliseconds / 1000 if milliseconds else math.inf
+
+
+def milliseconds_of(seconds: float) -> int:
+    """A time in whole milliseconds; no limit is 0."""
+    return 0 if math.isinf(seconds) else round(seconds * 1000)

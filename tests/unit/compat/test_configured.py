@@ -1,0 +1,122 @@
+"""What is set before connecting, and what can be asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient import compat
+from haclient.errors import UsageError
+from haclient.protocol.identity import publisher_id
+from haclient_fake_server.config import BrokerConfig
+from support.broker_thread import BrokerThread, broker_thread
+from unit.compat.conftest import chooser, wait_until
+
+pytestmark = pytest.mark.row("B18")
+
+
+def test_names_and_defaults_are_there_before_connecting() -> None:
+    client = compat.Client("desk-1")
+    assert (client.name(), client.get_name()) == ("desk-1", "desk-1")
+    assert client.get_name_hash() == publisher_id("desk-1")
+    assert (client.get_uri(), client.get_server_version()) == ("", "")
+    assert client.get_connection_info() == {}
+    assert client.get_unpersisted_count() == 0
+    assert client.get_publish_store() is client.get_bookmark_store() is None
+    assert client.get_most_recent("s1") == "0"
+    client.prune_store()
+    assert (client.get_logon_options(), client.get_logon_correlation_data()) == ("", "")
+    assert client.get_ack_batch_size() is client.get_ack_timeout() is None
+
+
+def test_settings_come_before_connecting(ha: compat.HAClient) -> None:
+    store, late = compat.MemoryPublishStore(), "comes before connect_and_logon"
+    for change in (
+        lambda: ha.set_publish_store(store),
+        lambda: ha.set_bookmark_store(compat.MemoryBookmarkStore()),
+        lambda: ha.set_logon_options("ack_conflation=1ms"),
+        lambda: ha.set_logon_correlation_data("x"),
+        lambda: ha.add_http_preflight_header("a", "b"),
+        ha.clear_http_preflight_headers,
+        lambda: ha.set_ack_batch_size(3),
+        lambda: ha.set_ack_timeout(3),
+        lambda: ha.set_timeout(3),
+        lambda: ha.set_server_chooser(chooser()),
+        lambda: ha.set_reconnect_delay_strategy(compat.FixedDelayStrategy()),
+        lambda: ha.set_subscription_manager(compat.MemorySubscriptionManager()),
+        lambda: ha.set_retry_on_disconnect(True),
+        ha.connect_and_logon,
+    ):
+        with pytest.raises(UsageError, match=late):
+            change()
+    with pytest.raises(UsageError):
+        ha.set_heartbeat(3)
+
+
+def test_settings_reach_the_server(broker: BrokerThread) -> None:
+    with compat.Client("desk-2") as client:
+        client.set_logon_options("ack_conflation=1ms")
+        client.set_logon_correlation_data("desk2")
+        client.set_ack_batch_size(3)
+        client.set_ack_timeout(250)
+        client.add_http_preflight_header("X-Desk", "2")
+        client.clear_http_preflight_headers()
+        client.set_heartbeat(5)
+        client.connect(broker.uri)
+        client.logon()
+        assert client.get_logon_options() == "ack_conflation=1ms"
+        assert client.get_logon_correlation_data() == "desk2"
+        assert (client.get_ack_batch_size(), client.get_ack_timeout()) == (3, 250)
+        assert client.get_uri() == broker.uri
+        assert client.get_server_version()
+        assert client.get_connection_info()["client_name"] == "desk-2"
+        client.set_heartbeat(0)
+
+
+def test_a_preflight_header_makes_a_connection_begin_with_an_http_upgrade() -> None:
+    with broker_thread(BrokerConfig()) as broker, compat.Client("desk-3") as client:
+        client.add_http_preflight_header("X-Desk", "3")
+        try:
+            client.connect(broker.uri)
+        except compat.AMPSException as error:  # what the broker answers without HTTP
+            assert "HTTP" in str(error)
+        else:
+            client.logon()
+
+
+def test_the_listeners_are_called_from_the_moment_they_are_set(
+    ha: compat.HAClient, broker: BrokerThread
+) -> None:
+    heard: list[str] = []
+    ha.set_global_command_type_message_handler("ack", lambda m: heard.append(m.get_ack_type()))
+    ha.flush()
+    wait_until(lambda: "processed" in heard)
+    ha.set_global_command_type_message_handler("ack", None)
+    count = len(heard)
+    ha.flush()
+    assert len(heard) == count
+    with pytest.raises(UsageError, match="no command"):
+        ha.set_global_command_type_message_handler("nothing", lambda _: None)
+
+
+def test_a_refused_publish_goes_to_its_handler_else_to_the_last_chance(
+    ha: compat.HAClient,
+) -> None:
+    failed: list[tuple[str, str]] = []
+    last: list[str] = []
+    ha.set_last_chance_message_handler(lambda m: last.append(m.get_topic()))
+    ha.publish("prices", "no json")
+    wait_until(lambda: len(last) == 1)
+    ha.set_failed_write_handler(lambda m, reason: failed.append((m.get_topic(), reason)))
+    ha.publish("prices", "no json")
+    wait_until(lambda: len(failed) == 1)
+    assert (last, failed[0][0]) == (["prices"], "prices")
+    assert failed[0][1]
+    ha.set_unhandled_message_handler(None)
+
+
+def test_what_is_missing_says_what_to_do_instead() -> None:
+    client = compat.Client("desk-4")
+    with pytest.raises(AttributeError, match="max_queued_bytes"):
+        client.set_default_max_depth(3)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]  # on purpose
+    with pytest.raises(AttributeError, match=r"docs/migration\.md"):
+        client.no_such_thing()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]  # on purpose

@@ -1,0 +1,163 @@
+"""The client that stays connected, with the official names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haclient import compat
+from haclient.errors import UsageError
+from haclient.stores import MemoryPublishStore
+from support.broker_thread import BrokerThread
+from unit.compat.conftest import chooser, wait_until
+
+pytestmark = pytest.mark.row("B18")
+Bookmarks = compat.Client.Bookmarks
+NOBODY = "tcp://127.0.0.1:1/amps/json"
+
+
+def test_handlers_continue_and_streams_end_when_the_server_restarts(
+    ha: compat.HAClient, broker: BrokerThread
+) -> None:
+    got: list[str] = []
+    states: list[int] = []
+    ha.add_connection_state_listener(states.append)
+    ha.subscribe(lambda m: got.append(m.get_data()), "orders")
+    stream = ha.subscribe("orders")
+    broker.stop()
+    assert list(stream) == []
+    assert isinstance(stream.end_reason, compat.DisconnectedException)
+    broker.start()
+    wait_until(lambda: compat.ConnectionStateListener.Resubscribed in states)
+    ha.publish("orders", "again")
+    wait_until(lambda: got == ["again"])
+    assert not ha.disconnected()
+    with ha.subscribe("orders") as stream:
+        ha.publish("orders", "more")
+        message = next(stream)
+    assert message is not None
+    assert message.get_data() == "more"
+
+
+def test_the_disconnect_handler_hears_of_a_loss_and_not_of_a_close(
+    ha: compat.HAClient, broker: BrokerThread
+) -> None:
+    lost: list[compat.HAClient] = []
+    ha.set_disconnect_handler(lost.append)
+    broker.stop()
+    wait_until(lambda: lost == [ha])
+    broker.start()
+    wait_until(lambda: not ha.disconnected())
+    ha.close()
+    assert lost == [ha]
+
+
+def test_a_plain_client_connects_again_in_its_disconnect_handler(
+    plain: compat.Client, broker: BrokerThread
+) -> None:
+    connected: list[bool] = []
+
+    def reconnect(client: compat.Client) -> None:
+        broker.start()
+        client.connect(broker.uri)
+        client.logon()
+        connected.append(True)
+
+    plain.set_disconnect_handler(reconnect)
+    broker.stop()
+    wait_until(lambda: connected == [True])
+    plain.publish("orders", "x")
+    plain.flush()
+
+
+def test_a_subscription_resumes_in_the_next_client_where_it_was_discarded(
+    broker: BrokerThread, tmp_path: Path
+) -> None:
+    paths = str(tmp_path / "orders.pub"), str(tmp_path / "orders.bm")
+    client = compat.HAClient.create_file_backed("desk-1", *paths)
+    client.set_server_chooser(chooser(broker.uri))
+    client.connect_and_logon()
+    for body in "abc":
+        client.publish("orders", body)
+    client.publish_flush(30_000)
+    with client.bookmark_subscribe("orders", Bookmarks.MOST_RECENT, None, "s1") as stream:
+        first = next(stream)
+        assert first is not None
+        client.discard(first)
+    client.disconnect()
+    client.connect_and_logon()  # the same object: its stores are opened again
+    command = compat.Command("subscribe").set_topic("orders").set_sub_id("s1")
+    with client.execute(command.set_bookmark("recent")) as stream:
+        rest = [next(stream), next(stream)]
+    assert [each.get_data() for each in rest if each is not None] == ["b", "c"]
+    client.close()
+    other = compat.HAClient("desk-1", *paths)
+    other.set_server_chooser(chooser(broker.uri))
+    other.connect_and_logon()
+    store = other.get_bookmark_store()
+    assert store is not None
+    assert store.get_most_recent("s1") == other.get_most_recent("s1") != "0"
+    other.prune_store("not.needed")
+    store.purge("s1")
+    assert other.get_most_recent("s1") == "0"
+    other.close()
+
+
+def test_connecting_can_be_tried_again_with_the_same_stores(broker: BrokerThread) -> None:
+    servers = chooser(NOBODY)
+    client = compat.HAClient.create_memory_backed("desk-2")
+    client.set_server_chooser(servers)
+    client.set_reconnect_delay_strategy(compat.FixedDelayStrategy(1, 20))
+    for _ in range(2):
+        with pytest.raises(compat.ConnectionException, match="gave up after"):
+            client.connect_and_logon()
+    servers.add(broker.uri)
+    client.set_reconnect_delay_strategy(compat.FixedDelayStrategy(1))
+    client.connect_and_logon()
+    client.set_reconnect_delay(3)
+    client.publish("orders", "x")
+    client.publish_flush()
+    client.disconnect()
+    assert client.disconnected()
+    with pytest.raises(UsageError, match="in memory"):  # what it had is gone
+        client.connect_and_logon()
+
+
+def test_without_stores_and_with_given_ones(broker: BrokerThread) -> None:
+    none = compat.HAClient("desk-3", no_store=True)
+    assert none.get_publish_store() is none.get_bookmark_store() is None
+    with compat.HAClient("desk-4", no_store=True) as client:
+        client.set_publish_store(MemoryPublishStore())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # one of haclient works, too
+        client.set_server_chooser(chooser(broker.uri))
+        client.set_retry_on_disconnect(True)
+        client.set_timeout(5000)
+        assert (client.get_timeout(), client.get_retry_on_disconnect()) == (5000, True)
+        client.connect_and_logon()
+        client.publish("orders", "x")
+        client.publish_flush()
+        assert client.get_unpersisted_count() == 0
+
+
+def test_what_an_ha_client_does_itself_is_refused(ha: compat.HAClient) -> None:
+    with pytest.raises(UsageError, match="chooser"):
+        ha.connect("tcp://127.0.0.1:1/amps/json")
+    with pytest.raises(UsageError, match="connect_and_logon"):
+        ha.logon()
+    with pytest.raises(UsageError, match="set_server_chooser"):
+        compat.HAClient("desk-5").connect_and_logon()
+
+
+def test_getters_give_what_was_set() -> None:
+    client = compat.HAClient("desk-6")
+    assert client.get_server_chooser() is client.get_reconnect_delay_strategy() is None
+    assert client.get_subscription_manager() is None
+    servers, strategy = chooser(NOBODY), compat.ExponentialDelayStrategy()
+    manager = compat.MemorySubscriptionManager()
+    client.set_server_chooser(servers)
+    client.set_reconnect_delay_strategy(strategy)
+    client.set_subscription_manager(manager)
+    assert client.get_server_chooser() is servers
+    assert client.get_reconnect_delay_strategy() is strategy
+    assert client.get_subscription_manager() is manager
+    assert client.get_timeout() == 10_000

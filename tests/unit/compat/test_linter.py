@@ -1,0 +1,98 @@
+"""What `python -m haclient.compat` finds in programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from haclient import compat
+from haclient.compat.__main__ import main
+from haclient.compat.linter import findings
+
+pytestmark = pytest.mark.row("B18")
+OLD = """\
+import AMPS as amps
+from AMPS import Client, FIXBuilder, Nothing
+
+client = amps.HAClient("desk-1")
+client.set_default_max_depth(3)
+client.publish("orders", "x")
+amps.NVFIXBuilder()
+"""
+
+
+def test_imports_missing_names_and_differences_are_found() -> None:
+    found = [(each.line, each.is_needed, each.text) for each in findings(OLD)]
+    assert (1, True, "write `from haclient import compat as amps`") in found
+    assert (2, True, "write `from haclient.compat import ...`") in found
+    needed = [text.partition(":")[0] for _, is_needed, text in found if is_needed]
+    assert needed[2:] == ["FIXBuilder", "Nothing", "Client.set_default_max_depth", "NVFIXBuilder"]
+    assert [line for line, is_needed, _ in found if not is_needed] == [4]
+
+
+def test_a_program_of_another_client_has_no_findings() -> None:
+    assert findings("import queue\nqueue.set_default_max_depth(3)\nfrom . import AMPS\n") == []
+    assert findings(OLD.replace("AMPS", "haclient")) == []
+
+
+def test_the_findings_come_in_the_order_of_the_program() -> None:
+    lines = [each.line for each in findings(OLD)]
+    assert lines == sorted(lines)
+
+
+def test_the_command_lists_them_and_its_exit_code_says_whether_work_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "new.py").write_text("from haclient import compat as AMPS\nAMPS.Client('x')\n")
+    assert main([str(folder)]) == 0
+    (folder / "old.py").write_text(OLD)
+    assert main([str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert f"{folder}/old.py:1:1: change: write `from haclient import compat as amps`\n" in out
+    assert "4:10: note: HAClient" in out
+
+
+@pytest.mark.parametrize("content", [b"def (:\n", b"\xff\xfe", b"a\0b"])
+def test_what_is_no_program_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    path = tmp_path / "bad.py"
+    path.write_bytes(content)
+    assert main([str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"haclient: error: {path}: cannot be read as Python: ")
+    assert error.count("\n") == 1
+
+
+def test_bad_arguments_and_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    assert main(["--unknown"]) == 2
+    assert main([str(tmp_path / "missing.py")]) == 2
+    assert capsys.readouterr().out.startswith("usage: python -m haclient.compat")
+
+
+def test_it_runs_as_a_program(tmp_path: Path) -> None:
+    path = tmp_path / "old.py"
+    path.write_text("import AMPS\n")
+    ran = subprocess.run(  # our own interpreter
+        [sys.executable, "-m", "haclient.compat", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert "change: write `from haclient import compat as AMPS`" in ran.stdout
+
+
+def test_each_exported_name_is_known() -> None:
+    program = "import AMPS\n" + "".join(f"AMPS.{name}\n" for name in compat.__all__)
+    assert [each.text for each in findings(program) if each.is_needed] == [
+        "write `from haclient import compat as AMPS`"
+    ]

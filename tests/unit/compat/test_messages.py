@@ -1,0 +1,80 @@
+"""Getters and setters of messages and commands."""
+
+from __future__ import annotations
+
+import pytest
+
+import haclient
+from haclient import compat
+from haclient.compat.messages import ack_words
+from haclient.errors import DecodeError, UsageError
+from haclient.protocol.messages import WIRE_NAMES
+
+pytestmark = pytest.mark.row("B18")
+
+
+def test_each_getter_gives_the_field_of_its_name() -> None:
+    native = haclient.Message(
+        kind="p",
+        topic="orders",
+        sids="s1,s2",
+        data=b"{}",
+        records_deleted=0,
+        number=7,
+        bookmark="1|2|",
+    )
+    message = compat.Message(native)
+    assert (message.get_command(), message.get_topic(), message.get_data()) == (
+        "publish",
+        "orders",
+        "{}",
+    )
+    assert (message.get_sub_id(), message.get_sub_ids()) == ("s1", "s1,s2")
+    assert (message.get_records_deleted(), message.get_matches()) == (0, None)
+    assert (message.get_bookmark(), message.get_bookmark_seq_no()) == ("1|2|", 7)
+    for name in WIRE_NAMES:
+        getter = getattr(message, f"get_{name}", None)
+        if getter is not None and name not in {"sub_id", "data"}:
+            assert getter() == getattr(native, name), name
+
+
+def test_a_body_that_is_no_text_says_which_getter_gives_it() -> None:
+    message = compat.Message(haclient.Message(topic="orders", data=b"\xff"))
+    with pytest.raises(DecodeError, match=r"get_data_raw\(\) at byte 0"):
+        message.get_data()
+    assert message.get_data_raw() == b"\xff"
+    assert str(message) == "\ufffd"
+
+
+def test_an_empty_message_a_copy_and_equality() -> None:
+    assert compat.Message().get_topic() == compat.Message().get_sub_id() == ""
+    message = compat.Message(haclient.Message(topic="orders"))
+    assert message.copy() == message != compat.Message()
+    assert message != "orders"
+    assert repr(message) == repr(message.native)
+    message.discard()
+    message.ack("cancel")
+
+
+@pytest.mark.parametrize(("text", "words"), [(None, ()), ("", ()), (" cancel ", ("cancel",))])
+def test_the_options_of_an_acknowledgement(text: str | None, words: tuple[str, ...]) -> None:
+    assert ack_words(text) == frozenset(words)
+
+
+def test_other_options_of_an_acknowledgement_are_refused() -> None:
+    with pytest.raises(UsageError, match="cancel or expire"):
+        compat.Message().ack("later")
+
+
+def test_a_command_has_chained_setters_and_getters() -> None:
+    command = (
+        compat.Command("sow_and_subscribe").set_topic("orders").set_filter("/id > 1").set_top_n(3)
+    )
+    assert (command.get_command(), command.get_topic()) == ("sow_and_subscribe", "orders")
+    assert (command.get_filter(), command.get_top_n()) == ("/id > 1", 3)
+    assert command.get_timeout() == 0
+    assert command.set_timeout(1500).get_timeout() == 1500
+    assert command.timeout == 1.5
+    assert command.set_timeout(0).get_timeout() == 0
+    with pytest.raises(UsageError, match="milliseconds"):
+        command.set_timeout(-1)

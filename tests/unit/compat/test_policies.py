@@ -1,0 +1,142 @@
+"""Choosers, delay strategies and authenticators with the official names."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient import compat
+from haclient.auth import TokenAuthenticator
+from haclient.compat.policies import authenticator_of, chooser_of, strategy_of
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import TimedOut, UsageError
+from support.broker_thread import BrokerThread
+from unit.compat.conftest import chooser, wait_until
+
+pytestmark = pytest.mark.row("B18")
+FIRST, SECOND = "tcp://127.0.0.1:1/amps/json", "tcp://127.0.0.1:2/amps/json"
+
+
+def test_a_chooser_has_both_sets_of_names() -> None:
+    servers = chooser(FIRST, SECOND)
+    assert servers.get_current_uri() == servers.current_uri() == FIRST
+    servers.next()
+    assert servers.get_current_uri() == SECOND
+    servers.report_failure(ValueError("refused"), {})
+    assert servers.get_error() == "refused"
+    servers.remove(FIRST)
+    servers.add(FIRST, compat.DefaultAuthenticator())
+    servers.next()
+    assert servers.get_current_authenticator() is servers.current_authenticator()
+    with pytest.raises(UsageError, match="authenticate and retry"):
+        servers.add(FIRST, "secret")
+
+
+class Official:
+    """A chooser of an application, which knows the official names only."""
+
+    def __init__(self, *uris: str) -> None:
+        self.uris = list(uris)
+        self.reports: list[str] = []
+
+    def get_current_uri(self) -> str | None:
+        return self.uris[0] if self.uris else None
+
+    def get_current_authenticator(self) -> object:
+        return None
+
+    def report_success(self, info: dict[str, str]) -> None:
+        self.reports.append(f"success {info['client_name']}")
+
+    def report_failure(self, error: Exception, info: dict[str, str]) -> None:
+        self.reports.append("failure")
+        self.uris.append(self.uris.pop(0))
+
+    def get_error(self) -> str:
+        return "there are no servers"
+
+
+def test_a_chooser_and_a_strategy_of_the_application_are_asked(broker: BrokerThread) -> None:
+    class Strategy:
+        waits = 0
+        resets = 0
+
+        def get_connect_wait_duration(self, uri: str) -> int:
+            Strategy.waits += 1
+            return 1
+
+        def reset(self) -> None:
+            Strategy.resets += 1
+
+    servers = Official(FIRST, broker.uri)
+    with compat.HAClient("desk-1") as client:
+        client.set_server_chooser(servers)
+        client.set_reconnect_delay_strategy(Strategy())
+        client.connect_and_logon()
+        wait_until(lambda: servers.reports == ["failure", "success desk-1"])
+        assert Strategy.waits == 2
+        assert client.get_server_chooser() is servers
+
+
+def test_a_chooser_without_servers_ends_the_connecting() -> None:
+    with compat.HAClient("desk-2") as client:
+        client.set_server_chooser(Official())
+        with pytest.raises(compat.ConnectionException, match="there are no servers"):
+            client.connect_and_logon()
+
+
+def test_a_chooser_that_gives_no_uri_is_told() -> None:
+    servers = Official()
+    servers.get_current_uri = lambda: 3  # type: ignore[method-assign, assignment, return-value] # pyright: ignore[reportAttributeAccessIssue]  # on purpose
+    with compat.HAClient("desk-3") as client:
+        client.set_server_chooser(servers)
+        with pytest.raises(compat.AMPSException, match="get_current_uri of Official"):
+            client.connect_and_logon()
+
+
+def test_what_lacks_methods_is_refused_with_their_names() -> None:
+    with pytest.raises(UsageError, match="lacks get_current_uri, get_current_authenticator"):
+        chooser_of(object())
+    with pytest.raises(UsageError, match="get_connect_wait_duration"):
+        strategy_of(object())
+    with pytest.raises(UsageError, match="authenticate"):
+        authenticator_of(object())
+
+
+def test_those_of_haclient_are_taken_as_they_are() -> None:
+    servers, strategy = chooser(), FixedDelayStrategy()
+    tokens = TokenAuthenticator(lambda: "t")
+    assert chooser_of(servers) is servers
+    assert strategy_of(strategy) is strategy
+    assert authenticator_of(tokens) is tokens
+
+
+def test_strategies_take_and_give_milliseconds() -> None:
+    fixed = compat.FixedDelayStrategy(150)
+    assert [fixed.get_connect_wait_duration(FIRST) for _ in range(3)] == [0, 150, 150]
+    fixed.reset()
+    assert fixed.get_connect_wait_duration(FIRST) == 0
+    growing = compat.ExponentialDelayStrategy(200, 5000, 1.5, 60_000, 0)
+    waits = [growing.get_connect_wait_duration(FIRST) for _ in range(12)]
+    assert waits[:4] == [0, 200, 300, 450]
+    assert waits[-1] == 5000
+    assert compat.FixedDelayStrategy(0).get_connect_wait_duration(FIRST) == 0
+    for make in (compat.FixedDelayStrategy, compat.ExponentialDelayStrategy):
+        with pytest.raises(UsageError, match="milliseconds"):
+            make(-1)
+    with pytest.raises(TimedOut):
+        limited = compat.FixedDelayStrategy(1, 0.000_001)
+        while True:
+            limited.get_connect_wait_duration(FIRST)
+
+
+def test_an_authenticator_may_lack_completed(broker: BrokerThread) -> None:
+    class Bare:
+        def authenticate(self, username: str, password: str) -> str:
+            return "token"
+
+        def retry(self, username: str, password: str) -> str:
+            return "other"
+
+    with compat.Client("desk-4") as client:
+        client.connect(broker.uri)
+        client.logon(5000, Bare())

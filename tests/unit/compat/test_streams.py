@@ -1,0 +1,56 @@
+"""Streams with the official names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from haclient import compat
+
+pytestmark = pytest.mark.row("B18")
+
+
+def test_a_timeout_gives_none_and_the_stream_goes_on(plain: compat.Client) -> None:
+    with plain.subscribe("orders").timeout(1) as stream:
+        assert next(stream) is None
+        plain.publish("orders", "a")
+        plain.flush()
+        message = next(each for each in stream if each is not None)
+        assert message.get_data() == "a"
+        plain.publish("orders", "b")
+        following = next(stream.timeout(0))  # without a limit from here on
+        assert following is not None
+        assert following.get_data() == "b"
+    with pytest.raises(compat.UsageError, match="milliseconds"):
+        stream.timeout(-1)
+
+
+def test_a_closed_stream_has_ended(plain: compat.Client) -> None:
+    stream = plain.subscribe("orders")
+    stream.close()
+    stream.close()
+    assert list(stream) == []
+
+
+def test_conflation_keeps_the_newest_of_each_key(plain: compat.Client) -> None:
+    with plain.subscribe("prices").conflate() as stream:
+        for px in range(50):
+            plain.publish("prices", json.dumps({"id": 1, "px": px}))
+        plain.flush()
+        message = next(stream)
+        while message is not None and message.get_data() != '{"id": 1, "px": 49}':
+            message = next(stream)
+        assert message is not None
+
+
+def test_a_message_whose_processing_failed_is_not_acknowledged(plain: compat.Client) -> None:
+    plain.publish("jobs", "a")
+    plain.set_auto_ack(True)
+    with pytest.raises(StopIteration), plain.subscribe("jobs") as stream:
+        next(stream)
+        next(iter(()))  # the processing fails
+    with plain.subscribe("jobs") as stream:
+        again = next(stream)
+    assert again is not None
+    assert again.get_data() == "a"
