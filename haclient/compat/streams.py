@@ -65,15 +65,6 @@ class MessageStream:
         self._messages = iter(self._stream.with_timeout(seconds) if timeout else self._stream)
         return self
 
-    def conflate(self) -> Self:
-        """Keep only the newest message of each SOW key of those that wait.
-
-        Returns:
-            This stream.
-        """
-        self._stream.conflate()
-        return self
-
     def close(self) -> None:
         """Unsubscribe; messages still queued are dropped. A second call does nothing."""
         if self._auto_ack and self._last is not None:

@@ -84,7 +84,7 @@ def test_a_preflight_header_makes_a_connection_begin_with_an_http_upgrade() -> N
 
 
 def test_the_listeners_are_called_from_the_moment_they_are_set(
-    ha: compat.HAClient, broker: BrokerThread
+    ha: compat.HAClient,
 ) -> None:
     heard: list[str] = []
     ha.set_global_command_type_message_handler("ack", lambda m: heard.append(m.get_ack_type()))
