@@ -18,8 +18,6 @@ programs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from haclient.compat.client import Client
 from haclient.compat.errors import (
     AlreadyConnectedError,
@@ -77,7 +75,6 @@ from haclient.compat.errors import (
 )
 from haclient.compat.ha import HAClient
 from haclient.compat.messages import Command, Message
-from haclient.compat.names import advice
 from haclient.compat.policies import (
     ConnectionStateListener,
     DefaultAuthenticator,
@@ -171,8 +168,3 @@ __all__ = [
     "UsageError",
     "UsageException",
 ]
-
-if not TYPE_CHECKING:  # else each name would pass the type checker
-
-    def __getattr__(name: str) -> object:
-        raise AttributeError(advice(name), name=name)

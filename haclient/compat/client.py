@@ -31,8 +31,6 @@ from haclient.protocol.options import Options
 from haclient.transport.settings import ClientOptions
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint
 
-__all__ = ["Client"]
-
 
 class Bookmarks:
     """Where a bookmark subscription begins."""

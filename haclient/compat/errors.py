@@ -58,7 +58,7 @@ SubscriptionAlreadyExistsException = SubscriptionAlreadyExistsError = SubIdInUse
 TimedOutException = TimedOutError = TimedOut
 UsageException = UsageError
 
-__all__ = [
+OFFICIAL_NAMES = [
     "AMPSError",
     "AMPSException",
     "AlreadyConnectedError",

@@ -22,8 +22,6 @@ from haclient.protocol.options import Options
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.settings import TIMEOUT_S
 
-__all__ = ["HAClient"]
-
 
 class HAClient(Client):
     """An AMPS client that stays connected to one of several servers.

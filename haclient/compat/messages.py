@@ -13,8 +13,6 @@ from haclient.compat.units import milliseconds_of, seconds_of
 from haclient.errors import DecodeError, UsageError
 from haclient.protocol.options import Options
 
-__all__ = ["Command", "Message"]
-
 
 def _text(name: str) -> Callable[[Message], str]:
     def get(self: Message) -> str:

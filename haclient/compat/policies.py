@@ -26,14 +26,6 @@ from haclient.delay import DelayStrategy
 from haclient.errors import UsageError
 from haclient.session.connection_state import ConnectionState
 
-__all__ = [
-    "ConnectionStateListener",
-    "DefaultAuthenticator",
-    "DefaultServerChooser",
-    "ExponentialDelayStrategy",
-    "FixedDelayStrategy",
-]
-
 
 class ConnectionStateListener:
     """The states that a connection state listener gets, as numbers."""

@@ -21,17 +21,6 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.hybrid import HybridPublishStore as _HybridPublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore as _MemoryPublishStore
 
-__all__ = [
-    "BookmarkStore",
-    "HybridPublishStore",
-    "LoggedBookmarkStore",
-    "MMapBookmarkStore",
-    "MemoryBookmarkStore",
-    "MemoryPublishStore",
-    "PublishStore",
-    "RingBookmarkStore",
-]
-
 _Native = TypeVar("_Native")
 _T = TypeVar("_T")
 

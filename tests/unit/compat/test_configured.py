@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from haclient import compat
@@ -21,7 +23,8 @@ def test_names_and_defaults_are_there_before_connecting() -> None:
     assert (client.get_uri(), client.get_server_version()) == ("", "")
     assert client.get_connection_info() == {}
     assert client.get_unpersisted_count() == 0
-    assert client.get_publish_store() is client.get_bookmark_store() is None
+    assert client.get_publish_store() is None
+    assert client.get_bookmark_store() is None
     assert client.get_most_recent("s1") == "0"
     client.prune_store()
     assert (client.get_logon_options(), client.get_logon_correlation_data()) == ("", "")
@@ -30,7 +33,7 @@ def test_names_and_defaults_are_there_before_connecting() -> None:
 
 def test_settings_come_before_connecting(ha: compat.HAClient) -> None:
     store, late = compat.MemoryPublishStore(), "comes before connect_and_logon"
-    for change in (
+    changes: tuple[Callable[[], object], ...] = (
         lambda: ha.set_publish_store(store),
         lambda: ha.set_bookmark_store(compat.MemoryBookmarkStore()),
         lambda: ha.set_logon_options("ack_conflation=1ms"),
@@ -45,7 +48,8 @@ def test_settings_come_before_connecting(ha: compat.HAClient) -> None:
         lambda: ha.set_subscription_manager(compat.MemorySubscriptionManager()),
         lambda: ha.set_retry_on_disconnect(True),
         ha.connect_and_logon,
-    ):
+    )
+    for change in changes:
         with pytest.raises(UsageError, match=late):
             change()
     with pytest.raises(UsageError):

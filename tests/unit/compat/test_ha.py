@@ -126,7 +126,8 @@ def test_connecting_can_be_tried_again_with_the_same_stores(broker: BrokerThread
 
 def test_without_stores_and_with_given_ones(broker: BrokerThread) -> None:
     none = compat.HAClient("desk-3", no_store=True)
-    assert none.get_publish_store() is none.get_bookmark_store() is None
+    assert none.get_publish_store() is None
+    assert none.get_bookmark_store() is None
     with compat.HAClient("desk-4", no_store=True) as client:
         client.set_publish_store(MemoryPublishStore())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # one of haclient works, too
         client.set_server_chooser(chooser(broker.uri))
