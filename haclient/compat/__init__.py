@@ -24,7 +24,6 @@ from haclient.compat.errors import (
     AlreadyConnectedException,
     AMPSError,
     AMPSException,
-    AuthenticationError,
     AuthenticationException,
     BadFilterError,
     BadFilterException,
@@ -32,11 +31,9 @@ from haclient.compat.errors import (
     BadRegexTopicException,
     BadSowKeyError,
     BadSowKeyException,
-    CommandError,
     CommandException,
     ConnectionException,
     ConnectionRefusedException,
-    DisconnectedError,
     DisconnectedException,
     InvalidBookmarkError,
     InvalidBookmarkException,
@@ -62,7 +59,6 @@ from haclient.compat.errors import (
     PublishStoreGapException,
     RetryOperationError,
     RetryOperationException,
-    StoreError,
     StoreException,
     StreamError,
     StreamException,
@@ -70,7 +66,6 @@ from haclient.compat.errors import (
     SubscriptionAlreadyExistsException,
     TimedOutError,
     TimedOutException,
-    UsageError,
     UsageException,
 )
 from haclient.compat.ha import HAClient
@@ -93,6 +88,13 @@ from haclient.compat.stores import (
     RingBookmarkStore,
 )
 from haclient.compat.streams import MessageStream
+from haclient.errors import (
+    AuthenticationError,
+    CommandError,
+    DisconnectedError,
+    StoreError,
+    UsageError,
+)
 from haclient.subscription_manager import MemorySubscriptionManager
 
 __all__ = [
