@@ -78,7 +78,6 @@ from haclient.compat.policies import (
     FixedDelayStrategy,
 )
 from haclient.compat.stores import (
-    BookmarkStore,
     HybridPublishStore,
     LoggedBookmarkStore,
     MemoryBookmarkStore,
@@ -110,7 +109,6 @@ __all__ = [
     "BadRegexTopicException",
     "BadSowKeyError",
     "BadSowKeyException",
-    "BookmarkStore",
     "Client",
     "Command",
     "CommandError",

@@ -30,6 +30,7 @@ from haclient.protocol.commands import Command as NativeCommand
 from haclient.protocol.options import Options
 from haclient.transport.settings import ClientOptions
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint
+from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 
 class Bookmarks:
@@ -100,6 +101,7 @@ class Client(ConfiguredClient):
             ConnectionRefused: Nobody listens there.
             TimedOut: It took longer than 10 seconds.
         """
+        self._forget_ended()
         if self._inner is None:
             self._inner = self._start()
         self._inner.connect(uri)
@@ -135,10 +137,11 @@ class Client(ConfiguredClient):
 
     def close(self) -> None:
         """Close connection and stores; a second call does nothing."""
-        inner, self._inner = self._inner, None
-        if inner is not None:
-            self._was_closed = True
-            inner.close()
+        if self._inner is not None:
+            try:
+                self._inner.close()
+            finally:
+                self._forget_ended()  # not if a handler called this, which is refused
 
     def __enter__(self) -> Self:
         return self
@@ -152,13 +155,14 @@ class Client(ConfiguredClient):
         self.close()
 
     @override
-    def _make(self) -> haclient.blocking.Client:
-        stores = self._stores()
+    def _make(
+        self, publish_store: PublishStore | None, bookmark_store: BookmarkStore | None
+    ) -> haclient.blocking.Client:
         return haclient.blocking.Client(
             self._name,
-            publish_store=None if stores[0] is None else stores[0].native,
-            bookmark_store=None if stores[1] is None else stores[1].native,
-            authenticator=_Delegating(self),
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            authenticator=_Delegating(lambda: self._authenticator),
             **cast("ClientOptions", self._all_options()),
         )
 
@@ -346,7 +350,11 @@ class Client(ConfiguredClient):
         arguments: tuple[object, ...],
         keywords: Mapping[str, object],
     ) -> str | MessageStream:
-        handler, fields = _bound(signature, arguments, keywords)
+        return self._execute(name, *_bound(signature, arguments, keywords))
+
+    def _execute(
+        self, name: str, handler: MessageHandler | None, fields: Mapping[str, object]
+    ) -> str | MessageStream:
         command = _command(name, fields)
         return self.execute(command) if handler is None else self.execute_async(command, handler)
 
@@ -444,6 +452,8 @@ class Client(ConfiguredClient):
     def bookmark_subscribe(self, *arguments: object, **keywords: object) -> str | MessageStream:
         """Replay the transaction log from a bookmark, then follow it live.
 
+        Without a bookmark it begins with `MOST_RECENT`.
+
         Args:
             arguments: A handler, or none for a stream; then the topic and the others in order.
             keywords: The same by name; see `QueryArguments` for those of queries.
@@ -455,7 +465,10 @@ class Client(ConfiguredClient):
             CommandError: The server refused it.
             TimedOut: The server did not answer in time.
         """
-        return self._place("subscribe", _BOOKMARK_SUBSCRIBE, arguments, keywords)
+        handler, fields = _bound(_BOOKMARK_SUBSCRIBE, arguments, keywords)
+        if fields.get("bookmark") is None:  # else it were a subscription without one
+            fields["bookmark"] = Bookmarks.MOST_RECENT
+        return self._execute("subscribe", handler, fields)
 
     @overload
     def sow(
@@ -609,12 +622,12 @@ class Client(ConfiguredClient):
 class _Delegating(haclient.auth.Authenticator):
     """Asks the authenticator that the last `logon` was given."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, given: Callable[[], haclient.auth.Authenticator | None]) -> None:
+        self._given = given
 
     @property
     def _current(self) -> haclient.auth.Authenticator:
-        return self._client.__dict__["_authenticator"] or haclient.auth.DefaultAuthenticator()
+        return self._given() or haclient.auth.DefaultAuthenticator()
 
     @override
     async def authenticate(self, user: str, password: str) -> str:

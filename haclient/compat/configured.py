@@ -5,18 +5,20 @@ The client of `haclient.blocking` is made when the application connects, from wh
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
+import haclient.auth
 import haclient.blocking
 import haclient.protocol.messages
 from haclient.compat.listeners import Listeners, MessageHandler
 from haclient.compat.messages import Message
 from haclient.compat.names import advice
 from haclient.compat.stores import (
+    BaseBookmarkStore,
     BasePublishStore,
-    BookmarkStore,
     bookmark_store_of,
     publish_store_of,
 )
@@ -24,12 +26,14 @@ from haclient.compat.units import seconds_of
 from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
+from haclient.transport.events import CommandTap
 from haclient.transport.settings import HAOptions
+from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 _T = TypeVar("_T")
 
 
-class ConfiguredClient:
+class ConfiguredClient(ABC):
     """The settings, listeners and properties of a client.
 
     Args:
@@ -40,9 +44,9 @@ class ConfiguredClient:
         self._name = name
         self._options: HAOptions = {"on_handler_error": "continue"}
         self._headers: dict[str, str] = {}
-        self._authenticator: object = None
+        self._authenticator: haclient.auth.Authenticator | None = None
         self._publish_store: BasePublishStore | None = None
-        self._bookmark_store: BookmarkStore | None = None
+        self._bookmark_store: BaseBookmarkStore | None = None
         self._inner: haclient.blocking.Client | None = None
         self._was_closed = False
         self._auto_ack = False
@@ -54,8 +58,11 @@ class ConfiguredClient:
         def __getattr__(self, name: str) -> object:
             raise AttributeError(advice(name), name=name, obj=self)
 
-    def _make(self) -> haclient.blocking.Client:
-        raise NotImplementedError
+    @abstractmethod
+    def _make(
+        self, publish_store: PublishStore | None, bookmark_store: BookmarkStore | None
+    ) -> haclient.blocking.Client:
+        """A client with what is set, which is not open yet."""
 
     def _all_options(self) -> HAOptions:
         listeners = self._listeners
@@ -72,27 +79,23 @@ class ConfiguredClient:
             options["preflight_headers"] = dict(self._headers)
         return options
 
-    def _stores(self) -> tuple[BasePublishStore | None, BookmarkStore | None]:
-        """The stores for the next client, opened again if one was closed with them."""
-        for store in (self._publish_store, self._bookmark_store):
-            if store is not None:
-                if self._was_closed:
-                    store.open_again()
-                store.own(self)
-        self._was_closed = False
-        return self._publish_store, self._bookmark_store
-
     def _start(self) -> haclient.blocking.Client:
         """Make a client and open it; its stores are opened again for the next try if it fails."""
-        inner = self._make()
-        try:
-            inner.open()
-        except BaseException:
-            self._was_closed = True
-            raise
-        for store in (self._publish_store, self._bookmark_store):
-            if store is not None:
-                store.connected()
+        publishes, bookmarks = self._publish_store, self._bookmark_store
+        stores = [store for store in (publishes, bookmarks) if store is not None]
+        for store in stores:
+            store.own(self)
+            if self._was_closed:
+                store.open_again()
+        self._was_closed = True  # until it is open: a client that cannot be made closes them
+        inner = self._make(
+            None if publishes is None else publishes.native,
+            None if bookmarks is None else bookmarks.native,
+        )
+        inner.open()
+        self._was_closed = False
+        for store in stores:
+            store.connected()
         for command, listener in self._on_command.items():
             inner.add_command_listener(command, listener)
         return inner
@@ -105,9 +108,16 @@ class ConfiguredClient:
 
     _connects_by = "connect and logon"
 
+    def _forget_ended(self) -> None:
+        """A client that has ended, such as one that gave up, may be followed by another one."""
+        if self._inner is not None and not self._inner.__bridge__.thread.is_running:
+            self._inner = None
+            self._was_closed = True
+
     # -- what is set before connecting ----------------------------------------------
 
     def _check_not_open(self, what: str) -> None:
+        self._forget_ended()
         if self._inner is not None:
             raise UsageError(f"{what} comes before {self._connects_by}")
 
@@ -143,7 +153,7 @@ class ConfiguredClient:
         """The publish store; `None` without one."""
         return self._publish_store
 
-    def set_bookmark_store(self, store: BookmarkStore | str) -> None:
+    def set_bookmark_store(self, store: BaseBookmarkStore | str) -> None:
         """Remember what subscriptions have finished with; before connecting.
 
         Args:
@@ -155,7 +165,7 @@ class ConfiguredClient:
         self._check_not_open("set_bookmark_store")
         self._bookmark_store = bookmark_store_of(store)
 
-    def get_bookmark_store(self) -> BookmarkStore | None:
+    def get_bookmark_store(self) -> BaseBookmarkStore | None:
         """The bookmark store; `None` without one."""
         return self._bookmark_store
 
@@ -257,6 +267,7 @@ class ConfiguredClient:
         Raises:
             UsageError: There is no such command.
         """
+        CommandTap.event_of(command)  # refuses what is no command
         before = self._on_command.pop(command, None)
         if before is not None and self._inner is not None:
             self._inner.remove_command_listener(command, before)

@@ -10,8 +10,8 @@ import haclient.blocking
 from haclient.compat.client import Client
 from haclient.compat.policies import chooser_of, strategy_of
 from haclient.compat.stores import (
+    BaseBookmarkStore,
     BasePublishStore,
-    BookmarkStore,
     MemoryBookmarkStore,
     MemoryPublishStore,
 )
@@ -21,6 +21,7 @@ from haclient.errors import UsageError
 from haclient.protocol.options import Options
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.settings import TIMEOUT_S
+from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 
 class HAClient(Client):
@@ -45,10 +46,12 @@ class HAClient(Client):
         self,
         name: str,
         publish_store: BasePublishStore | str | None = None,
-        bookmark_store: BookmarkStore | str | None = None,
+        bookmark_store: BaseBookmarkStore | str | None = None,
         no_store: bool = False,  # noqa: FBT001, FBT002  # the official signature
     ) -> None:
         super().__init__(name)
+        self._chooser: object = None
+        self._strategy: object = None
         if publish_store is not None or not no_store:
             self.set_publish_store(MemoryPublishStore() if publish_store is None else publish_store)
         if bookmark_store is not None or not no_store:
@@ -119,12 +122,13 @@ class HAClient(Client):
             self.close()
 
     @override
-    def _make(self) -> haclient.blocking.Client:
-        stores = self._stores()
+    def _make(
+        self, publish_store: PublishStore | None, bookmark_store: BookmarkStore | None
+    ) -> haclient.blocking.Client:
         return haclient.blocking.HAClient(
             self._name,
-            publish_store=None if stores[0] is None else stores[0].native,
-            bookmark_store=None if stores[1] is None else stores[1].native,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
             **self._all_options(),
         )
 
@@ -150,7 +154,7 @@ class HAClient(Client):
 
     def get_server_chooser(self) -> object:
         """The server chooser that was set; `None` without one."""
-        return self.__dict__.get("_chooser")
+        return self._chooser
 
     def set_reconnect_delay_strategy(self, strategy: object) -> None:
         """Decide the waits between attempts; before connecting.
@@ -167,7 +171,7 @@ class HAClient(Client):
 
     def get_reconnect_delay_strategy(self) -> object:
         """The delay strategy that was set; `None` for the default."""
-        return self.__dict__.get("_strategy")
+        return self._strategy
 
     def set_reconnect_delay(self, delay: float) -> None:
         """Wait the same time before each further attempt at a server.
@@ -182,7 +186,7 @@ class HAClient(Client):
         inner = self._inner
         if isinstance(inner, haclient.blocking.HAClient):
             inner.set_reconnect_delay(delay / 1000)
-        self._options["delay_strategy"] = FixedDelayStrategy(delay / 1000)
+        self._strategy = self._options["delay_strategy"] = FixedDelayStrategy(delay / 1000)
 
     def set_timeout(self, timeout: float) -> None:
         """Limit each step of an attempt to connect; before connecting.

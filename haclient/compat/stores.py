@@ -8,7 +8,7 @@ where it is a file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar, overload
+from typing import Generic, Protocol, TypeVar, cast, overload
 
 import haclient_stores.interfaces
 from haclient.compat.messages import Message
@@ -21,8 +21,16 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.hybrid import HybridPublishStore as _HybridPublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore as _MemoryPublishStore
 
-_Native = TypeVar("_Native")
+_Native = TypeVar("_Native", bound="Closable")
 _T = TypeVar("_T")
+
+
+class Closable(Protocol):
+    """What the stores have in common."""
+
+    def close(self) -> None:
+        """Release files and locks; a second call does nothing."""
+        ...
 
 
 class StoreOwner(Protocol):
@@ -77,6 +85,7 @@ class _Store(Generic[_Native]):
                 "the store was in memory and has ended with the connection: make a new client "
                 "with new stores, or use one in a file"
             )
+        self.native.close()  # nothing, unless the client was refused before it took the store
         self.native = self._open()
 
     def _call(self, function: Callable[[_Native], _T], what: str) -> _T:
@@ -157,7 +166,7 @@ class HybridPublishStore(BasePublishStore):
         super().__init__(lambda: _HybridPublishStore(file_name), is_kept=True)
 
 
-class BookmarkStore(_Store[haclient_stores.interfaces.BookmarkStore]):
+class BaseBookmarkStore(_Store[haclient_stores.interfaces.BookmarkStore]):
     """Remembers what each subscription has received and finished."""
 
     @overload
@@ -199,17 +208,17 @@ class BookmarkStore(_Store[haclient_stores.interfaces.BookmarkStore]):
         Args:
             tmp_file_name: Not needed: the new file is beside the old one until it replaces it.
         """
-        self._call(lambda store: store.prune(), "prune")
+        self.native.prune()  # in this thread, since it may be slow: the client goes on meanwhile
 
 
-class MemoryBookmarkStore(BookmarkStore):
+class MemoryBookmarkStore(BaseBookmarkStore):
     """Remembers in memory."""
 
     def __init__(self) -> None:
         super().__init__(_MemoryBookmarkStore, is_kept=False)
 
 
-class LoggedBookmarkStore(BookmarkStore):
+class LoggedBookmarkStore(BaseBookmarkStore):
     """Remembers in a file that is appended to.
 
     Args:
@@ -227,7 +236,7 @@ class LoggedBookmarkStore(BookmarkStore):
 MMapBookmarkStore = LoggedBookmarkStore
 
 
-class RingBookmarkStore(BookmarkStore):
+class RingBookmarkStore(BaseBookmarkStore):
     """Remembers in a small file of a fixed size.
 
     Args:
@@ -242,18 +251,33 @@ class RingBookmarkStore(BookmarkStore):
         super().__init__(lambda: _RingBookmarkStore(file_name), is_kept=True)
 
 
+def _given(native: _Native) -> Callable[[], _Native]:
+    """Opens a store that is open already, once."""
+    left = [native]
+
+    def open_() -> _Native:
+        if not left:
+            raise UsageError(
+                "the store that was given has ended with its client and cannot be opened here: "
+                "set another one before connecting again"
+            )
+        return left.pop()
+
+    return open_
+
+
 class GivenPublishStore(BasePublishStore):
     """A publish store of `haclient`, or of the application, given as it is."""
 
     def __init__(self, native: haclient_stores.interfaces.PublishStore) -> None:
-        super().__init__(lambda: native, is_kept=False)
+        super().__init__(_given(native), is_kept=True)
 
 
-class GivenBookmarkStore(BookmarkStore):
+class GivenBookmarkStore(BaseBookmarkStore):
     """A bookmark store of `haclient`, or of the application, given as it is."""
 
     def __init__(self, native: haclient_stores.interfaces.BookmarkStore) -> None:
-        super().__init__(lambda: native, is_kept=False)
+        super().__init__(_given(native), is_kept=True)
 
 
 def publish_store_of(given: object) -> BasePublishStore:
@@ -267,20 +291,20 @@ def publish_store_of(given: object) -> BasePublishStore:
     if isinstance(given, str):
         return PublishStore(given)
     if callable(getattr(given, "store", None)) and callable(getattr(given, "discard_up_to", None)):
-        return GivenPublishStore(given)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # checked above
+        return GivenPublishStore(cast("haclient_stores.interfaces.PublishStore", given))
     raise UsageError(f"a publish store is one, or the name of its files, not {given!r}")
 
 
-def bookmark_store_of(given: object) -> BookmarkStore:
+def bookmark_store_of(given: object) -> BaseBookmarkStore:
     """A bookmark store from what an application gives: one, or the name of its file.
 
     Raises:
         UsageError: It is neither.
     """
-    if isinstance(given, BookmarkStore):
+    if isinstance(given, BaseBookmarkStore):
         return given
     if isinstance(given, str):
         return LoggedBookmarkStore(given)
     if callable(getattr(given, "log", None)) and callable(getattr(given, "most_recent", None)):
-        return GivenBookmarkStore(given)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # checked above
+        return GivenBookmarkStore(cast("haclient_stores.interfaces.BookmarkStore", given))
     raise UsageError(f"a bookmark store is one, or the name of its file, not {given!r}")

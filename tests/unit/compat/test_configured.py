@@ -124,3 +124,20 @@ def test_what_is_missing_says_what_to_do_instead() -> None:
         client.set_default_max_depth(3)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]  # on purpose
     with pytest.raises(AttributeError, match=r"docs/migration\.md"):
         client.no_such_thing()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]  # on purpose
+
+
+def test_an_unknown_command_is_refused_before_connecting_too() -> None:
+    with pytest.raises(UsageError, match="no command"):
+        compat.Client("desk-5").set_global_command_type_message_handler("nothing", lambda _: None)
+
+
+def test_a_handler_of_commands_is_called_although_it_was_set_before_connecting(
+    broker: BrokerThread,
+) -> None:
+    got: list[str] = []
+    with compat.Client("desk-6") as client:
+        client.set_global_command_type_message_handler("ack", lambda m: got.append(m.get_command()))
+        client.connect(broker.uri)
+        client.logon()
+        client.flush()
+        wait_until(lambda: "ack" in got)

@@ -162,3 +162,75 @@ def test_getters_give_what_was_set() -> None:
     assert client.get_reconnect_delay_strategy() is strategy
     assert client.get_subscription_manager() is manager
     assert client.get_timeout() == 10_000
+
+
+def test_close_in_a_handler_is_refused_and_the_client_goes_on(ha: compat.HAClient) -> None:
+    errors: list[Exception] = []
+    ha.set_exception_listener(errors.append)
+    ha.subscribe(lambda _: ha.close(), "orders")
+    ha.publish("orders", "x")
+    wait_until(lambda: len(errors) == 1)
+    assert "was called by a handler" in str(errors[0])
+    ha.publish("orders", "y")
+    ha.publish_flush(30_000)
+
+
+def test_a_client_that_has_given_up_connects_again(broker: BrokerThread, tmp_path: Path) -> None:
+    paths = str(tmp_path / "a.pub"), str(tmp_path / "a.bm")
+    with compat.HAClient.create_file_backed("desk-7", *paths) as client:
+        client.set_server_chooser(chooser(broker.uri))
+        client.set_reconnect_delay_strategy(compat.FixedDelayStrategy(1, 20))
+        client.set_exception_listener(lambda _: None)
+        client.connect_and_logon()
+        broker.stop()
+        wait_until(lambda: client.get_unpersisted_count() < publish_until_it_ends(client))
+        waiting = client.get_unpersisted_count()
+        broker.start()
+        client.set_reconnect_delay_strategy(compat.FixedDelayStrategy(1))
+        client.connect_and_logon()
+        client.publish_flush(30_000)
+        assert waiting > 0
+        assert client.get_unpersisted_count() == 0
+
+
+def publish_until_it_ends(client: compat.HAClient) -> int:
+    """One more publish; far more than ever when the client has ended."""
+    try:
+        client.publish("orders", "x")
+    except compat.ConnectionException:
+        return 1 << 30
+    return -1
+
+
+def test_without_a_bookmark_it_begins_where_it_has_got_to(ha: compat.HAClient) -> None:
+    for body in "ab":
+        ha.publish("orders", body)
+    ha.publish_flush()
+    with ha.bookmark_subscribe("orders", sub_id="s1") as stream:
+        got = [next(stream), next(stream)]
+    assert [each.get_data() for each in got if each is not None] == ["a", "b"]
+
+
+def test_a_setting_that_cannot_be_is_mended_and_connecting_goes_on(broker: BrokerThread) -> None:
+    with compat.HAClient("desk-8") as client:
+        client.set_server_chooser(chooser(broker.uri))
+        client.set_heartbeat(-1)
+        for _ in range(2):
+            with pytest.raises(UsageError, match="heartbeat"):
+                client.connect_and_logon()
+        client.set_heartbeat(10)
+        client.connect_and_logon()
+        client.publish("orders", "x")
+        client.publish_flush()
+
+
+def test_a_store_that_was_given_ends_with_its_client(broker: BrokerThread) -> None:
+    with compat.HAClient("desk-9", no_store=True) as client:
+        client.set_publish_store(MemoryPublishStore())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # one of haclient works, too
+        client.set_server_chooser(chooser(broker.uri))
+        client.connect_and_logon()
+        client.disconnect()
+        with pytest.raises(UsageError, match="set another one"):
+            client.connect_and_logon()
+        client.set_publish_store(compat.MemoryPublishStore())
+        client.connect_and_logon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,14 @@ def test_stores_are_given_as_names_of_files_or_as_those_of_haclient(tmp_path: Pa
     for of in (publish_store_of, bookmark_store_of):
         with pytest.raises(UsageError, match="not 3"):
             of(3)
+
+
+def test_a_prune_does_not_hold_up_the_client(
+    ha: compat.HAClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ha.get_bookmark_store()
+    assert store is not None
+    threads: list[int] = []
+    monkeypatch.setattr(store.native, "prune", lambda: threads.append(threading.get_ident()))
+    ha.prune_store()
+    assert threads == [threading.get_ident()]
