@@ -192,8 +192,11 @@ class Bridge(Generic[_Inner_co]):
     def read(self, read: Callable[[_Inner_co], _T], what: str) -> _T:
         """Read a property: in the client's thread, or here if that does not run."""
         if self.home.thread.is_running:
-            with suppress(UsageError):  # it ends at this moment
+            try:
                 return self.now(partial(read, self._inner), what)
+            except BaseException as error:
+                if not self.home.thread.is_of_end(error):
+                    raise
         return read(self._inner)
 
     def wrap(self, function: object) -> object:

@@ -363,6 +363,10 @@ class TrioThread:
         except trio.RunFinishedError:
             raise self._why_ended(call.what) from None
 
+    def is_of_end(self, error: BaseException) -> bool:
+        """Whether a call failed for no other reason than that the client has ended meanwhile."""
+        return error is self.error or isinstance(error, UsageError)
+
     def _why_ended(self, what: str) -> BaseException:
         return self.error or UsageError(f"{what} of a client that was closed: make a new one")
 

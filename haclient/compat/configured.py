@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import haclient.auth
@@ -23,7 +24,7 @@ from haclient.compat.stores import (
     publish_store_of,
 )
 from haclient.compat.units import seconds_of
-from haclient.errors import DisconnectedError, UsageError
+from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
 from haclient.transport.events import CommandTap
@@ -110,9 +111,23 @@ class ConfiguredClient(ABC):
 
     def _forget_ended(self) -> None:
         """A client that has ended, such as one that gave up, may be followed by another one."""
-        if self._inner is not None and not self._inner.__bridge__.thread.is_running:
+        if self._inner is None:
+            return
+        thread = self._inner.__bridge__.thread
+        if thread.is_running and get_ident() not in thread.callback_threads and self._has_stopped():
+            thread.stop(drains=False)  # its end may be under way
+            thread.join()
+        if not thread.is_running:
             self._inner = None
             self._was_closed = True
+
+    def _has_stopped(self) -> bool:
+        """Whether the client will not connect any more."""
+        haclient.blocking.refuse_event_loop("connecting", self._open.__bridge__.thread)
+        try:
+            return not self._open.health().is_alive
+        except HAClientError:  # it ends at this moment
+            return True
 
     # -- what is set before connecting ----------------------------------------------
 

@@ -170,6 +170,22 @@ def test_a_server_that_refuses_raises_where_the_client_is_opened() -> None:
         client.open()
 
 
+def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
+    client: HAClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, ended = client.__bridge__.thread, DisconnectedError("gave up")
+
+    def ends(*_: object) -> None:
+        raise ended
+
+    with monkeypatch.context() as patched:
+        patched.setattr(thread, "submit_now", ends)
+        with pytest.raises(DisconnectedError):
+            _ = client.unpersisted_count  # not by the client's end
+        patched.setattr(thread, "error", ended)
+        assert client.unpersisted_count == 0
+
+
 def test_a_property_is_there_before_and_after_and_cannot_be_set(broker: BrokerThread) -> None:
     client = HAClient.memory_backed("orders-7", servers=[broker.uri])
     assert client.name == "orders-7"

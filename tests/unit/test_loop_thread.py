@@ -55,6 +55,27 @@ def callback(function: object, home: LoopThread) -> Callback:
     return cast("Callback", in_loop(function, home))
 
 
+def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(home: LoopThread) -> None:
+        await asyncio.sleep(0)
+        bridge = Bridge("inner", home)
+        ended = DisconnectedError("gave up")
+
+        def ends(*_: object) -> None:
+            raise ended
+
+        with monkeypatch.context() as patched:
+            patched.setattr(home.thread, "submit_now", ends)
+            with pytest.raises(DisconnectedError):
+                bridge.read(len, "length")  # not by the client's end
+            patched.setattr(home.thread, "error", ended)
+            assert bridge.read(len, "length") == 5
+
+    run(main)
+
+
 def test_a_call_runs_in_the_clients_thread() -> None:
     async def main(home: LoopThread) -> None:
         bridge = Bridge("inner", home)

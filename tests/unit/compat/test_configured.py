@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251  # a thread that runs it is refused
 from collections.abc import Callable
 
 import pytest
@@ -141,3 +142,13 @@ def test_a_handler_of_commands_is_called_although_it_was_set_before_connecting(
         client.logon()
         client.flush()
         wait_until(lambda: "ack" in got)
+
+
+def test_a_setting_in_a_loop_of_asyncio_is_refused_and_ends_nothing(ha: compat.HAClient) -> None:
+    async def main() -> None:
+        ha.set_timeout(5)
+
+    with pytest.raises(UsageError, match="runs asyncio"):
+        asyncio.run(main())
+    ha.publish("orders", "x")
+    ha.publish_flush(30_000)

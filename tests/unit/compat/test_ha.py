@@ -175,6 +175,22 @@ def test_close_in_a_handler_is_refused_and_the_client_goes_on(ha: compat.HAClien
     ha.publish_flush(30_000)
 
 
+def test_a_client_that_a_handler_has_disconnected_is_followed_by_another(
+    broker: BrokerThread,
+) -> None:
+    errors: list[Exception] = []
+    with compat.HAClient("desk-6", no_store=True) as client:
+        client.set_server_chooser(chooser(broker.uri))
+        client.set_exception_listener(errors.append)
+        client.connect_and_logon()
+        client.subscribe(lambda _: client.disconnect(), "orders")
+        client.publish("orders", "x")
+        wait_until(lambda: client.disconnected() and bool(errors))
+        client.connect_and_logon()
+        client.publish("orders", "y")
+        client.flush()
+
+
 def test_a_client_that_has_given_up_connects_again(broker: BrokerThread, tmp_path: Path) -> None:
     paths = str(tmp_path / "a.pub"), str(tmp_path / "a.bm")
     with compat.HAClient.create_file_backed("desk-7", *paths) as client:
@@ -183,23 +199,23 @@ def test_a_client_that_has_given_up_connects_again(broker: BrokerThread, tmp_pat
         client.set_exception_listener(lambda _: None)
         client.connect_and_logon()
         broker.stop()
-        wait_until(lambda: client.get_unpersisted_count() < publish_until_it_ends(client))
-        waiting = client.get_unpersisted_count()
+        published: list[int | None] = []
+        wait_until(lambda: has_ended(client, published))
+        assert client.get_unpersisted_count() == len(published)
         broker.start()
         client.set_reconnect_delay_strategy(compat.FixedDelayStrategy(1))
         client.connect_and_logon()
         client.publish_flush(30_000)
-        assert waiting > 0
         assert client.get_unpersisted_count() == 0
 
 
-def publish_until_it_ends(client: compat.HAClient) -> int:
-    """One more publish; far more than ever when the client has ended."""
+def has_ended(client: compat.HAClient, published: list[int | None]) -> bool:
+    """Whether a publish is refused; it is noted otherwise."""
     try:
-        client.publish("orders", "x")
+        published.append(client.publish("orders", "x"))
     except compat.ConnectionException:
-        return 1 << 30
-    return -1
+        return True
+    return False
 
 
 def test_without_a_bookmark_it_begins_where_it_has_got_to(ha: compat.HAClient) -> None:
