@@ -7,6 +7,7 @@ import importlib
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -124,7 +125,10 @@ def exists(module: str, name: str) -> bool:
         return name in {node.name for node in tree.body if isinstance(node, kinds)}
     found = importlib.import_module(module)
     # A name that is loaded when it is first used may need the extra, too.
-    return name in dir(found) or hasattr(found, name)
+    if name in dir(found) or hasattr(found, name):
+        return True
+    # A module of a package, which `from package import module` loads.
+    return hasattr(found, "__path__") and find_spec(f"{module}.{name}") is not None
 
 
 @pytest.mark.row("CC37")
