@@ -21,6 +21,8 @@ from haclient.transport.message_queue import Delivery
 from haclient.workers import ProcessPool, ThreadPool, run_workers
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 
+pytestmark = pytest.mark.usefixtures("freed_semaphores")
+
 LIMIT_S = 120.0  # of a test that hangs
 
 

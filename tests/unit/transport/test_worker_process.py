@@ -11,6 +11,8 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.worker_process import WorkerProcess, check_picklable
 
+pytestmark = pytest.mark.usefixtures("freed_semaphores")
+
 LIMIT_S = 120.0  # of a test that hangs
 
 
