@@ -25,6 +25,7 @@ from benchmarks import (
     recovery,
     sink_failover,
     startup,
+    upkeep,
 )
 from benchmarks.machine import CLIENT_CORE, describe, pin
 from benchmarks.report import Report
@@ -46,6 +47,7 @@ _MODULES = (
     sink_failover,
     broker_failover,
     startup,
+    upkeep,
     peer_nats,
     peer_redis,
 )

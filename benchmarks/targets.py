@@ -83,6 +83,8 @@ TARGETS = (
     _at_least("broker replay", "", 200_000),
     _at_least("queue publish and consume, shallow", "", 50_000),
     _at_most("from haclient import Client", "", 250),
+    _at_most("idle client, % of a core", "", 0.5),
+    _at_most("1 000 subscriptions entered again", "", 1.0),
 )
 """Memory: the frame, 2 % and one segment of 4 MiB, which is 3 % of a million 152-byte frames."""
 

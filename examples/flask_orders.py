@@ -69,7 +69,7 @@ def place() -> tuple[Response, int]:
     """Publish an order, and wait until the server has it on disk."""
     try:
         order = msgspec.json.decode(request.get_data(), type=Order)
-    except msgspec.ValidationError as error:
+    except msgspec.MsgspecError as error:
         abort(422, f"this is no order: {error}")
     body = msgspec.json.encode(order)
     return jsonify(sequence=amps.get().publish_persisted("orders", body)), 201

@@ -2,8 +2,8 @@
 
     python examples/pyspark_pipeline.py [--messages COUNT] [--directory DIRECTORY] [--json]
 
-It needs `pip install 'haclient[pyspark]'` and Java 17, and starts all the rest itself: a broker,
-and a session of PySpark with two threads.
+It needs `pip install '.[pyspark]'` in the checkout and Java 17, and starts all the rest itself: a
+broker, and a session of PySpark with two threads.
 
 1. A client publishes orders, with an audit log.
 2. A stream writes the topic `orders` as Parquet.

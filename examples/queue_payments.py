@@ -38,7 +38,7 @@ ACCOUNTS = 10
 KILLS = 9  # one at each tenth of the work
 BACKLOG = 20
 PATIENCE_S = 120.0
-POLL_S = 0.05
+POLL_S = 0.005
 INTERRUPTED = 130
 
 TABLES = """

@@ -14,8 +14,8 @@ which it was opened, whatever loop that is: only what every loop of asyncio has 
 
 **Cancellation.** A call that is cancelled (`asyncio.timeout`, `wait_for`, `task.cancel()`) is
 cancelled in the client's thread and waited for, then `CancelledError` is raised. A subscription
-that the server has accepted at that moment is ended, since its caller never gets its id; a message
-that has arrived stays in its stream.
+that the server has accepted at that moment is ended, since its caller never gets its id; one that
+was active before stays, and a message that has arrived stays in its stream.
 
 **Handlers and listeners** may be plain functions or coroutine functions. They run in the event
 loop, each coroutine function as a task, one message of a subscription at a time and in order, in a
@@ -31,7 +31,6 @@ program ends, with a `ResourceWarning`; until then messages for a handler end it
 from __future__ import annotations
 
 import asyncio  # noqa: TID251  # this module is for its users
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial, wraps
@@ -45,6 +44,7 @@ from typing import (
     Protocol,
     Self,
     TypeVar,
+    cast,
 )
 
 from typing_extensions import Unpack, override
@@ -62,10 +62,8 @@ from haclient.facade import (
     wrapped_options,
 )
 from haclient.loop_thread import Bridge, LoopThread, Wakeup, in_loop
-from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
-from haclient.protocol.options import Options
-from haclient.streams import QueueStream
+from haclient.stream_buffer import StreamBuffer, Take
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions
 from haclient.trio_thread import warn_unclosed
@@ -122,22 +120,20 @@ def _subscribes(
     async def subscribe(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> str:
         bridge = self.__bridge__
         function: Callable[..., Awaitable[str]] = getattr(bridge.inner, name)
-        unsubscribe: Callable[[str], Awaitable[object]] = getattr(bridge.inner, "unsubscribe")  # noqa: B009  # a client
         given = callbacks.wrapped(bridge.wrap, arguments, options)
-        # One that was replaced was there before: to end it would not take the call back.
-        undo = None if _replaces(*given) else unsubscribe
-        return await bridge.wait(partial(function, *given[0], **given[1]), name, undo=undo)
+        undo: list[Callable[[str], Awaitable[None]]] = []
+
+        async def begin() -> str:
+            client = cast("haclient.client.Client", bridge.inner)
+            undo.append(client._subscriber.undo())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+            return await function(*given[0], **given[1])
+
+        async def take_back(sub_id: str) -> None:
+            await undo[0](sub_id)
+
+        return await bridge.wait(begin, name, undo=take_back)
 
     return described(subscribe, method, WORDS)
-
-
-def _replaces(arguments: tuple[object, ...], options: dict[str, object]) -> bool:
-    """Whether the arguments of a call say that an active subscription is replaced."""
-    given = options.get("options", "")
-    for each in (*arguments, *options.values()):
-        if isinstance(each, Command):
-            given = each.options
-    return Options.parse(str(given)).replace
 
 
 def _plain(
@@ -152,6 +148,23 @@ def _plain(
         function: Callable[..., _T] = getattr(bridge.inner, name)
         given = callbacks.wrapped(bridge.wrap, arguments, options)
         return bridge.now(partial(function, *given[0], **given[1]), name)
+
+    return described(call, method, WORDS)
+
+
+def _inspects(
+    method: Callable[Concatenate[haclient.client.Client, _P], _T],
+) -> Callable[Concatenate[Bridged, _P], _T]:
+    """The form for asyncio of a method that describes a client, also before and after its run."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        def read(inner: object) -> _T:
+            function: Callable[..., _T] = getattr(inner, name)
+            return function(*arguments, **options)
+
+        return self.__bridge__.read(read, name)
 
     return described(call, method, WORDS)
 
@@ -247,12 +260,8 @@ class MessageStream:
 
     def __init__(self, stream: haclient.streams.MessageStream, home: LoopThread) -> None:
         self.__bridge__ = Bridge(stream, home)
-        self._arrived: deque[Message] = deque()
+        self._buffer = StreamBuffer(stream)
         self._taking = asyncio.Lock()
-        # A queue's messages are taken one by one: each acknowledges the one before with auto_ack,
-        # and is skipped where its lease has ended.
-        self._one_by_one = isinstance(stream, QueueStream)
-        self._as_they_arrive = stream.batches().__anext__
 
     async def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `async with` does this.
@@ -272,7 +281,7 @@ class MessageStream:
 
     async def aclose(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
-        self._arrived.clear()
+        self._buffer.clear()
         if self.__bridge__.home.thread.is_running:
             with suppress(UsageError):  # the client is closed at this moment, and the stream too
                 await self.__bridge__.wait(self.__bridge__.inner.aclose, "aclose")
@@ -295,15 +304,16 @@ class MessageStream:
         return self
 
     async def __anext__(self) -> Message:
-        while True:
-            if self._arrived:
-                return self._arrived.popleft()
-            await self._take_next(self._one if self._one_by_one else self._as_they_arrive)
+        if (message := self._buffer.pop_ready()) is not None:
+            if self._buffer.taker is not (task := asyncio.current_task()):
+                self._buffer.taken_by(task, self.__bridge__.home.caller)
+            return message
+        return await self._next(None, self._buffer.pop)
 
     def conflate(self, key: ConflationKey = sow_key) -> Self:
         """As in `haclient.MessageStream`."""
         self.__bridge__.inner.conflate(key)
-        self._one_by_one = True  # what is in `_arrived` is not replaced any more
+        self._buffer.take_one_by_one()
         return self
 
     conflate = described(conflate, haclient.streams.MessageStream.conflate, WORDS)
@@ -323,74 +333,62 @@ class MessageStream:
             UsageError: The numbers cannot be.
         """
         take = self.__bridge__.inner.batches(max_messages, max_seconds).__anext__
-        return Batches(partial(self._next_list, take, max_messages))
+        pop = partial(self._buffer.pop_list, max_messages)
+        return Batches(partial(self._next, take, pop))
 
     def with_timeout(self, seconds: float) -> TimedMessages:
-        """The same messages, and `None` each time that none has come for so long.
+        """Yield the same messages, and `None` each time that none arrives in time.
 
         Args:
-            seconds: How long to wait for a message; 0 gives `None` as soon as none is there.
+            seconds: How long to wait for a message; 0 yields `None` at once when none is queued.
 
         Returns:
             An async iterator of messages and `None`.
 
         Raises:
-            UsageError: The number cannot be.
+            UsageError: `seconds` is negative or NaN.
         """
-        take = self.__bridge__.inner.with_timeout(seconds).__anext__
-        return TimedMessages(partial(self._next_or_none, take, seconds))
+        self.__bridge__.inner.with_timeout(seconds)  # refuses what cannot be
+        return TimedMessages(partial(self._next_or_none, seconds))
 
-    async def _next_or_none(
-        self, take: Callable[[], Awaitable[Message | None]], seconds: float
-    ) -> Message | None:
-        async def take_one() -> list[Message]:
-            message = await take()
+    async def _next_or_none(self, seconds: float) -> Message | None:
+        async def take() -> list[Message]:
+            message = await self.__bridge__.inner.with_timeout(left_s).__anext__()
             return [] if message is None else [message]
 
-        try:  # another task may wait for messages now, and take those that come
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        try:  # another task may be waiting, and fetch the next messages
             async with asyncio.timeout(seconds):
                 await self._taking.acquire()
         except TimeoutError:
-            return self._arrived.popleft() if self._arrived else None
+            return self._buffer.pop_ready()
+        left_s = max(0.0, seconds - (loop.time() - began_at))
         try:
-            await self._take_now(take_one)
-            return self._arrived.popleft() if self._arrived else None
+            await self._fill(take)
+            return self._buffer.pop()
         finally:
             self._taking.release()
 
-    async def _next_list(
-        self, take: Callable[[], Awaitable[list[Message]]], most: int | None
-    ) -> list[Message]:
-        while not self._arrived:
-            await self._take_next(take)
-        count = min(len(self._arrived), most or len(self._arrived))
-        return [self._arrived.popleft() for _ in range(count)]
-
-    async def _take_next(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
-        """Wait for messages.
+    async def _next(self, take: Take | None, pop: Callable[[], _T | None]) -> _T:
+        """Return what `pop` returns; wait until messages have arrived if there are none.
 
         Raises:
             StopAsyncIteration: No message will follow.
         """
-        async with self._taking:
-            await self._take_now(take)
+        while True:
+            async with self._taking:
+                await self._fill(take)
+                if found := pop():
+                    return found
 
-    async def _take_now(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
-        if self._arrived:  # another task waited for them
-            return
-        if not await self.__bridge__.wait(partial(self._take, take), "iterating"):
+    async def _fill(self, take: Take | None) -> None:
+        self._buffer.taken_by(asyncio.current_task(), self.__bridge__.home.caller)
+        # If it is ready, another task has waited for the messages.
+        if not self._buffer.is_ready and not await self.__bridge__.wait(
+            partial(self._buffer.fill, take), "iterating"
+        ):
             raise StopAsyncIteration
-
-    async def _one(self) -> list[Message]:
-        return [await self.__bridge__.inner.__anext__()]
-
-    async def _take(self, take: Callable[[], Awaitable[list[Message]]]) -> bool:
-        """Take messages, in the client's thread: a caller that is cancelled loses none."""
-        try:
-            self._arrived.extend(await take())
-        except StopAsyncIteration:
-            return False
-        return True
 
     wait_caught_up = _call(haclient.streams.MessageStream.wait_caught_up)
     caught_up = _reads_stream(lambda stream: stream.caught_up)
@@ -405,7 +403,7 @@ class MessageStream:
 
 
 class TimedMessages:
-    """An async iterator of messages, and of `None` where none has come for a time."""
+    """An async iterator of messages, which yields `None` when none arrives in time."""
 
     def __init__(self, take: Callable[[], Awaitable[Message | None]]) -> None:
         self._take = take
@@ -642,8 +640,8 @@ class Client:
     uri = _reads(lambda client: client.uri)
     connection_info = _reads(lambda client: client.connection_info)
     metrics = _reads(lambda client: client.metrics)
-    health = _plain(haclient.client.Client.health)
-    report = _plain(haclient.client.Client.report)
+    health = _inspects(haclient.client.Client.health)
+    report = _inspects(haclient.client.Client.report)
     explain_recovery = _plain(haclient.client.Client.explain_recovery)
     seen_sequence = _reads(lambda client: client.seen_sequence)
     persisted_sequence = _reads(lambda client: client.persisted_sequence)

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from threading import get_ident
+from time import monotonic  # noqa: TID251  # a thread that waits for a lock runs no trio
 from types import TracebackType
 from typing import (
     Concatenate,
@@ -61,7 +61,7 @@ from haclient.facade import (
     wrapped_options,
 )
 from haclient.protocol.messages import Message
-from haclient.streams import QueueStream
+from haclient.stream_buffer import StreamBuffer, Take
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions
 from haclient.trio_thread import Call, TrioThread, warn_unclosed
@@ -112,7 +112,7 @@ class Bridge(Generic[_Inner_co]):
         refuse_event_loop(what, self.thread)
         done = threading.Lock()
         done.acquire()
-        call: Call[_T] = Call(done.release, what)
+        call: Call[_T] = Call(done.release, what, caller=self.thread.caller)
         try:
             self.thread.submit(call, function)
             done.acquire()
@@ -203,15 +203,16 @@ class _InWorkerThread:
 
     async def __call__(self, *arguments: object) -> object:
         # Not abandoned when the client is left: after that no handler runs any more.
-        return await trio.to_thread.run_sync(self._call, arguments, limiter=_HANDLER_THREADS)
+        task = trio.lowlevel.current_task()
+        return await trio.to_thread.run_sync(self._call, arguments, task, limiter=_HANDLER_THREADS)
 
-    def _call(self, arguments: tuple[object, ...]) -> object:
+    def _call(self, arguments: tuple[object, ...], task: trio.lowlevel.Task) -> object:
         ident = get_ident()
-        self.thread.callback_threads.add(ident)
+        self.thread.callback_threads[ident] = task
         try:
             result = self.function(*arguments)
         finally:
-            self.thread.callback_threads.discard(ident)
+            del self.thread.callback_threads[ident]
         if isawaitable(result):
             if iscoroutine(result):
                 result.close()  # else Python warns that it was never awaited
@@ -270,6 +271,23 @@ def _plain(
         function: Callable[..., _T] = getattr(bridge.inner, name)
         given = callbacks.wrapped(bridge.wrap, arguments, options)
         return bridge.now(partial(function, *given[0], **given[1]), name)
+
+    return described(call, method, WORDS)
+
+
+def _inspects(
+    method: Callable[Concatenate[haclient.client.Client, _P], _T],
+) -> Callable[Concatenate[Bridged, _P], _T]:
+    """The blocking form of a method that describes a client, also before and after its run."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        def read(inner: object) -> _T:
+            function: Callable[..., _T] = getattr(inner, name)
+            return function(*arguments, **options)
+
+        return self.__bridge__.read(read, name)
 
     return described(call, method, WORDS)
 
@@ -359,12 +377,8 @@ class MessageStream:
 
     def __init__(self, stream: haclient.streams.MessageStream, thread: TrioThread) -> None:
         self.__bridge__ = Bridge(stream, thread)
-        self._arrived: deque[Message] = deque()
+        self._buffer = StreamBuffer(stream)
         self._taking = threading.Lock()
-        # A queue's messages are taken one by one: each acknowledges the one before with auto_ack,
-        # and is skipped where its lease has ended.
-        self._one_by_one = isinstance(stream, QueueStream)
-        self._as_they_arrive = stream.batches().__anext__
 
     def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `with` does this.
@@ -383,7 +397,7 @@ class MessageStream:
 
     def close(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
-        self._arrived.clear()
+        self._buffer.clear()
         if self.__bridge__.thread.is_running:
             with suppress(UsageError):  # the client is closed at this moment, and the stream too
                 self.__bridge__.wait(self.__bridge__.inner.aclose, "close")
@@ -404,16 +418,16 @@ class MessageStream:
         return self
 
     def __next__(self) -> Message:
-        while True:
-            try:
-                return self._arrived.popleft()
-            except IndexError:
-                self._take_next(self._one if self._one_by_one else self._as_they_arrive)
+        if (message := self._buffer.pop_ready()) is not None:
+            if self._buffer.taker != get_ident():
+                self._buffer.taken_by(get_ident(), self.__bridge__.thread.caller)
+            return message
+        return self._next(None, self._buffer.pop)
 
     def conflate(self, key: ConflationKey = sow_key) -> Self:
         """As in `haclient.MessageStream`."""
         self.__bridge__.inner.conflate(key)
-        self._one_by_one = True  # what is in `_arrived` is not replaced any more
+        self._buffer.take_one_by_one()
         return self
 
     conflate = described(conflate, haclient.streams.MessageStream.conflate, WORDS)
@@ -433,77 +447,61 @@ class MessageStream:
             UsageError: The numbers cannot be.
         """
         take = self.__bridge__.inner.batches(max_messages, max_seconds).__anext__
-        return Batches(partial(self._next_list, take, max_messages))
+        pop = partial(self._buffer.pop_list, max_messages)
+        return Batches(partial(self._next, take, pop))
 
     def with_timeout(self, seconds: float) -> TimedMessages:
-        """The same messages, and `None` each time that none has come for so long.
+        """Yield the same messages, and `None` each time that none arrives in time.
 
         Args:
-            seconds: How long to wait for a message; 0 gives `None` as soon as none is there.
+            seconds: How long to wait for a message; 0 yields `None` at once when none is queued.
 
         Returns:
             An iterator of messages and `None`.
 
         Raises:
-            UsageError: The number cannot be.
+            UsageError: `seconds` is negative or NaN.
         """
-        take = self.__bridge__.inner.with_timeout(seconds).__anext__
-        return TimedMessages(partial(self._next_or_none, take, seconds))
+        self.__bridge__.inner.with_timeout(seconds)  # refuses what cannot be
+        return TimedMessages(partial(self._next_or_none, seconds))
 
-    def _next_or_none(
-        self, take: Callable[[], Awaitable[Message | None]], seconds: float
-    ) -> Message | None:
-        async def take_one() -> list[Message]:
-            message = await take()
+    def _next_or_none(self, seconds: float) -> Message | None:
+        async def take() -> list[Message]:
+            message = await self.__bridge__.inner.with_timeout(left_s).__anext__()
             return [] if message is None else [message]
 
-        # Another thread may wait for messages now, and take those that come.
+        self.__bridge__.thread.check_process()  # first: the lock may be held by the other process
+        began_at = monotonic()
+        # Another thread may be waiting, and fetch the next messages.
         if self._taking.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            left_s = max(0.0, seconds - (monotonic() - began_at))
             try:
-                self._take_now(take_one)
+                self._fill(take)
+                return self._buffer.pop()
             finally:
                 self._taking.release()
-        with suppress(IndexError):
-            return self._arrived.popleft()
-        return None
+        return self._buffer.pop_ready()
 
-    def _next_list(
-        self, take: Callable[[], Awaitable[list[Message]]], most: int | None
-    ) -> list[Message]:
-        while not (batch := self._pop(most)):
-            self._take_next(take)
-        return batch
-
-    def _pop(self, most: int | None) -> list[Message]:
-        with self._taking:
-            count = min(len(self._arrived), most or len(self._arrived))
-            return [self._arrived.popleft() for _ in range(count)]
-
-    def _take_next(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
-        """Wait for messages.
+    def _next(self, take: Take | None, pop: Callable[[], _T | None]) -> _T:
+        """Return what `pop` returns; wait until messages have arrived if there are none.
 
         Raises:
             StopIteration: No message will follow.
         """
-        with self._taking:
-            self._take_now(take)
+        self.__bridge__.thread.check_process()  # first: the lock may be held by the other process
+        while True:
+            with self._taking:
+                self._fill(take)
+                if found := pop():
+                    return found
 
-    def _take_now(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
-        if self._arrived:  # another thread waited for them
-            return
-        if not self.__bridge__.wait(partial(self._take, take), "iterating"):
+    def _fill(self, take: Take | None) -> None:
+        self._buffer.taken_by(get_ident(), self.__bridge__.thread.caller)
+        # If it is ready, another thread has waited for the messages.
+        if not self._buffer.is_ready and not self.__bridge__.wait(
+            partial(self._buffer.fill, take), "iterating"
+        ):
             raise StopIteration
-
-    async def _one(self) -> list[Message]:
-        return [await self.__bridge__.inner.__anext__()]
-
-    async def _take(self, take: Callable[[], Awaitable[list[Message]]]) -> bool:
-        """Take messages, in the client's thread: a caller that is interrupted loses none."""
-        try:
-            self._arrived.extend(await take())
-        except StopAsyncIteration:
-            return False
-        return True
 
     wait_caught_up = _call(haclient.streams.MessageStream.wait_caught_up)
     caught_up = _reads_stream(lambda stream: stream.caught_up)
@@ -518,7 +516,7 @@ class MessageStream:
 
 
 class TimedMessages:
-    """An iterator of messages, and of `None` where none has come for a time."""
+    """An iterator of messages, which yields `None` when none arrives in time."""
 
     def __init__(self, take: Callable[[], Message | None]) -> None:
         self._take = take
@@ -636,7 +634,10 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         self._leave(drains=error is None)
-        if error is None or error is not self.__bridge__.thread.error:
+        # A KeyboardInterrupt or SystemExit of the block takes precedence.
+        if error is None or (
+            isinstance(error, Exception) and error is not self.__bridge__.thread.error
+        ):
             self._raise_error()
 
     def _leave(self, *, drains: bool) -> None:
@@ -648,8 +649,8 @@ class Client:
                 "close was called by a handler of the client, and would wait for that handler: "
                 "call it in the thread that has opened the client"
             )
-        self.__bridge__.thread.stop(drains=drains)
         try:
+            self.__bridge__.thread.stop(drains=drains)
             self.__bridge__.thread.join()
         except BaseException:  # a KeyboardInterrupt: leave at once
             self.__bridge__.thread.abort()
@@ -692,8 +693,8 @@ class Client:
     uri = _reads(lambda client: client.uri)
     connection_info = _reads(lambda client: client.connection_info)
     metrics = _reads(lambda client: client.metrics)
-    health = _plain(haclient.client.Client.health)
-    report = _plain(haclient.client.Client.report)
+    health = _inspects(haclient.client.Client.health)
+    report = _inspects(haclient.client.Client.report)
     explain_recovery = _plain(haclient.client.Client.explain_recovery)
     seen_sequence = _reads(lambda client: client.seen_sequence)
     persisted_sequence = _reads(lambda client: client.persisted_sequence)

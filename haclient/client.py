@@ -31,7 +31,7 @@ from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
-from haclient.transport.settings import TIMEOUT_S, ClientOptions, Settings, seconds
+from haclient.transport.settings import TIMEOUT_S, ClientOptions, Settings, check_names, seconds
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -65,6 +65,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         authenticator: Authenticator | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
+        check_names(type(self).__name__, options, ClientOptions.__annotations__)
         settings = Settings(
             name=name,
             publish_store=publish_store,
@@ -221,10 +222,12 @@ class Client(QueueClient, DeltaClient, InspectedClient):
     def oldest_unpersisted_age(self) -> float:
         """Seconds that the oldest unpersisted publish has waited; 0 when none does.
 
+        It is 0 before the client was entered and after it was left.
+
         What an earlier process has left counts from the start of this one. It is too low by a few
         milliseconds; while there is no connection, by the time since the last attempt.
         """
-        return self._core.publisher.oldest_age_s
+        return self._core.oldest_unpersisted_age_s
 
     # -- subscribing ----------------------------------------------------------
 
@@ -278,6 +281,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         options: str | Options = "",
         sub_id: str = "",
         resumes: bool = False,
+        timeout: float | None = TIMEOUT_S,
     ) -> MessageStream:
         """The stream form of `subscribe`: `async with client.stream("orders") as messages`.
 
@@ -292,6 +296,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             sub_id: Its id; one is chosen where it is empty.
             resumes: Whether an `HAClient` subscribes again after each lost connection;
                 `messages.gaps` then counts where messages may be missing.
+            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
+                for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command.
@@ -299,7 +305,14 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         Raises:
             UsageError: `resumes`, and this client does not reconnect by itself.
         """
-        command = Command("subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id)
+        command = Command(
+            "subscribe",
+            topic=topic,
+            filter=filter,
+            options=options,
+            sub_id=sub_id,
+            timeout=seconds(timeout),
+        )
         return self._subscriber.stream(command, resumes=self._subscriber.checked(resumes=resumes))
 
     async def bookmark_subscribe(  # noqa: PLR0913  # the parts of one command
@@ -365,6 +378,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         bookmark: StartPoint | str = MOST_RECENT,
         filter: str = "",  # noqa: A002  # the protocol's word
         options: str | Options = "",
+        timeout: float | None = TIMEOUT_S,
     ) -> MessageStream:
         """The stream form of `bookmark_subscribe`; call `message.discard()` on finished messages.
 
@@ -375,6 +389,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             bookmark: Where to begin; see `bookmark_subscribe`.
             filter: Content filter.
             options: Options of the subscription.
+            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
+                for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command and raises what
@@ -387,6 +403,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             options=options,
             sub_id=sub_id,
             bookmark=bookmark,
+            timeout=seconds(timeout),
         )
         return self._subscriber.stream(command, resumes=True)
 
@@ -401,6 +418,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         batch_size: int = 10,
         options: str | Options = "",
         data: Payload = b"",
+        timeout: float | None = TIMEOUT_S,
     ) -> MessageStream:
         """Query the State of the World; the stream ends with the result.
 
@@ -414,6 +432,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             batch_size: Records in one frame.
             options: Options of the query.
             data: The body of the query, for topics that take parameters in it.
+            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
+                for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command, and raises
@@ -429,6 +449,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             batch_size=batch_size,
             options=options,
             data=data,
+            timeout=seconds(timeout),
         )
         return self._subscriber.stream(command)
 
@@ -438,23 +459,36 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         *,
         filter: str = "",  # noqa: A002  # the protocol's word
         order_by: str = "",
+        bookmark: StartPoint | str = "",
         batch_size: int = 10,
         options: str | Options = "",
         sub_id: str = "",
         resumes: bool = False,
+        timeout: float | None = TIMEOUT_S,
     ) -> MessageStream:
         """Query, then follow: nothing lost or doubled between the two.
+
+        With a bookmark the records are those of an earlier moment, and the log is replayed from
+        there; the topic has to keep its history. The messages are then those of a
+        `bookmark_stream`: call `message.discard()` on finished ones. `messages.caught_up` is true
+        when the replay is complete, too. After a lost connection the records include
+        everything that was delivered, and the replay goes on from there.
 
         Args:
             topic: A literal topic or a regular expression.
             filter: Content filter of both.
             order_by: Order of the records, such as `/px DESC`. With `Options(top_n=10, skip_n=20)`
                 the subscription is to a page of them: see docs/broker.md.
+            bookmark: Where to begin, as in `bookmark_subscribe`; empty for now, without a replay.
             batch_size: Records in one frame.
             options: Options of the command.
-            sub_id: The id of the subscription; one is chosen where it is empty.
+            sub_id: The id of the subscription; one is chosen where it is empty. `MOST_RECENT`
+                needs one that is the same in every run.
             resumes: Whether an `HAClient` sends the command again after each lost connection: the
-                stream then delivers all records again, and `messages.gaps` counts how often.
+                stream then delivers all records again, and `messages.gaps` counts how often. With
+                a bookmark that a bookmark store tracks there are no gaps.
+            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
+                for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command.
@@ -467,9 +501,11 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             topic=topic,
             filter=filter,
             order_by=order_by,
+            bookmark=bookmark,
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
+            timeout=seconds(timeout),
         )
         return self._subscriber.stream(command, resumes=self._subscriber.checked(resumes=resumes))
 
@@ -480,6 +516,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         handler: Handler,
         filter: str = "",  # noqa: A002  # the protocol's word
         order_by: str = "",
+        bookmark: StartPoint | str = "",
         batch_size: int = 10,
         options: str | Options = "",
         sub_id: str = "",
@@ -487,15 +524,19 @@ class Client(QueueClient, DeltaClient, InspectedClient):
     ) -> str:
         """The handler form of `sow_and_stream`; it also gets `group_begin` and `group_end`.
 
+        An `HAClient` sends it again after each lost connection.
+
         Args:
             topic: A literal topic or a regular expression.
             handler: A coroutine function or plain function that takes a `Message`.
             filter: Content filter of both.
             order_by: Order of the records, such as `/px DESC`. With `Options(top_n=10, skip_n=20)`
                 the subscription is to a page of them: see docs/broker.md.
+            bookmark: Where to begin, as in `bookmark_subscribe`; empty for now, without a replay.
             batch_size: Records in one frame.
             options: Options of the command.
-            sub_id: The id of the subscription; one is chosen where it is empty.
+            sub_id: The id of the subscription; one is chosen where it is empty. `MOST_RECENT`
+                needs one that is the same in every run.
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
 
         Returns:
@@ -511,6 +552,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             topic=topic,
             filter=filter,
             order_by=order_by,
+            bookmark=bookmark,
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
@@ -536,12 +578,16 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.
         """
-        await self._subscriber.pause(sub_ids, paused=True, timeout=seconds(timeout))
+        await self._subscriber.changer.pause(sub_ids, paused=True, timeout=seconds(timeout))
 
     async def resume(
         self, sub_ids: str | Sequence[str], *, timeout: float | None = TIMEOUT_S
     ) -> None:
         """Continue paused subscriptions where they were paused, without missing a message.
+
+        Subscriptions that one command resumes at the same position, with the same rate, share one
+        replay: the server sends their messages in the order of the log. An `HAClient` resubscribes
+        them together after a lost connection.
 
         Args:
             sub_ids: One id, or several that are resumed by one command.
@@ -553,7 +599,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.
         """
-        await self._subscriber.pause(sub_ids, paused=False, timeout=seconds(timeout))
+        await self._subscriber.changer.pause(sub_ids, paused=False, timeout=seconds(timeout))
 
     async def replace(
         self,
@@ -561,6 +607,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         *,
         topic: str | None = None,
         filter: str | None = None,  # noqa: A002  # the protocol's word
+        order_by: str | None = None,
         options: str | Options | None = None,
         timeout: float | None = TIMEOUT_S,
     ) -> None:
@@ -569,24 +616,32 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         The server replaces it at one moment: no message is lost or doubled by it. After a lost
         connection the later form is subscribed again.
 
+        A subscription that began with a query begins with it again, in the later form: a page is
+        moved by `options=Options(top_n=10, skip_n=20)`. The records of the new page, or else those
+        that have not arrived yet, come in one group, and with `oof` an out-of-focus message before
+        it for each record that has left.
+
         Args:
             sub_id: The subscription.
-            topic: The new topic; `None` leaves it as it is.
+            topic: The new topic; `None` leaves it as it is. A page keeps its topic.
             filter: The new content filter, empty for none; `None` leaves it as it is.
+            order_by: The new order of the records of a query, empty for none; `None` leaves it as
+                it is.
             options: The new options; `None` leaves them as they are.
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
 
         Raises:
-            UsageError: It is not active, or the options cannot be read.
+            UsageError: It is not active, or the options cannot be read, or it has no query that
+                could have an order.
             CommandError: The server refused it; the subscription continues as it was.
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.
         """
-        changed = {"t": topic, "filter": filter}
+        changed = {"t": topic, "filter": filter, "orderby": order_by}
         fields: dict[str, str | int] = {k: v for k, v in changed.items() if v is not None}
         if options is not None:
             fields["opts"] = str(Options.parse(str(options)))
-        await self._subscriber.replace(sub_id, fields, timeout=seconds(timeout))
+        await self._subscriber.changer.replace(sub_id, fields, timeout=seconds(timeout))
 
     async def unsubscribe(
         self, sub_ids: str | Sequence[str] = "all", *, timeout: float | None = TIMEOUT_S
@@ -594,7 +649,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         """End one subscription, several, or all; their streams end.
 
         Args:
-            sub_ids: One id, several, or `"all"`; unknown ids are over already.
+            sub_ids: One id, several, or `"all"`; unknown ids are over already, empty ones end none.
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
 
         Raises:

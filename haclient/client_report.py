@@ -1,4 +1,4 @@
-"""Everything about a client as text, for a log or a support request: no bodies and no passwords."""
+"""The report on a client: text for a log or a support request, without bodies and passwords."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
 
 MAX_SUBSCRIPTIONS: Final = 100
-"""How many subscriptions are described; the others are counted."""
+"""How many subscriptions are described; the rest is only counted."""
 
 _MAX_EVENTS: Final = 100
 
 
 def report(core: Core) -> str:
-    """Describe a client: what it is connected to, how it is, its stores and subscriptions.
+    """Describe a client: its connection, health, stores, metrics and subscriptions.
 
     Args:
         core: The client.

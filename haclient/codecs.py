@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, overload
 
 import msgspec
@@ -145,7 +145,7 @@ class JsonCodec(_MsgspecCodec[T]):
     @override
     def _write(self, value: T) -> bytes:
         body = msgspec.json.encode(value)
-        if b"null" in body:  # as which msgspec writes what JSON lacks
+        if b"null" in body:  # msgspec writes NaN and the infinities as null
             place = next(_not_finite(msgspec.to_builtins(value), "$"), None)
             if place is not None:
                 raise ValueError(f"{place} is not finite, and JSON has no such number")
@@ -174,7 +174,7 @@ class MsgpackCodec(_MsgspecCodec[T]):
 
 
 def _not_finite(value: object, place: str) -> Iterator[str]:
-    """The places of numbers that are NaN or infinite, in a value of lists and dictionaries."""
+    """The paths of NaN and infinite numbers in a value of lists and dictionaries."""
     match value:
         case float() if not math.isfinite(value):
             yield place
@@ -212,16 +212,33 @@ class _FieldsCodec(Codec[list[tuple[_Name, str]]], Generic[_Name]):
 
     @override
     def encode(self, value: Sequence[tuple[_Name, str]]) -> bytes:
-        return "".join(map(self._written, value)).encode()
-
-    def _written(self, field: tuple[_Name, str]) -> str:
-        name, value = str(field[0]), field[1]
         try:
-            is_same = self._name_of(name) == field[0]
+            pairs: list[tuple[object, object]] = [(name, text) for name, text in value]
+        except (TypeError, ValueError):  # not iterable, or no pairs
+            pairs = []
+            is_list = False
+        else:
+            is_list = not isinstance(value, Mapping | str)
+        if not is_list:
+            raise UsageError(
+                f"a {self.name} body is a list of pairs of name and value, such as "
+                "list(fields.items())"
+            )
+        return "".join(self._written(*pair) for pair in pairs).encode()
+
+    def _written(self, given: object, value: object) -> str:
+        name = str(given)
+        try:
+            is_same = self._name_of(name) == given
         except ValueError:
             is_same = False
+        if not isinstance(value, str):
+            raise UsageError(
+                f"the value of the {self.name} field {name} is text, not {type(value).__name__}: "
+                "format it first"
+            )
         if not is_same or "=" in name or self._separator in name:
-            raise UsageError(f"{field[0]!r} cannot be the name of a {self.name} field")
+            raise UsageError(f"{given!r} cannot be the name of a {self.name} field")
         if self._separator in value:
             raise UsageError(
                 f"the value of the {self.name} field {name} has a field separator in it"
@@ -322,7 +339,8 @@ class CompositeCodec(Codec[list[bytes]]):
         if isinstance(value, bytes | str):
             raise UsageError("a composite message is a list of parts, not one")
         try:
-            return b"".join(len(part).to_bytes(_LENGTH_BYTES) + part for part in value)
+            parts = [memoryview(part).cast("B") for part in value]
+            return b"".join(len(part).to_bytes(_LENGTH_BYTES) + part for part in parts)
         except (TypeError, OverflowError) as error:  # no bytes, or more than a length can say
             raise UsageError(
                 f"a part of a composite message is bytes, at most {_LARGEST_PART} of them: {error}"

@@ -4,6 +4,10 @@ A strategy is asked before each attempt, with the URI and the current time; it n
 reads no clock. The first attempt at a server is not delayed. Raising an error ends the
 reconnecting, which is how a time limit is enforced.
 
+Several clients may share one strategy: it counts the attempts of each client separately, and never
+compares the times of two clients, whose clocks may differ. `delay_for`, which applications may
+define, has no argument for the client, so `asked_by` sets it in a context variable.
+
 The waits are computed by tenacity, used as pure functions. Its own time limit reads the wall clock,
 so the limit is checked here instead, against the times that are passed in.
 """
@@ -13,8 +17,12 @@ from __future__ import annotations
 import math
 import random
 from abc import abstractmethod
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
@@ -34,6 +42,52 @@ __all__ = [
 ]
 
 
+_T = TypeVar("_T")
+
+
+class _Nobody:
+    """The key for calls that no client makes: those of a test, or of the application itself."""
+
+
+_NOBODY: Final = _Nobody()
+_asker: Final[ContextVar[object]] = ContextVar("haclient_delay_asker", default=_NOBODY)
+
+
+@contextmanager
+def asked_by(client: object) -> Generator[None]:
+    """Set the client for which strategies are asked in this block.
+
+    Args:
+        client: Any object that identifies the client; weakly referenced.
+    """
+    token = _asker.set(client)
+    try:
+        yield
+    finally:
+        _asker.reset(token)
+
+
+class _PerClient(Generic[_T]):
+    """What a strategy remembers of each client that asks it.
+
+    Args:
+        make: Creates it for a client that has not asked before.
+    """
+
+    def __init__(self, make: Callable[[], _T]) -> None:
+        self._make = make
+        self._of: WeakKeyDictionary[object, _T] = WeakKeyDictionary()
+
+    @property
+    def now(self) -> _T:
+        """What is remembered of the client that asks now."""
+        client = _asker.get()
+        found = self._of.get(client)
+        if found is None:
+            found = self._of[client] = self._make()
+        return found
+
+
 class DelayStrategy(Protocol):
     """Decides the wait before an attempt."""
 
@@ -43,7 +97,7 @@ class DelayStrategy(Protocol):
 
         Args:
             uri: The server that is about to be tried.
-            now: Seconds on a clock that only rises.
+            now: Seconds on a clock that only rises; that of another client may differ.
 
         Returns:
             Seconds from 0 on.
@@ -63,15 +117,19 @@ class _Attempts:
 
     give_up_after_s: float | None
     began_at: float | None = None
+    total: int = 0
+    idle_s: float = 0.0
     count: dict[str, int] = field(default_factory=dict[str, int])
 
     def next(self, uri: str, now: float) -> int:
         """The number of attempts at this server before the coming one."""
-        began_at = self.began_at = now if self.began_at is None else self.began_at
-        if self.give_up_after_s is not None and now - began_at >= self.give_up_after_s:
+        limit_s = self.give_up_after_s
+        if self.began_at is None:  # the first one is made, whatever the limit is
+            self.began_at = now
+        elif limit_s is not None and now - self.began_at >= limit_s:
             raise TimedOut(
-                f"no server could be reached for {now - began_at:g} s, "
-                f"the limit is {self.give_up_after_s:g} s"
+                f"no server could be reached for {now - self.began_at:g} s, "
+                f"the limit is {limit_s:g} s"
             )
         before = self.count.get(uri, 0)
         self.count[uri] = before + 1
@@ -86,7 +144,16 @@ class _Attempts:
     def reset(self) -> None:
         """Forget all attempts."""
         self.began_at = None
+        self.total = 0
+        self.idle_s = 0.0
         self.count.clear()
+
+
+@dataclass(slots=True)
+class _Connected:
+    """Whether a lasting connection was there before the coming attempt."""
+
+    was_connected: bool = False
 
 
 class FixedDelayStrategy(DelayStrategy):
@@ -105,16 +172,17 @@ class FixedDelayStrategy(DelayStrategy):
         _check(delay=delay)
         _check_limit(give_up_after)
         self._delay_s = delay
-        self._attempts = _Attempts(give_up_after)
+        self._attempts = _PerClient(lambda: _Attempts(give_up_after))
 
     @override
     def delay_for(self, uri: str, now: float) -> float:
-        before = self._attempts.next(uri, now)
-        return self._attempts.limited(self._delay_s, now) if before else 0.0
+        attempts = self._attempts.now
+        before = attempts.next(uri, now)
+        return attempts.limited(self._delay_s, now) if before else 0.0
 
     @override
     def reset(self) -> None:
-        self._attempts.reset()
+        self._attempts.now.reset()
 
 
 class SpreadDelayStrategy(DelayStrategy):
@@ -146,20 +214,20 @@ class SpreadDelayStrategy(DelayStrategy):
         self._inner = inner or ExponentialDelayStrategy(source=source)
         self._spread_s = spread
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
-        self._was_connected = False
+        self._of = _PerClient(_Connected)
 
     @override
     def delay_for(self, uri: str, now: float) -> float:
         delay_s = self._inner.delay_for(uri, now)
-        if not self._was_connected:
+        if not self._of.now.was_connected:
             return delay_s
-        self._was_connected = False
+        self._of.now.was_connected = False
         return delay_s + self._random.uniform(0.0, self._spread_s)
 
     @override
     def reset(self) -> None:
         self._inner.reset()
-        self._was_connected = True
+        self._of.now.was_connected = True
 
 
 class TenacityDelayStrategy(DelayStrategy):
@@ -188,35 +256,32 @@ class TenacityDelayStrategy(DelayStrategy):
                 )
         self._wait = wait
         self._stop = stop
-        self._attempts = _Attempts(None)
-        self._total = 0
-        self._idle_s = 0.0
+        self._attempts = _PerClient(lambda: _Attempts(None))
 
     @override
     def delay_for(self, uri: str, now: float) -> float:
-        before = self._attempts.next(uri, now)
-        began_at = now if self._attempts.began_at is None else self._attempts.began_at
+        attempts = self._attempts.now
+        before = attempts.next(uri, now)
+        began_at = now if attempts.began_at is None else attempts.began_at
         delay_s = 0.0
         if before:
-            state = _call_state(before, began_at=began_at, now=now, idle_s=self._idle_s)
+            state = _call_state(before, began_at=began_at, now=now, idle_s=attempts.idle_s)
             delay_s = float(self._wait(state))
-        if self._total and self._stop is not None:
-            state = _call_state(self._total, began_at=began_at, now=now, idle_s=self._idle_s)
+        if attempts.total and self._stop is not None:
+            state = _call_state(attempts.total, began_at=began_at, now=now, idle_s=attempts.idle_s)
             state.upcoming_sleep = delay_s
             if self._stop(state):
                 raise TimedOut(
-                    f"no server could be reached in {self._total} attempts "
+                    f"no server could be reached in {attempts.total} attempts "
                     f"and {now - began_at:g} s, where {type(self._stop).__name__} stops"
                 )
-        self._total += 1
-        self._idle_s += delay_s
+        attempts.total += 1
+        attempts.idle_s += delay_s
         return delay_s
 
     @override
     def reset(self) -> None:
-        self._attempts.reset()
-        self._total = 0
-        self._idle_s = 0.0
+        self._attempts.now.reset()
 
 
 class ExponentialDelayStrategy(DelayStrategy):
@@ -255,25 +320,28 @@ class ExponentialDelayStrategy(DelayStrategy):
             raise UsageError(f"a factor of {factor:g} would make the waits shrink: at least 1")
         from tenacity import wait_exponential  # noqa: PLC0415  # 40 ms to import
 
-        self._wait = wait_exponential(multiplier=initial, exp_base=factor, max=maximum)
+        # With 0, tenacity returns `max` once the power overflows.
+        longest = maximum if initial else 0.0
+        self._wait = wait_exponential(multiplier=initial, exp_base=factor, max=longest)
         self._spread_s = jitter * initial
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
-        self._attempts = _Attempts(give_up_after)
+        self._attempts = _PerClient(lambda: _Attempts(give_up_after))
 
     @override
     def delay_for(self, uri: str, now: float) -> float:
-        before = self._attempts.next(uri, now)
+        attempts = self._attempts.now
+        before = attempts.next(uri, now)
         if not before:
             return 0.0
         delay_s = self._exact(before) + self._random.uniform(0.0, self._spread_s)
-        return self._attempts.limited(delay_s, now)
+        return attempts.limited(delay_s, now)
 
     def _exact(self, attempt: int) -> float:
         return float(self._wait(_call_state(attempt, began_at=0.0, now=0.0)))
 
     @override
     def reset(self) -> None:
-        self._attempts.reset()
+        self._attempts.now.reset()
 
 
 def _call_state(

@@ -100,6 +100,7 @@ class DeltaClient:
         options: str | Options = "",
         sub_id: str = "",
         resumes: bool = False,
+        timeout: float | None = TIMEOUT_S,
     ) -> MessageStream:
         """The stream form of `delta_subscribe`; see `stream` for its end and for `resumes`.
 
@@ -110,6 +111,8 @@ class DeltaClient:
             sub_id: Its id; one is chosen where it is empty.
             resumes: Whether an `HAClient` subscribes again after each lost connection;
                 `messages.gaps` then counts where changes may be missing.
+            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
+                for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command.
@@ -118,7 +121,12 @@ class DeltaClient:
             UsageError: `resumes`, and this client does not reconnect by itself.
         """
         command = Command(
-            "delta_subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id
+            "delta_subscribe",
+            topic=topic,
+            filter=filter,
+            options=options,
+            sub_id=sub_id,
+            timeout=seconds(timeout),
         )
         return self._subscriber.stream(command, resumes=self._subscriber.checked(resumes=resumes))
 
@@ -128,6 +136,7 @@ class DeltaClient:
         *,
         handler: Handler,
         filter: str = "",  # noqa: A002  # the protocol's word
+        order_by: str = "",
         batch_size: int = 10,
         options: str | Options = "",
         sub_id: str = "",
@@ -139,6 +148,8 @@ class DeltaClient:
             topic: A literal topic or a regular expression.
             handler: A coroutine function or plain function that takes a `Message`.
             filter: Content filter of both, of the whole message.
+            order_by: Order of the records, such as `/px DESC`. With `Options(top_n=10, skip_n=20)`
+                the subscription is to a page of them: see docs/broker.md.
             batch_size: Records in one frame.
             options: Options of the command; see `delta_subscribe`.
             sub_id: The id of the subscription; one is chosen where it is empty.
@@ -156,6 +167,7 @@ class DeltaClient:
             "sow_and_delta_subscribe",
             topic=topic,
             filter=filter,
+            order_by=order_by,
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
@@ -163,26 +175,32 @@ class DeltaClient:
         )
         return await self._subscriber.handle(command, handler)
 
-    def sow_and_delta_stream(
+    def sow_and_delta_stream(  # noqa: PLR0913  # the parts of one command
         self,
         topic: str,
         *,
         filter: str = "",  # noqa: A002  # the protocol's word
+        order_by: str = "",
         batch_size: int = 10,
         options: str | Options = "",
         sub_id: str = "",
         resumes: bool = False,
+        timeout: float | None = TIMEOUT_S,
     ) -> MessageStream:
         """Query, then follow by changes: nothing lost or doubled between the two.
 
         Args:
             topic: A literal topic or a regular expression.
             filter: Content filter of both, of the whole message.
+            order_by: Order of the records, such as `/px DESC`. With `Options(top_n=10, skip_n=20)`
+                the subscription is to a page of them: see docs/broker.md.
             batch_size: Records in one frame.
             options: Options of the command; see `delta_subscribe`.
             sub_id: The id of the subscription; one is chosen where it is empty.
             resumes: Whether an `HAClient` sends the command again after each lost connection: the
                 stream then delivers all records again, and `messages.gaps` counts how often.
+            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
+                for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command.
@@ -194,8 +212,10 @@ class DeltaClient:
             "sow_and_delta_subscribe",
             topic=topic,
             filter=filter,
+            order_by=order_by,
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
+            timeout=seconds(timeout),
         )
         return self._subscriber.stream(command, resumes=self._subscriber.checked(resumes=resumes))

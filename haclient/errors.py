@@ -10,6 +10,7 @@
     |   |-- AuthenticationError       the server refused user or password
     |   |-- NameInUse                 the client name belongs to another connection
     |   |-- HeartbeatLost             the peer was silent for longer than agreed
+    |   |-- SubscriptionStalled       a subscription received nothing for too long
     |   |-- SlowClient                the server had more to send than was read
     |   `-- ReconnectGaveUp           no server could be reached within the limits
     |-- CommandError(reason)          the server refused a command
@@ -28,6 +29,9 @@ Local misuse (`UsageError`), a fault of the peer (`ProtocolError`) and a refusal
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from haclient_stores.errors import (
     HAClientError,
@@ -68,6 +72,7 @@ __all__ = [
     "StoreFull",
     "StoreLocked",
     "SubIdInUse",
+    "SubscriptionStalled",
     "TimedOut",
     "UsageError",
     "WorkerError",
@@ -102,6 +107,18 @@ class NameInUse(DisconnectedError):
 
 class HeartbeatLost(DisconnectedError):
     """The peer was silent for longer than the agreed idle limit."""
+
+
+class SubscriptionStalled(DisconnectedError):
+    """A subscription has received nothing for longer than `progress_timeout` allows.
+
+    Attributes:
+        sub_id: Its id.
+    """
+
+    def __init__(self, message: str, *, sub_id: str = "") -> None:
+        super().__init__(message)
+        self.sub_id = sub_id
 
 
 class SlowClient(DisconnectedError):
@@ -236,6 +253,35 @@ _BY_REASON: tuple[tuple[str, type[HAClientError]], ...] = (
     ("bookmark not found", BookmarkNotFound),
     ("invalid bookmark", InvalidBookmark),
 )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: a similar name that is known.
+
+    Args:
+        name: What was given.
+        known: The known names.
+
+    Returns:
+        Such as `: did you mean 'servers'?`; empty if no name is similar.
+    """
+    found = get_close_matches(name, list(known), n=1)
+    return f": did you mean {found[0]!r}?" if found else ""
+
+
+def printable(text: str) -> str:
+    """Text of a peer as one line without control characters, safe to print to a terminal.
+
+    Args:
+        text: Anything, such as the reason of a server.
+
+    Returns:
+        The same, with control characters written as escapes and line breaks as blanks.
+    """
+    if text.isprintable():
+        return text
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def command_error(what: str, reason: str) -> HAClientError:

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Final, Generic, Never, Protocol, Self, TypeVar, cast, overload
 
+from haclient.client import Client
+from haclient.trio_thread import TrioThread
+
 F = TypeVar("F", bound=Callable[..., object])
 _Inner = TypeVar("_Inner")
 _Inner_co = TypeVar("_Inner_co", covariant=True)
@@ -23,6 +26,7 @@ CALLED_IN_CLIENT_THREAD: Final = frozenset({"key", "on_resubscribe_failure", "wi
 
 _OBJECTS_OF_CLIENT: Final = frozenset({"on_publish_gap", "on_lost_lease"})  # words, no callbacks
 _HANDLERS: Final = "handlers"  # a table of callbacks
+_OPTIONS_OF_HANDLERS: Final = "queues"  # a table of keyword arguments, callbacks among them
 _AWAITED: Final = re.compile(r"Coroutine\[object, None, (.+)\]")
 
 
@@ -34,10 +38,13 @@ def is_callback(name: str) -> bool:
 
 
 def _wrapped(name: str, value: object, wrap: Callable[[object], object]) -> object:
-    """An argument, in which each callback is wrapped."""
+    """An argument, with each of its callbacks wrapped."""
     if name == _HANDLERS and isinstance(value, Mapping):
         handlers = cast("Mapping[object, object]", value)
         return {key: wrap(handler) for key, handler in handlers.items()}
+    if name == _OPTIONS_OF_HANDLERS and isinstance(value, Mapping):
+        options = cast("Mapping[object, Mapping[str, object]]", value)
+        return {key: wrapped_options(each, wrap) for key, each in options.items()}
     return wrap(value) if is_callback(name) else value
 
 
@@ -113,6 +120,33 @@ class Reader(Protocol[_Inner_co]):
 
     def read(self, read: Callable[[_Inner_co], _T], what: str) -> _T:
         """Call `read` with the object, for the property `what`."""
+        ...
+
+
+class ClientBridge(Protocol):
+    """The trio client behind a client of a facade, and its thread: `__bridge__` of that client."""
+
+    @property
+    def inner(self) -> Client:
+        """The trio client."""
+        ...
+
+    @property
+    def thread(self) -> TrioThread:
+        """Its thread."""
+        ...
+
+    def now(self, function: Callable[[], _T], what: str) -> _T:
+        """Run a plain function in that thread; return or raise what it does."""
+        ...
+
+
+class Facade(Protocol):
+    """A client of `haclient.blocking` or `haclient.aio`."""
+
+    @property
+    def __bridge__(self) -> ClientBridge:
+        """The trio client and its thread."""
         ...
 
 

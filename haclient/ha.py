@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn, Self
 
 import trio
@@ -24,12 +25,20 @@ from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import HAClientError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
-from haclient.restoring import OnOthers, restorable
+from haclient.restoring import OnOthers, backlog_of, restorable
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
+from haclient.transport.queue_handlers import QueueHandlerOptions, QueueHandling
 from haclient.transport.reconnector import Reconnector
-from haclient.transport.settings import TIMEOUT_S, ClientOptions, HAOptions, HASettings, seconds
+from haclient.transport.settings import (
+    TIMEOUT_S,
+    ClientOptions,
+    HAOptions,
+    HASettings,
+    check_names,
+    seconds,
+)
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -71,6 +80,8 @@ class HAClient(Client):
         bookmark_store: BookmarkStore | None = None,
         **options: Unpack[HAOptions],
     ) -> None:
+        known = ClientOptions.__annotations__ | HAOptions.__annotations__
+        check_names(type(self).__name__, options, known)
         settings = HASettings(
             name=name, publish_store=publish_store, bookmark_store=bookmark_store, **options
         )
@@ -243,40 +254,61 @@ class HAClient(Client):
         self,
         handlers: Mapping[str, Handler],
         *,
-        auto_discard: bool = False,
+        auto_discard: bool | Collection[str] = False,
+        queues: Mapping[str, QueueHandlerOptions] = MappingProxyType({}),
         others: OnOthers = "refuse",
         timeout: float | None = TIMEOUT_S,
     ) -> list[str]:
-        """Subscribe again to what an earlier process of this client had, with these handlers.
+        """Restore the subscriptions of an earlier process of this client, with these handlers.
 
-        With a `FileSubscriptionManager`, the subscriptions of a process that has ended without
-        `unsubscribe` are in its file. Each is sent as it was, in the same order; one with a
-        bookmark resumes where the bookmark store says. Ids that are active already are left alone.
+        The file of a `FileSubscriptionManager` holds the subscriptions that an earlier process did
+        not end with `unsubscribe`. Each is sent unchanged, in the same order. A subscription with a
+        bookmark resumes at the recovery point of the bookmark store; if that does not know it, it
+        begins where the earlier process began. Active ids are left alone.
 
         Args:
-            handlers: The handler of each subscription by its id; there may be more of them.
-            auto_discard: Whether a message is discarded when its handler has returned.
+            handlers: The handler of each subscription by its id; further ids are ignored.
+            auto_discard: Whether a message is discarded when its handler has returned, or the ids
+                of the subscriptions for which it is.
+            queues: How the messages of each queue are handled, by the id of its consumer; `{}` for
+                the defaults of `queue_subscribe`, which acknowledges a message when its handler
+                has returned. The backlog is the earlier one unless another is given.
             others: What happens to subscriptions without a handler: `"refuse"` raises before
                 anything is sent, `"keep"` leaves them in the manager, `"drop"` removes them.
-            timeout: Seconds to wait for the server's answer to each; `None` for no limit.
+            timeout: Seconds to wait for each answer of the server; `None` for no limit.
 
         Returns:
-            The ids of those that were sent, in order.
+            The ids of the subscriptions that were sent, in order.
 
         Raises:
-            UsageError: One has no handler, or is of a queue, which `queue_subscribe` takes up.
-            CommandError: The server refused one; those before it are active.
-            TimedOut: The server did not answer in time; likewise.
+            UsageError: A subscription has no handler, or consumes a queue and is not in `queues`;
+                or `auto_discard` is a string.
+            CommandError: The server refused a subscription; those before it are active.
+            TimedOut: The server did not answer in time; those before it are active.
         """
         self._core.running()
+        if isinstance(auto_discard, str):
+            raise UsageError(f"auto_discard is a bool or a list of ids, not {auto_discard!r}")
         limit_s = seconds(timeout)
-        active, has_store = self._core.resumable, self._core.commander.bookmark_store is not None
-        restored = restorable(self._manager, active, handlers, others, has_store=has_store)
-        for command in restored:
+        store = self._core.commander.bookmark_store
+        restored = restorable(
+            self._manager, self._core.resumable, handlers, others, queues=queues, store=store
+        )
+        for each in restored:
+            command = each.command
             command.timeout = limit_s
             handler = handlers[command.sub_id]
-            await self._subscriber.handle(command, handler, auto_discard=auto_discard)
-        return [command.sub_id for command in restored]
+            if (backlog := backlog_of(command)) is not None:
+                handling: QueueHandlerOptions = {"max_backlog": backlog, **queues[command.sub_id]}
+                await self._consume(command, handler, QueueHandling(**handling))
+                continue
+            if isinstance(auto_discard, bool):
+                discards = auto_discard
+            else:
+                discards = command.sub_id in auto_discard
+            await self._subscriber.handle(command, handler, auto_discard=discards)
+            self._core.keep_start(command.sub_id, each.start)
+        return [each.command.sub_id for each in restored]
 
     @override
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:

@@ -99,7 +99,9 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         while True:
             await self._ask_all()
             refused = dict[str, str]()
-            while (uri := self._inner.current_uri()) not in refused:
+            # Twice: a new order of the inner chooser may begin with one that was refused already.
+            for _ in range(2 * max(1, len(self._admin))):
+                uri = self._inner.current_uri()
                 danger = self._health.danger(Uri.parse(uri).address) if uri else ""
                 if not danger:
                     self._refused = ""
@@ -107,6 +109,8 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
                 refused[uri] = f"{Uri.parse(uri).safe}: {danger}"
                 _logger.warning("not used: %s", refused[uri])
                 self._inner.report_failure(_unsafe(danger), {"uri": Uri.parse(uri).safe})
+                if len(refused) == len(self._admin):
+                    break
             self._refused = "; ".join(refused.values())
             if trio.current_time() >= give_up_at:
                 return ""

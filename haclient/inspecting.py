@@ -79,9 +79,9 @@ class InspectedClient:
             `is_ready`: whether it is connected and has recovered everything.
 
         Raises:
-            UsageError: The call comes from another thread.
+            UsageError: The call comes from another thread while the client is open.
         """
-        self._core.thread.check("health")
+        self._check_thread("health")
         return examine(self._core)
 
     def explain_recovery(self, sub_id: str) -> RecoveryExplanation:
@@ -104,31 +104,35 @@ class InspectedClient:
         return explain_recovery(self._core, sub_id)
 
     def report(self) -> str:
-        """Everything about this client as text, for a log or a support request.
+        """Describe this client as text, for a log or a support request.
 
-        State, server, health, the last errors, stores, metrics, each subscription with what it
-        would resume with, and the last events of a flight recorder. Filters and topics are in it;
-        bodies and passwords are not.
+        The text has state, server, health, the last errors, stores, metrics, each subscription with
+        the bookmark at which it would resume, and the last events of a flight recorder. It contains
+        topics and filters, but no bodies and no passwords.
 
         Returns:
             Several lines.
 
         Raises:
-            UsageError: The call comes from another thread.
+            UsageError: The call comes from another thread while the client is open.
         """
-        self._core.thread.check("report")
+        self._check_thread("report")
         return report(self._core)
+
+    def _check_thread(self, what: str) -> None:
+        if self._core.entered:  # after its end its thread may have ended, too
+            self._core.thread.check(what)
 
     def add_event_listener(self, listener: EventListener) -> None:
         """Call `listener` with each event of this client from now on.
 
-        Events are facts about connections, publishes and subscriptions for monitoring, such as
-        `connection_lost` with the error; docs/observability.md has them all. Listeners are called
-        by one task, in order; when they cannot keep up, the client stops reading until they have.
+        Events report what happens to connections, publishes and subscriptions, such as
+        `connection_lost` with the error; docs/observability.md lists them. One task calls the
+        listeners, in order. When they fall too far behind, the client stops reading meanwhile.
 
         Args:
-            listener: A plain function or a coroutine function that takes a `ClientEvent`. What it
-                raises leaves the client's block.
+            listener: A plain function or a coroutine function that takes a `ClientEvent`. An error
+                that it raises leaves the client's block.
 
         Raises:
             UsageError: It was added before, or the call comes from another thread.
@@ -137,10 +141,10 @@ class InspectedClient:
         self._core.events.add(EVENT, listener)
 
     def remove_event_listener(self, listener: EventListener) -> None:
-        """Call `listener` no more, not even with events that came before.
+        """Stop calling `listener`, even with earlier events that it has not received yet.
 
         Args:
-            listener: One that was added.
+            listener: A listener that was added.
 
         Raises:
             UsageError: It was never added, or the call comes from another thread.
@@ -168,7 +172,7 @@ class InspectedClient:
         """
         self._core.thread.check("add_command_listener")
         self._core.events.add(CommandTap.event_of(command), listener)
-        self._core.session.tap = CommandTap(self._core.events)  # from now on: it takes time
+        self._core.session.tap = CommandTap.if_needed(self._core.events)
 
     def remove_command_listener(
         self, command: CommandName | str, listener: Callable[[Message], object]
@@ -184,3 +188,4 @@ class InspectedClient:
         """
         self._core.thread.check("remove_command_listener")
         self._core.events.remove(CommandTap.event_of(command), listener)
+        self._core.session.tap = CommandTap.if_needed(self._core.events)

@@ -48,13 +48,20 @@ class LoopThread:
     Attributes:
         thread: The client's thread.
         loop: The event loop in which the client was opened; `None` before.
-        callback_tasks: The tasks that run a callback of this client now.
+        callback_tasks: The trio tasks that wait for a callback of this client, by the asyncio task
+            that runs it now.
     """
 
     def __init__(self, name: str) -> None:
         self.thread = TrioThread(name)
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.callback_tasks: set[asyncio.Task[object]] = set()
+        self.callback_tasks: dict[asyncio.Task[object], trio.lowlevel.Task] = {}
+
+    @property
+    def caller(self) -> object | None:
+        """Who makes a call in the calling task; see `haclient.transport.callers`."""
+        task = asyncio.current_task()
+        return None if task is None else self.callback_tasks.get(task, task)
 
     def running_loop(self, what: str) -> asyncio.AbstractEventLoop:
         """The loop of the calling task, which must be the client's.
@@ -137,6 +144,11 @@ class Bridge(Generic[_Inner_co]):
         """The client, or a stream."""
         return self._inner
 
+    @property
+    def thread(self) -> TrioThread:
+        """The client's thread."""
+        return self.home.thread
+
     async def wait(
         self,
         function: Callable[[], Awaitable[_T]],
@@ -153,7 +165,7 @@ class Bridge(Generic[_Inner_co]):
                 cancelled, who never gets its result. A coroutine function of trio.
         """
         wakeup = Wakeup(self.home.running_loop(what))
-        call: Call[_T] = Call(wakeup.notify, what)
+        call: Call[_T] = Call(wakeup.notify, what, caller=self.home.caller)
         self.home.thread.submit(call, function)
         try:
             await wakeup.wait()
@@ -267,10 +279,12 @@ class _CallbackRun:
         self._callback = callback
         self._arguments = arguments
         self._token = token
+        self._waiting = trio.lowlevel.current_task()
         self._task: asyncio.Task[object] | None = None
         self.is_cancelled = False
         self._result: object = None
         self._error: BaseException | None = None
+        self._has_ended = False
         self.ended = trio.Event()
 
     def start(self) -> None:
@@ -282,8 +296,8 @@ class _CallbackRun:
             if isawaitable(result):
                 tasks = self._callback.home.callback_tasks
                 self._task = asyncio.ensure_future(self._finish(result))
-                tasks.add(self._task)
-                self._task.add_done_callback(tasks.discard)
+                tasks[self._task] = self._waiting
+                self._task.add_done_callback(tasks.pop)
                 self._task.add_done_callback(self._done)
                 return
             self._result = result
@@ -313,6 +327,7 @@ class _CallbackRun:
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
+        self._has_ended = True
         self._error = error
         with suppress(trio.RunFinishedError):  # the loop had stopped, and nobody waits any more
             self._token.run_sync_soon(self.ended.set)
@@ -321,7 +336,7 @@ class _CallbackRun:
         """Cancel it, in the loop; `ended` is set when it has ended."""
         if self._task is not None:
             self._task.cancel("the client is left")
-        else:
+        elif not self._has_ended:  # else `outcome` may still have an error to raise
             self._end(None)
 
     def outcome(self) -> object:

@@ -1,6 +1,6 @@
-"""What a client can be measured by: a snapshot of its counters and gauges, and its health.
+"""Metrics of a client: a snapshot of its counters and gauges, and its health.
 
-A snapshot costs time for each subscription, not for each message, and stops nothing.
+The cost of a snapshot grows with the number of subscriptions, not of messages. It stops nothing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,22 @@ class SubscriptionMetrics:
         topic: Its topic.
         queued: Messages that were received and not yet taken by the handler or the stream.
         queued_bytes: Bytes that were received and not yet taken by the handler or the stream.
-        is_full: Whether it holds more than `max_queued_bytes`: the server has to wait.
+        is_full: Whether its queue holds more than `max_queued_bytes`, so that the server has to
+            hold messages back.
         is_caught_up: Whether a replay or query has ended, so that messages are live.
         gaps: How often messages may be missing, because a plain subscription lost its connection.
         undiscarded: Messages that were delivered and not discarded; `None` if no bookmark store
             tracks it.
-        receive_lag: How many seconds behind the server it is in receiving messages; `None` without
-            a connection, and until a replay has reached the end of the log.
-        process_lag: The same for messages that were received and discarded, to about two seconds;
-            `None` while that is not known, and without a bookmark store.
+        redelivered: Redelivered messages that were not filtered out: when their connection or
+            process ended, they were not discarded, and nothing in this process was processing them.
+            `None` if no bookmark store counts them.
+        message_lag: How many messages it is behind the server: those received and not discarded.
+            `None` while the number of messages that are still at the server is unknown (without a
+            connection, during a replay or a pause), and without a bookmark store.
+        receive_lag: How many seconds it is behind the server in receiving; `None` without a
+            connection, and until a replay has reached the end of the log.
+        process_lag: How many seconds it is behind in receiving and discarding, to about two
+            seconds; `None` while that is unknown, and without a bookmark store.
     """
 
     sub_id: str
@@ -50,6 +57,8 @@ class SubscriptionMetrics:
     is_caught_up: bool
     gaps: int
     undiscarded: int | None
+    redelivered: int | None
+    message_lag: int | None
     receive_lag: float | None
     process_lag: float | None
 
@@ -137,8 +146,7 @@ def measure(core: Core) -> ClientMetrics:
         server=core.status.address,
         unpersisted=0 if log is None else log.unpersisted_count,
         unpersisted_bytes=0 if log is None else log.unpersisted_bytes,
-        # Before and after its run a client has no clock.
-        oldest_unpersisted_age=core.publisher.oldest_age_s if core.entered else 0.0,
+        oldest_unpersisted_age=core.oldest_unpersisted_age_s,
         unacknowledged=core.queue_acks.outstanding,
         unsent_bytes=0 if connection is None else _unsent_bytes(core),
         heartbeat_round_trip=None if heartbeat is None else core.heartbeat_round_trip_s,
@@ -171,12 +179,23 @@ def _of_subscription(
         queued=0 if sink is None else sink.held_count,
         queued_bytes=0 if sink is None else sink.held_bytes,
         is_full=sink is not None and sink.full,
-        is_caught_up=sink is not None and sink.caught_up.is_set(),
+        is_caught_up=sink is not None and sink.is_caught_up,
         gaps=0 if sink is None else sink.gaps,
         undiscarded=None if log is None else log.undiscarded_count,
+        redelivered=None if log is None else log.redelivered_count,
+        message_lag=_message_lag(core, subscription),
         receive_lag=receive_lag,
         process_lag=process_lag,
     )
+
+
+def _message_lag(core: Core, subscription: Subscription) -> int | None:
+    log, is_open = subscription.log, subscription.phase is Phase.OPEN
+    if log is None or core.connection is None or not is_open:
+        return None
+    if subscription.is_paused or subscription.held_back or not subscription.position.is_complete:
+        return None
+    return log.undiscarded_count
 
 
 def _receive_lag(core: Core, subscription: Subscription, now: float) -> float | None:
@@ -197,8 +216,8 @@ def _process_lag(
         return None
     if receive_lag is not None and not log.undiscarded_count:
         return receive_lag
-    # Both are times up to which everything is discarded. The store's moves on under steady work
-    # only, the other one only when there was a moment without any: the later of them counts.
+    # Both are times up to which everything is discarded. The store's time advances only under
+    # steady work, the other one only when there was a moment without any: the later one counts.
     until_us, busy_since = log.server_order.discarded_until_us, subscription.position.busy_since
     lags = [] if busy_since is None else [now - busy_since]
     if until_us:
@@ -236,7 +255,7 @@ def _what_holds_up(core: Core) -> list[str]:
             f"{core.publisher.gate.cap_bytes}"
         )
     reasons += [
-        f"the server waits for subscription {each.sub_id}: it holds {each.queued_bytes} bytes"
+        f"the queue of subscription {each.sub_id} is full: it holds {each.queued_bytes} bytes"
         for each in _of_subscriptions(core)
         if each.is_full
     ]
@@ -244,7 +263,7 @@ def _what_holds_up(core: Core) -> list[str]:
 
 
 def _what_stands_still(core: Core) -> list[str]:
-    age, reasons = core.publisher.oldest_age_s, list[str]()
+    age, reasons = core.oldest_unpersisted_age_s, list[str]()
     if age > NO_PROGRESS_S:
         reasons.append(f"nothing is persisted: the oldest publish has waited for {age:.0f} s")
     for each in _of_subscriptions(core):

@@ -14,6 +14,7 @@ from haclient.errors import TimedOut, UsageError
 from haclient.protocol.codec import Payload, as_bytes, json_body
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
 from haclient.transport.core import Core
 from haclient.transport.publisher import on_disk
 from haclient.transport.settings import TIMEOUT_S, seconds
@@ -158,7 +159,7 @@ class PublishingClient:
         if sequence is None:
             raise TimedOut(f"publish_persisted: no room to publish within {limit_s:g} s")
         left_s = max(0.0, scope.deadline - trio.current_time())
-        await self._core.wait_persisted(sequence, timeout=left_s)
+        await self._core.flusher.wait_persisted(sequence, timeout=left_s)
         return sequence
 
     async def publish_json(
@@ -239,7 +240,8 @@ class PublishingClient:
             The sequence number under which it is stored, `None` without a store.
 
         Raises:
-            WouldBlock: It would have to wait for room; nothing was stored.
+            WouldBlock: It would have to wait, for room or, without a store, for the end of a
+                planned move; nothing was stored.
             StoreFull: The store has no room; nothing was stored.
             DisconnectedError: There is no store and no connection.
             UsageError: The store's durability is `fsync`, `data` is neither bytes nor text, or
@@ -303,7 +305,7 @@ class PublishingClient:
         """
         self._core.thread.check("publish_flush")
         if not durable:
-            await self._core.flush_persisted(timeout=seconds(timeout))
+            await self._core.flusher.persisted(timeout=seconds(timeout))
             return
         with trio.move_on_after(seconds(timeout)):
             await on_disk(self._core.publisher.store)
@@ -327,7 +329,7 @@ class PublishingClient:
             UsageError: Nothing was published under so high a sequence.
         """
         self._core.thread.check("wait_persisted")
-        await self._core.wait_persisted(sequence, timeout=seconds(timeout))
+        await self._core.flusher.wait_persisted(sequence, timeout=seconds(timeout))
 
     async def wait_empty(self, *, timeout: float | None = None) -> None:
         """Wait until the store holds nothing unpersisted, also of what is published meanwhile.
@@ -340,7 +342,7 @@ class PublishingClient:
             DisconnectedError: There is no connection, or it was lost.
         """
         self._core.thread.check("wait_empty")
-        await self._core.wait_empty(timeout=seconds(timeout))
+        await self._core.flusher.wait_empty(timeout=seconds(timeout))
 
     async def flush(
         self,
@@ -363,7 +365,7 @@ class PublishingClient:
         self._core.thread.check("flush")
         if ack not in {"processed", "persisted"}:
             raise UsageError(f"a flush waits for the ack processed or persisted, not {ack!r}")
-        await self._core.flush(timeout=seconds(timeout), ack=ack)
+        await self._core.flusher.processed(timeout=seconds(timeout), ack=ack)
 
     async def sow_delete(
         self,
@@ -372,6 +374,7 @@ class PublishingClient:
         filter: str = "",  # noqa: A002  # the protocol's word
         keys: Sequence[str] = (),
         data: Payload = b"",
+        options: Options | str = "",
         timeout: float | None = TIMEOUT_S,
     ) -> Message:
         """Delete SOW records by filter, by keys or by data, exactly one of them.
@@ -381,6 +384,7 @@ class PublishingClient:
             filter: Content filter of the records to delete.
             keys: SOW keys of the records to delete.
             data: A message whose key is the key of the record to delete.
+            options: Options of the command, passed to the server as they are.
             timeout: Seconds; `None` waits for as long as it takes.
 
         Returns:
@@ -401,6 +405,11 @@ class PublishingClient:
         if sum(map(bool, (filter, keys, body))) != 1:
             raise UsageError("sow_delete takes exactly one of filter, keys and data")
         command = Command(
-            "sow_delete", topic=topic, filter=filter, sow_keys=",".join(keys), timeout=timeout
+            "sow_delete",
+            topic=topic,
+            filter=filter,
+            sow_keys=",".join(keys),
+            options=options,
+            timeout=timeout,
         )
         return await self._core.sow_delete(command.to_fields(), body, timeout=seconds(timeout))

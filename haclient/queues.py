@@ -86,15 +86,11 @@ class QueueClient(PublishingClient):
         """
         check_function("handler", handler)
         chosen = QueueHandling(**handling)
-        backlog = chosen.max_backlog
-        command = _subscribe(topic, backlog, filter, options, sub_id)
+        command = _subscribe(topic, chosen.max_backlog, filter, options, sub_id)
         command.timeout = seconds(timeout)
-        consumer = QueueConsumer(self._core.queue_acks, topic, is_queue=True, asked=backlog)
-        return await self._subscriber.handle_queue(
-            command, consumer, handler, chosen, self._publish_dead_letter
-        )
+        return await self._consume(command, handler, chosen)
 
-    def queue_stream(
+    def queue_stream(  # noqa: PLR0913  # the parts of one command
         self,
         topic: str,
         *,
@@ -103,6 +99,7 @@ class QueueClient(PublishingClient):
         options: str | Options = "",
         sub_id: str = "",
         auto_ack: bool = False,
+        timeout: float | None = TIMEOUT_S,
     ) -> MessageStream:
         """The stream form of `queue_subscribe`; call `message.ack()` on processed messages.
 
@@ -118,12 +115,15 @@ class QueueClient(PublishingClient):
             options: Further options of the subscription.
             sub_id: The subscription id; empty to have one chosen.
             auto_ack: Whether a message is acknowledged when the next one is requested.
+            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
+                for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command and raises what
             `queue_subscribe` does.
         """
         command = _subscribe(topic, max_backlog, filter, options, sub_id)
+        command.timeout = seconds(timeout)
         consumer = QueueConsumer(self._core.queue_acks, topic, is_queue=True, asked=max_backlog)
         return self._subscriber.stream(command, resumes=True, queue=consumer, auto_ack=auto_ack)
 
@@ -216,7 +216,7 @@ class QueueClient(PublishingClient):
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
         """
         self._core.thread.check("flush_acks")
-        await self._core.flush_acks(timeout=seconds(timeout))
+        await self._core.flusher.acks(timeout=seconds(timeout))
 
     @property
     def dropped_acks(self) -> int:
@@ -226,6 +226,16 @@ class QueueClient(PublishingClient):
         granted.
         """
         return self._core.queue_acks.dropped
+
+    async def _consume(self, command: Command, handler: Handler, handling: QueueHandling) -> str:
+        """Send the command that consumes a queue, with the backlog of `handling`."""
+        options = Options.parse(str(command.options))
+        backlog = handling.max_backlog
+        command.set_options(dataclasses.replace(options, max_backlog=backlog))
+        consumer = QueueConsumer(self._core.queue_acks, command.topic, is_queue=True, asked=backlog)
+        return await self._subscriber.handle_queue(
+            command, consumer, handler, handling, self._publish_dead_letter
+        )
 
     async def _publish_dead_letter(self, topic: str, data: bytes, correlation_id: str) -> None:
         """Publish a copy of a message, and wait until it is persisted.
@@ -256,7 +266,7 @@ async def publish_persisted(
     if core.publisher.log is not None:
         with trio.move_on_after(timeout):
             sequence = await core.publisher.publish_with(topic, data, correlation_id=correlation_id)
-            await core.wait_persisted(sequence or 0, timeout=timeout)
+            await core.flusher.wait_persisted(sequence or 0, timeout=timeout)
             return
         raise TimedOut(f"the publish to {topic!r} waits for room since {timeout:g} s")
     command = Command("publish", topic=topic, data=data, correlation_id=correlation_id)

@@ -110,7 +110,8 @@ def explain_recovery(core: Core, sub_id: str) -> RecoveryExplanation:
         forms, elsewhere, why = (bookmark,), (bookmark,), _without_log(core, found)
     else:
         forms, why = _resumption(core, found, log, queued)
-        elsewhere = _elsewhere(core, log, queued)
+        forms = _covering(found, queued, forms)
+        elsewhere = _covering(found, queued, _elsewhere(core, log, queued))
         why += _what_it_takes(core, found)
     next_process = None if log is None else _next_process(core, sub_id)
     return RecoveryExplanation(
@@ -183,7 +184,18 @@ def _elsewhere(core: Core, log: SubscriptionLog, queued: list[Message]) -> tuple
 
 def _is_ordered(request: SubscribeRequest | None) -> bool:
     """Whether its messages come in the order of the log, as a resume decides it."""
-    return request is not None and not request.is_conflated and not request.query_id
+    return request is not None and request.is_in_log_order
+
+
+def _covering(
+    found: Subscription, queued: list[Message], forms: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The bookmarks of a resume; for a query of the past, extended to cover delivered messages."""
+    delivered = found.delivered
+    if delivered is None or not _is_ordered(found.request):
+        return forms
+    bookmarks = [message.bookmark for message in queued]
+    return tuple(delivered.cover(form, bookmarks) for form in forms)
 
 
 def _has_unnamed(log: SubscriptionLog, queued: list[Message]) -> bool:

@@ -1,24 +1,42 @@
-"""Which subscriptions of an earlier process are sent again, and as which commands."""
+"""Restoring the subscriptions of an earlier process: which ones, and by which commands."""
 
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import HEADERS
 from haclient.protocol.options import Options
+from haclient.session.subscriptions import QUERIES
 from haclient.subscription_manager import Entry, SubscriptionManager
-from haclient_stores.bookmark import MOST_RECENT
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
+from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.interfaces import BookmarkStore
 
-__all__ = ["OnOthers", "restorable"]
+__all__ = ["OnOthers", "Restored", "backlog_of", "restorable"]
 
 OnOthers: TypeAlias = Literal["refuse", "keep", "drop"]
 """What happens to subscriptions without a handler."""
 
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A subscription of an earlier process.
+
+    Attributes:
+        command: The command to send.
+        start: The bookmark at which it began at first, in wire form; empty without one.
+    """
+
+    command: Command
+    start: str
+
+
 _ATTRIBUTES: Final = {header.wire: header.attribute for header in HEADERS}
-_MADE_ANEW: Final = frozenset({"c", "cid", "a"})
+_SET_ANEW: Final = frozenset({"c", "cid", "a"})
 _MAX_NAMED: Final = 5
 
 
@@ -28,19 +46,22 @@ def restorable(
     handlers: Container[str],
     others: OnOthers,
     *,
-    has_store: bool,
-) -> list[Command]:
-    """The commands of the subscriptions that have a handler and are not active, in order.
+    queues: Container[str],
+    store: BookmarkStore | None,
+) -> list[Restored]:
+    """The subscriptions that have a handler and are not active, in order.
 
     Args:
         manager: Remembers the subscriptions; with `"drop"` those without a handler are removed.
-        active: The ids of this process.
+        active: The ids that are active in this process.
         handlers: The ids that have a handler.
-        others: What happens to those without one.
-        has_store: Whether a bookmark store knows where those with a bookmark resume.
+        others: What happens to subscriptions without a handler.
+        queues: The ids whose messages are acknowledged for the handler.
+        store: Knows where subscriptions with a bookmark resume.
 
     Raises:
-        UsageError: One has no handler, or is of a queue; nothing was removed.
+        UsageError: A subscription has no handler, or consumes a queue and is not in `queues`, or
+            the other way round; nothing was removed.
     """
     if others not in {"refuse", "keep", "drop"}:
         raise UsageError(f"others is 'refuse', 'keep' or 'drop', not {others!r}")
@@ -50,28 +71,57 @@ def restorable(
         more = "" if len(without) <= _MAX_NAMED else f" and {len(without) - _MAX_NAMED} more"
         raise UsageError(
             f"no handler for {', '.join(map(repr, without[:_MAX_NAMED]))}{more}: give each "
-            "subscription of the earlier process one under its id, or say others='keep' or 'drop'"
+            "subscription of the earlier process a handler under its id, or pass others='keep' or "
+            "'drop'"
         )
     wanted = [entry for entry in entries if entry.sub_id in handlers]
-    commands = [_command(entry, has_store=has_store) for entry in wanted]
+    restored = [_restored(entry, queues, store) for entry in wanted]
     if others == "drop":
         for sub_id in without:
             manager.remove(sub_id)
-    return commands
+    return restored
 
 
-def _command(entry: Entry, *, has_store: bool) -> Command:
-    options = Options.parse(str(entry.fields.get("opts", "")))
-    if options.max_backlog is not None:
-        raise UsageError(
-            f"subscription {entry.sub_id!r} consumes a queue: its messages were given back, so "
-            "take it up with queue_subscribe"
-        )
+def backlog_of(command: Command) -> int | None:
+    """The backlog that a command asks of a queue; `None` if it consumes no queue."""
+    return Options.parse(str(command.options)).max_backlog
+
+
+def _first_bookmark(entry: Entry, store: BookmarkStore | None) -> str:
+    """The bookmark to begin at in this process.
+
+    A store of the application may forget at which bookmark a subscription began, so it is trusted
+    to know each: what it does not know is replayed from the start of the log rather than missed.
+    """
+    start = str(entry.fields.get("bm", ""))
+    if not start or store is None:
+        return start
+    if start == str(NOW) and entry.fields["c"] in QUERIES:
+        return start  # its records are all that was missed
+    own = getattr(store, "subscription", None)
+    log = None if own is None else own(entry.sub_id)
+    if isinstance(log, Subscription):
+        if log.resume() == str(EPOCH) and not log.oldest_undiscarded:
+            return start
+        log.keep_range(start)
+    return str(MOST_RECENT)
+
+
+def _restored(entry: Entry, queues: Container[str], store: BookmarkStore | None) -> Restored:
     given: dict[str, Any] = {
         _ATTRIBUTES[name]: value
         for name, value in entry.fields.items()
-        if name not in _MADE_ANEW and name in _ATTRIBUTES
+        if name not in _SET_ANEW and name in _ATTRIBUTES
     }
-    if given.get("bookmark") and has_store:
-        given["bookmark"] = MOST_RECENT
-    return Command(str(entry.fields["c"]), data=entry.body, **given)
+    given["bookmark"] = _first_bookmark(entry, store)
+    command = Command(str(entry.fields["c"]), data=entry.body, **given)
+    # Never assumed: a handler that acknowledges later would lose messages.
+    if backlog_of(command) is not None and entry.sub_id not in queues:
+        raise UsageError(
+            f"subscription {entry.sub_id!r} consumes a queue: with "
+            f"queues={{{entry.sub_id!r}: {{}}}} each message is acknowledged when its handler has "
+            "returned"
+        )
+    if backlog_of(command) is None and entry.sub_id in queues:
+        raise UsageError(f"subscription {entry.sub_id!r} of `queues` consumes no queue")
+    return Restored(command, str(entry.fields.get("bm", "")))

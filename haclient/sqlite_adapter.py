@@ -101,7 +101,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         self._error: StoreError | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._within(_look)
+        self._within(_check_is_database)
 
     def _within(self, work: Callable[[sqlite3.Connection], object]) -> None:
         """Open the database, do some work, and close it; whatever was begun is rolled back."""
@@ -286,8 +286,8 @@ def _point(
     return RecoveryPoint(str(sub_id), str(bookmark), str(server or ""), known_us, known)
 
 
-def _look(connection: sqlite3.Connection) -> None:
-    """Whether it is a database; without a wait for those who have it locked."""
+def _check_is_database(connection: sqlite3.Connection) -> None:
+    """Check that the file is a database, without waiting for those who have it locked."""
     import sqlite3  # noqa: PLC0415  # see `_within`
 
     connection.execute("pragma busy_timeout = 0")

@@ -62,6 +62,7 @@ class MessageStream:
         self._close = close
         self._opened = False
         self._current: Iterator[Message] = iter(())
+        self._on_skip: Callable[[], object] = lambda: None  # for a buffer in front of this stream
         self.sub_id = ""
         delivery.on_stop = self._skip_rest
 
@@ -86,8 +87,12 @@ class MessageStream:
         return self
 
     def _skip_rest(self) -> None:
-        """The client is about to end: what was not delivered yet is redelivered later."""
+        """Deliver none of the messages that were taken from the queue and are not delivered yet.
+
+        The stream is closed, or its client is about to end: they are redelivered later.
+        """
         self._current = iter(())
+        self._on_skip()
 
     async def __aenter__(self) -> Self:
         return self if self._opened else await self.open()
@@ -103,7 +108,7 @@ class MessageStream:
     async def aclose(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
         self._check_thread("aclose of a stream")
-        self._current = iter(())
+        self._skip_rest()
         await self._close()
 
     def __aiter__(self) -> Self:
@@ -128,29 +133,36 @@ class MessageStream:
             raise UsageError("enter the stream first: async with ... as messages")
 
     def conflate(self, key: ConflationKey = sow_key) -> Self:
-        """Deliver only the newest of the messages of one key that wait in the client.
+        """Deliver only the newest of the queued messages of each key.
 
-        A message takes the place of the one of its key that was not taken yet, so a slow consumer
-        gets each key in turn. What was replaced is discarded. Lists of messages are taken from the
-        queue together: what arrives later replaces nothing in them.
+        A message replaces the queued message of the same key, so a slow consumer gets each key in
+        turn. The replaced message is discarded. The messages of a batch are taken from the queue
+        together: later messages do not replace them.
 
-        After a lost connection a message that was taken and not discarded may be delivered again.
+        After a lost connection, a message that was taken and not discarded may be redelivered.
 
         Args:
-            key: Called in the client's thread with each message when it arrives, and has to be
-                quick; `None` for a message that neither replaces another nor is replaced. By
-                default the topic and the SOW key.
+            key: A function that returns the key of a message, or `None` if the message neither
+                replaces another one nor is replaced. It is called in the client's thread when a
+                message arrives, and must be fast. By default the key is the topic and the SOW key.
 
         Returns:
             This stream, which is not open yet.
 
         Raises:
-            UsageError: The stream was opened before, or it is one of a queue or of deltas.
+            UsageError: The stream is already open, or is one of a queue, of deltas, or of a query
+                with a bookmark other than `NOW`.
         """
         if self._delivery.is_of_deltas:
             raise UsageError(
-                "a stream of deltas cannot be conflated in the client, since each has other "
+                "a stream of deltas cannot be conflated in the client, since each delta has other "
                 "fields: use the option conflation, so that the server merges them"
+            )
+        if self._delivery.is_of_past:
+            raise UsageError(
+                "a stream of a query with a bookmark cannot be conflated in the client: after a "
+                "lost connection its records would replace newer messages; use bookmark=NOW, or "
+                "leave the bookmark out"
             )
         if self._opened or self._delivery.ended:
             raise UsageError("conflate a stream before it is opened, where it is made")
@@ -182,16 +194,16 @@ class MessageStream:
         return Batches(partial(self._next_list, max_messages, max_seconds))
 
     def with_timeout(self, seconds: float) -> TimedMessages:
-        """The same messages, and `None` each time that none has come for so long.
+        """Yield the same messages, and `None` each time that none arrives in time.
 
         Args:
-            seconds: How long to wait for a message; 0 gives `None` as soon as none is there.
+            seconds: How long to wait for a message; 0 yields `None` at once when none is queued.
 
         Returns:
             An async iterator of messages and `None`.
 
         Raises:
-            UsageError: The number cannot be.
+            UsageError: `seconds` is negative or NaN.
         """
         return TimedMessages(self, seconds)
 
@@ -243,8 +255,12 @@ class MessageStream:
         """Those of some messages that may be delivered now."""
         return batch
 
+    def _still_deliverable(self, messages: list[Message]) -> list[Message]:
+        """Return those of some taken, undelivered messages that may still be delivered."""
+        return messages
+
     def _taken_now(self, batch: list[Message]) -> None:
-        """The application is given these messages."""
+        """Note that these messages are delivered to the application."""
 
     @contextmanager
     def working(self) -> Generator[Delivery]:
@@ -277,12 +293,18 @@ class MessageStream:
     def caught_up(self) -> bool:
         """Whether the query or the replay is complete and all of it was delivered.
 
-        It is false again from a lost connection to the end of the replay on the next one.
+        It is false again from a lost connection to the end of the replay on the next one, and stays
+        so for a stream that has ended early.
         """
-        return self._delivery.caught_up.is_set()
+        return self._delivery.is_caught_up
 
     async def wait_caught_up(self) -> None:
-        """Wait for `caught_up`; another task has to take the messages meanwhile."""
+        """Wait for `caught_up`, or the end of the stream; another task has to take the messages.
+
+        Raises:
+            UsageError: The stream was not opened, so neither would ever come.
+        """
+        self._check_opened()
         await self._delivery.caught_up.wait()
 
     @property
@@ -335,10 +357,10 @@ class QueueStream(MessageStream):
 
     @override
     def conflate(self, key: ConflationKey = sow_key) -> Self:
-        """Raise a `UsageError`: each message of a queue is a task of its own."""
+        """Raise a `UsageError`: no message of a queue replaces another one."""
         raise UsageError(
-            "messages of a queue cannot be conflated: each has a lease, and is acknowledged by "
-            "who has processed it"
+            "messages of a queue cannot be conflated: each has a lease, and the consumer that has "
+            "processed it acknowledges it"
         )
 
     @override
@@ -371,6 +393,13 @@ class QueueStream(MessageStream):
         return [message for message in batch if _is_deliverable(message)]
 
     @override
+    def _still_deliverable(self, messages: list[Message]) -> list[Message]:
+        kept = self._deliverable(messages)
+        ids = {id(message) for message in messages} - {id(message) for message in kept}
+        self._taken = [each for each in self._taken if id(each) not in ids]  # nobody processes them
+        return kept
+
+    @override
     def _taken_now(self, batch: list[Message]) -> None:
         if self._auto_ack:
             self._taken = batch
@@ -382,10 +411,10 @@ def _is_deliverable(message: Message) -> bool:
 
 
 class TimedMessages:
-    """An async iterator of messages, and of `None` where none has come for a time."""
+    """An async iterator of messages, which yields `None` when none arrives in time."""
 
     def __init__(self, messages: MessageStream, seconds: float) -> None:
-        if not seconds >= 0:  # which is true of NaN, too
+        if not seconds >= 0:  # also refuses NaN
             raise UsageError(f"a timeout is in seconds from 0 on, not {seconds!r}")
         self._messages = messages
         self._seconds = seconds
@@ -394,9 +423,12 @@ class TimedMessages:
         return self
 
     async def __anext__(self) -> Message | None:
-        with trio.move_on_after(self._seconds):
-            return await anext(self._messages)
-        return None
+        delivery = self._messages._delivery  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        while True:
+            with trio.move_on_after(self._seconds):
+                return await anext(self._messages)
+            if not delivery.has_queued:  # otherwise the timeout hit a mere checkpoint
+                return None
 
 
 class Batches:

@@ -8,39 +8,57 @@ user's (`processed`, `completed`, `persisted`).
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from inspect import isawaitable
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 
+from haclient.changing import Changer, timeout_of
 from haclient.errors import (
-    AuthenticationError,
     DisconnectedError,
     InvalidOptions,
-    NameInUse,
     TimedOut,
     UsageError,
 )
 from haclient.protocol.commands import AckType, Command, CommandName, parse_acks
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient.session.subscriptions import LASTING, Marker, Phase, SubscribeRequest, Subscription
+from haclient.session.subscriptions import (
+    LASTING,
+    Marker,
+    Phase,
+    SubscribeRequest,
+    Subscription,
+    is_of_past,
+)
 from haclient.streams import MessageStream, QueueStream
-from haclient.transport.commands import Fields, drop_queued
+from haclient.transport.commands import drop_queued, header_fields
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy, serve
 from haclient.transport.queue_acks import QueueConsumer
 from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, serve_queue
 from haclient.transport.settings import TIMEOUT_S, seconds
-from haclient_stores.bookmark import EPOCH, MOST_RECENT
+from haclient_stores.bookmark import MOST_RECENT
+from haclient_stores.interfaces import SubscriptionLog
 
 _OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
 _PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
-_T = TypeVar("_T")
-_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Opening:
+    """A command whose opener waits for a server's answer, or for the connection to send it on.
+
+    Attributes:
+        sub_id: The id that it will have.
+        scope: Cancelled when the application ends it before it was sent.
+    """
+
+    sub_id: str
+    scope: trio.CancelScope = dataclasses.field(default_factory=trio.CancelScope)
 
 
 class Subscriber:
@@ -48,8 +66,10 @@ class Subscriber:
 
     def __init__(self, core: Core, on_handler_error: HandlerErrorPolicy) -> None:
         self._core = core
+        self.changer = Changer(core)
         self._on_handler_error: HandlerErrorPolicy = on_handler_error
-        self._served: list[str] = []  # ids whose handlers have yet to end
+        self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
+        self._opening: dict[_Opening, None] = {}
         self._warned: set[str] = set()
         self._queues: set[str] = set()  # topics that a server has accepted as queues
         self._warned_of_replay: set[str] = set()
@@ -78,6 +98,7 @@ class Subscriber:
         delivery = Delivery(self._core.settings.max_queued_bytes)
         delivery.error_policy = self._on_handler_error if queue is None else "continue"
         delivery.is_of_deltas = "delta_subscribe" in command.name
+        delivery.is_of_past = is_of_past(command.name, command.start)
         opened: list[Subscription] = []
         is_closed = False
 
@@ -150,19 +171,21 @@ class Subscriber:
         """
         self._core.running()
         handler = self._core.exceptions.watched(handler)
-        if (active := self._replaces(command)) is not None:
-            if active.sub_id not in self._served or not isinstance(active.sink, Delivery):
+        if (active := self.changer.replaces(command)) is not None:
+            is_served = active in self._served.get(active.sub_id, ())
+            if not is_served or not isinstance(active.sink, Delivery):
                 raise UsageError(
                     f"the subscription {active.sub_id!r} is a stream: change it with "
                     "client.replace, and go on reading it"
                 )
-            await self._replace_with(active, command)
-            active.sink.handler = handler
+            replace_handler = partial(setattr, active.sink, "handler", handler)
+            await self.changer.replace_with(active, command, replace_handler)
             return active.sub_id
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=True, lasts=resubscribes)
         policy = self._on_handler_error
-        serving = partial(serve, delivery, handler, policy, discards=auto_discard)
+        log = self._core.reporter.log
+        serving = partial(serve, delivery, handler, policy, discards=auto_discard, log=log)
         self._serve(subscription, delivery, serving)
         return subscription.sub_id
 
@@ -211,14 +234,17 @@ class Subscriber:
             try:
                 await serving()
             finally:
-                self._served.remove(subscription.sub_id)
+                of_id = self._served[subscription.sub_id]
+                of_id.remove(subscription)
+                if not of_id:
+                    del self._served[subscription.sub_id]
                 self._core.intake.left(delivery)
             self._release(subscription)
             refused = delivery.failed
             if refused is not None and not self._core.drops(subscription.sub_id, refused):
                 raise refused  # no other task would report that it has ended
 
-        self._served.append(subscription.sub_id)
+        self._served.setdefault(subscription.sub_id, set()).add(subscription)
         delivery.is_served = True
         self._core.intake.opened(subscription, delivery)
         self._core.running().start_soon(serve_until_ended)
@@ -249,16 +275,25 @@ class Subscriber:
         subscription = Subscription(
             command_id, delivery, command_id=command_id, user_acks=awaited, ends_after=awaited
         )
-        subscription.phase = Phase.OPEN  # never sent again: its wait ends with the connection
+        subscription.phase = Phase.OPEN  # its wait ends with the connection if nothing is stored
+        receivers = self._core.commander.receivers
         session.router.add(subscription)  # before it is sent, so that no ack is missed
+        if log is not None and self._core.status.reconnects:
+            receivers.add(subscription)
         try:
-            await publisher.publish_command(command, command_id)
+            sequence = await publisher.publish_command(command, command_id)
         except BaseException:  # refused or cancelled: no ack will come
-            session.router.remove(subscription)
+            receivers.remove(subscription)
             raise
-        self._serve(
-            subscription, delivery, partial(serve, delivery, handler, self._on_handler_error)
-        )
+        receivers.stored(subscription, sequence or 0)
+
+        async def serving() -> None:
+            try:
+                await serve(delivery, handler, self._on_handler_error, log=self._core.reporter.log)
+            finally:
+                receivers.remove(subscription)
+
+        self._serve(subscription, delivery, serving)
         return command_id
 
     async def execute(self, command: Command) -> MessageStream:
@@ -278,7 +313,7 @@ class Subscriber:
         """
         if command.name in _PUBLISHES:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
-        if self._pauses(command) is not None:
+        if self.changer.pauses(command) is not None:
             raise _has_receiver(command)
         if self._is_stored(command):
             raise UsageError(
@@ -309,21 +344,23 @@ class Subscriber:
         self._core.thread.check("execute_async")
         if command.name in _PUBLISHES:
             return await self._publish(command, handler)
-        if (paused := self._pauses(command)) is not None:
-            await self.pause(command.sub_id.split(","), paused=paused, timeout=_timeout(command))
+        if (paused := self.changer.pauses(command)) is not None:
+            await self.changer.pause(
+                command.sub_id.split(","), paused=paused, timeout=timeout_of(command)
+            )
             return command.sub_id
         if command.name is CommandName.UNSUBSCRIBE:
             command.validate()
             ids = command.sub_id or command.query_id
             chosen = ids if ids == "all" else ids.split(",")
-            await self.unsubscribe(chosen, timeout=_timeout(command))
+            await self.unsubscribe(chosen, timeout=timeout_of(command))
             return ""
         if self._is_stored(command) or (_acknowledges(command) and handler is None):
             await self._delete(command, handler)
             return ""
-        active = self._replaces(command)
+        active = self.changer.replaces(command)
         if active is not None and handler is None:
-            await self._replace_with(active, command)
+            await self.changer.replace_with(active, command)
             return active.sub_id
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")
@@ -333,10 +370,10 @@ class Subscriber:
         """Carry out a `sow_delete` that is stored, or that acknowledges messages of a queue."""
         command.validate()
         if not self._is_stored(command):
-            await self.acknowledge(command, timeout=_timeout(command))
+            await self.acknowledge(command, timeout=timeout_of(command))
             return
         stats = await self._core.sow_delete(
-            command.to_fields(), command.body, timeout=_timeout(command)
+            command.to_fields(), command.body, timeout=timeout_of(command)
         )
         if handler is not None and isawaitable(result := handler(stats)):
             await result
@@ -369,7 +406,7 @@ class Subscriber:
             )
 
         if _acknowledges(command):  # the same messages, however often it is sent
-            return await self._until_answered(send, what, timeout)
+            return await self._core.until_answered(send, what, timeout)
         with trio.move_on_after(timeout):
             await self._core.ready()
             return await send()
@@ -380,155 +417,55 @@ class Subscriber:
         has_store = self._core.publisher.log is not None
         return has_store and command.name is CommandName.SOW_DELETE and not _acknowledges(command)
 
-    # -- changing what is active ----------------------------------------------
-
-    def _active(self, sub_id: str) -> Subscription | None:
-        """The subscription with this id that lasts until `unsubscribe`."""
-        for one in self._core.subscriptions():
-            if one.sub_id == sub_id and one.request is not None and not one.finite:
-                return one
-        return None
-
-    def _pauses(self, command: Command) -> bool | None:
-        """Whether a command pauses active subscriptions; `False` if it resumes them."""
-        if command.name is not CommandName.SUBSCRIBE:
-            return None
-        options = Options.parse(str(command.options))
-        ids = [each.strip() for each in command.sub_id.split(",") if each.strip()]
-        if options.resume:
-            return False
-        known = bool(ids) and all(self._active(each) is not None for each in ids)
-        return True if options.pause and not options.replace and (known or len(ids) > 1) else None
-
-    def _replaces(self, command: Command) -> Subscription | None:
-        """The active subscription that a command with the option `replace` is about."""
-        if command.name not in LASTING or not Options.parse(str(command.options)).replace:
-            return None
-        return self._active(command.sub_id)
-
-    async def pause(self, sub_ids: str | Iterable[str], *, paused: bool, timeout: float) -> None:
-        """Pause bookmark subscriptions, or resume them, with one command.
-
-        Args:
-            sub_ids: One id, or several.
-            paused: Whether to pause; else they are resumed.
-            timeout: Seconds to wait for a server's answer.
-
-        Raises:
-            UsageError: One of them is not active, or has no bookmark.
-        """
-        self._core.running()
-        word = "pause" if paused else "resume"
-        ids = [sub_ids] if isinstance(sub_ids, str) else list(sub_ids)
-        if not ids:
-            raise UsageError(f"{word} needs the id of a subscription, or several")
-        chosen: list[Subscription] = []
-        for sub_id in dict.fromkeys(map(str.strip, ids)):
-            active = self._active(sub_id)
-            if active is None or active.request is None or not active.request.bookmark:
-                raise UsageError(
-                    f"{word} takes active bookmark subscriptions, and {sub_id!r} is none: "
-                    "subscribe with a bookmark first"
-                )
-            chosen.append(active)
-
-        async def command() -> None:
-            self._check_not_ended(chosen)
-            await self._core.commander.pause(chosen, paused=paused, timeout=timeout)
-
-        await self._until_answered(command, f"{word} of {','.join(ids)}", timeout)
-        self._remember_changed(chosen)
-
-    async def replace(
-        self, sub_id: str, fields: Mapping[str, str | int], *, timeout: float
-    ) -> None:
-        """Replace some fields of an active subscription; its handler or stream continues.
-
-        Args:
-            sub_id: Its id.
-            fields: The new values by wire name; the others stay.
-            timeout: Seconds to wait for a server's answer.
-
-        Raises:
-            UsageError: It is not active.
-        """
-        self._core.running()
-        active = self._active(sub_id)
-        if active is None or active.request is None:
-            raise UsageError(f"there is no active subscription {sub_id!r} to replace")
-        request = active.request.changed(fields)
-
-        async def command() -> None:
-            self._check_not_ended([active])
-            await self._core.commander.replace(active, request, timeout=timeout)
-
-        await self._until_answered(command, f"replace of {sub_id}", timeout)
-        self._remember_changed([active])
-
-    def _check_not_ended(self, subscriptions: Iterable[Subscription]) -> None:
-        """Look again after a wait for a connection: an unknown id may mean a new one to a server.
-
-        Raises:
-            UsageError: One of them has ended meanwhile.
-        """
-        for one in subscriptions:
-            if self._active(one.sub_id) is not one:
-                raise UsageError(f"the subscription {one.sub_id!r} is not active any more")
-
-    async def _replace_with(self, active: Subscription, command: Command) -> None:
-        """Replace a subscription by a whole command; what it does not say is as it was."""
-        if str(command.bookmark):
-            raise UsageError(
-                f"the subscription {active.sub_id!r} keeps its position when it is replaced: leave "
-                "the bookmark out, or unsubscribe first to begin elsewhere"
-            )
-        options = dataclasses.replace(Options.parse(str(command.options)), replace=False)
-        plain = command.copy().set_options(options)
-        fields: dict[str, str | int] = {"filter": "", "opts": "", **_fields(plain)}
-        await self.replace(active.sub_id, fields, timeout=_timeout(command))
-
-    async def _until_answered(
-        self, command: Callable[[], Awaitable[_T]], what: str, timeout: float
-    ) -> _T:
-        """Run a command; where another connection will come, until a server has answered it."""
-        if not self._core.status.reconnects:
-            return await command()
-        with trio.move_on_after(timeout):
-            while True:
-                await self._core.ready()
-                try:
-                    return await command()
-                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
-                    raise
-                except DisconnectedError:
-                    continue
-        raise TimedOut(f"{what}: no server accepted it within {timeout:g} s")
-
-    def _remember_changed(self, subscriptions: Iterable[Subscription]) -> None:
-        """Have the later form sent again after a lost connection."""
-        for one in subscriptions:
-            if self._core.resumable.get(one.sub_id) is one:
-                self._core.opened(one)
+    # -- ending what is active ---------------------------------------------------
 
     async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
         """End subscriptions.
 
         Args:
-            ids: One id, several, or `all`; an unknown one is no error.
+            ids: One id, several, or `all`; an unknown one is no error, and so is an empty one.
             timeout: Seconds to wait for the server's answer; `None` for no limit.
         """
         self._core.thread.check("unsubscribe")
-        wanted = {ids} if isinstance(ids, str) else set(ids)
-        chosen = [
-            one
-            for one in self._core.subscriptions()
-            if ids == "all" or wanted & {one.sub_id, one.query_id}
-        ]
+        wanted = [ids] if isinstance(ids, str) else list(ids)
+        chosen = self._core.subscriptions() if ids == "all" else self._named(wanted)
+        sent = {one.sub_id for one in chosen}
+        for opening in self._opening:  # those that wait for the next connection are no ones yet
+            if opening.sub_id not in sent and (ids == "all" or opening.sub_id in wanted):
+                opening.scope.cancel()
         for one in chosen:
             self._core.closed(one)
             drop_queued(one)
             one.sink.mark(Marker.ENDED)
         await self._leave(chosen, timeout=timeout)
+
+    def _named(self, ids: Iterable[str]) -> list[Subscription]:
+        """The subscriptions that have not ended and have one of these ids, or query ids."""
+        router, resumable = self._core.session.router, self._core.resumable
+        found: dict[Subscription, None] = {}
+        for one_id in filter(None, ids):  # the query id of a subscription that is no query is empty
+            known = [one for one in (router.get(one_id), resumable.get(one_id)) if one is not None]
+            if not known:  # while there is no connection, nothing has a table of query ids
+                known = [one for one in resumable.values() if one.query_id == one_id]
+            found.update(dict.fromkeys(known))
+        return list(found)
+
+    def undo(self) -> Callable[[str], Awaitable[None]]:
+        """Remember what is active before a call, whose caller may never get its result.
+
+        Returns:
+            A coroutine function that takes the result of the call, and ends the subscription or
+            query that the call has begun. What was active before stays: the call has paused,
+            resumed or replaced it. So does a publish, which cannot be taken back.
+        """
+        before = frozenset(self._core.subscriptions())
+
+        async def undo(result: str) -> None:
+            for one in self._core.subscriptions():
+                if one.sub_id == result and one.request is not None and one not in before:
+                    await self.unsubscribe(result, timeout=TIMEOUT_S)
+
+        return undo
 
     async def _open(
         self,
@@ -543,11 +480,19 @@ class Subscriber:
         asks_for_backlog = queue is not None
         if queue is None and command.name in _OF_QUEUES and not str(command.bookmark):
             queue = QueueConsumer(self._core.queue_acks, command.topic, is_queue=False)
+        opening = _Opening(command.sub_id or command.query_id)
+        self._opening[opening] = None
         attempt = partial(
-            self._open_once, command, delivery, markers=markers, lasts=lasts, queue=queue
+            self._open_once, command, delivery, opening, markers=markers, lasts=lasts, queue=queue
         )
         try:
-            return await self._until_answered(attempt, str(command.name), _timeout(command))
+            with opening.scope:
+                return await self._core.until_answered(
+                    attempt, str(command.name), timeout_of(command)
+                )
+            raise UsageError(
+                f"{opening.sub_id!r} was unsubscribed before a server had accepted its command"
+            )
         except InvalidOptions as error:
             if not asks_for_backlog:
                 raise
@@ -555,60 +500,103 @@ class Subscriber:
             raise InvalidOptions(
                 f"{error}: is {command.topic!r} a queue of this server?", reason=error.reason
             ) from error
+        finally:
+            del self._opening[opening]
 
     async def _open_once(
         self,
         command: Command,
         delivery: Delivery,
+        opening: _Opening,
         *,
         markers: bool,
         lasts: bool,
         queue: QueueConsumer | None,
     ) -> Subscription:
-        if self._replaces(command) is not None:
+        if self.changer.replaces(command) is not None:
             raise _has_receiver(command)
         commander = self._core.commander
         command_id = command.command_id or self._core.session.next_command_id()
+        fields, is_tracked = header_fields(command), commander.bookmark_store is not None
+        if is_tracked and command.name in LASTING and "bm" in fields and not _is_named(command):
+            # The numbers of commands are the same in each process, and stores remember ids: an
+            # earlier process may have used this number for another subscription.
+            fields["sub_id"] = generated = f"{command_id}-{secrets.token_hex(8)}"
+            commander.generated_ids.add(generated)
         request = SubscribeRequest.complete(
-            _fields(command),
-            command.body,
-            command_id=command_id,
-            has_store=commander.bookmark_store is not None,
+            fields, command.body, command_id=command_id, has_store=is_tracked
         )
+        self._check_remembered(command, request)
+        opening.sub_id = request.sub_id
         self._warn_of_recent(command, request)
         self._warn_of_replay(command, request)
-        subscription = await commander.open(
-            request,
-            delivery,
-            command_id=command_id,
-            markers=markers,
-            timeout=_timeout(command),
-            queue=queue,
-        )
+        try:
+            subscription = await commander.open(
+                request,
+                delivery,
+                command_id=command_id,
+                markers=markers,
+                timeout=timeout_of(command),
+                queue=queue,
+                on_entering=partial(self._release_processed, request),
+            )
+        except BaseException:  # meanwhile an earlier handler may have ended, without a release
+            if _is_named(command):
+                self._release_log(commander.log_of(request), request.sub_id)
+            raise
         if subscription.phase is Phase.LOST:  # right after the ack
-            raise DisconnectedError(f"{command.name}: the connection was lost")
+            reason = self._core.status.lost_reason  # none if there is another one already
+            raise DisconnectedError(f"{command.name}: the connection was lost") from reason
         subscription.phase = Phase.OPEN
         if subscription.is_of_queue:
             self._queues.add(command.topic)
             self._core.queue_acks.resume()  # what an earlier connection has not confirmed
         # It may have been ended before its ack was looked at: by the application, or the server.
         if lasts and request.command in LASTING and self._is_active(subscription):
-            self._core.opened(subscription)
+            self._remember(subscription)
         return subscription
+
+    def _remember(self, subscription: Subscription) -> None:
+        """Register a subscription to be resubscribed; end it if that fails.
+
+        Raises:
+            StoreError: The subscription manager cannot write it; the subscription is ended.
+        """
+        try:
+            self._core.opened(subscription)
+        except BaseException:  # the caller has no handle to end the subscription with
+            self._core.resumable.pop(subscription.sub_id, None)
+            self._core.commander.leave([subscription])
+            drop_queued(subscription)
+            raise
+
+    def _check_remembered(self, command: Command, request: SubscribeRequest) -> None:
+        """Check that a query at `MOST_RECENT` has an id of the application.
+
+        Raises:
+            UsageError: It has none: a generated id would differ from run to run.
+        """
+        named = command.sub_id or command.query_id
+        recent = request.bookmark == str(MOST_RECENT)
+        if recent and request.query_id and not named:
+            raise UsageError(
+                f"{command.name} with MOST_RECENT needs a sub_id: the bookmark store remembers "
+                "under it where the subscription was, so it is the same in every run"
+            )
 
     def _warn_of_recent(self, command: Command, request: SubscribeRequest) -> None:
         """Say once what `MOST_RECENT` means when nothing is remembered."""
+        tracked = self._core.commander.bookmark_store is not None
         recent = command.start == str(MOST_RECENT)
-        if not recent or self._core.commander.bookmark_store is not None:
-            return
-        if request.sub_id not in self._warned:
+        if recent and not tracked and request.sub_id not in self._warned:
             self._warned.add(request.sub_id)
-            _logger.warning(
+            self._core.reporter.log.warning(
                 "subscription %s on %s: without a bookmark store MOST_RECENT begins at the start "
                 "of the log each time, and discard() does nothing: give the client a "
                 "bookmark_store, or bookmark=EPOCH if that is what you want",
                 request.sub_id,
                 command.topic,
+                extra={"sub_id": request.sub_id},
             )
 
     def _warn_of_replay(self, command: Command, request: SubscribeRequest) -> None:
@@ -619,30 +607,56 @@ class Subscriber:
         """
         if not request.bookmark or command.topic in self._warned_of_replay:
             return
-        if command.topic in self._queues or "max_backlog" in request.options:
+        asks_for_backlog = Options.parse(request.options).max_backlog is not None
+        if command.topic in self._queues or asks_for_backlog:
             self._warned_of_replay.add(command.topic)
-            _logger.warning(
+            self._core.reporter.log.warning(
                 "subscription %s on %s has a bookmark, so it replays the log and consumes no "
                 "queue: messages have no leases, and ack() does nothing; use queue_subscribe to "
                 "consume a queue",
                 request.sub_id,
                 command.topic,
+                extra={"sub_id": request.sub_id},
             )
 
     def _release(self, ended: Subscription, first_number: int = 0) -> None:
-        """Have the undiscarded messages redelivered, unless the id is still in use.
+        self._release_log(ended.log, ended.sub_id, first_number, ended)
 
-        It is in use when it was subscribed again, or while a slow handler still processes messages
-        that were delivered before the end of its subscription.
+    def _release_log(
+        self,
+        log: SubscriptionLog | None,
+        sub_id: str,
+        first_number: int = 0,
+        ended: Subscription | None = None,
+    ) -> None:
+        """Have undiscarded messages redelivered, unless the id is still in use.
+
+        It is in use when it was subscribed again with a bookmark, or while a slow handler still
+        processes messages that were delivered before the end of its subscription.
         """
-        if ended.log is None or any(
-            one.sub_id == ended.sub_id and one is not ended for one in self._core.subscriptions()
-        ):
+        others = [one for one in self._named((sub_id,)) if one is not ended]
+        if log is None or any(one.log is not None for one in others):
             return
-        if ended.sub_id not in self._served:
-            ended.log.ended()
+        if all(one.log is None for one in self._served.get(sub_id, ())):
+            log.ended()
+            if sub_id not in self._core.resumable:  # else a later process may restore it
+                self._core.commander.purge_generated(sub_id)
         elif first_number:
-            ended.log.link_lost(first_number)
+            log.link_lost(first_number)
+
+    def _release_processed(self, request: SubscribeRequest) -> None:
+        """Have undiscarded messages of an id redelivered to the subscription that enters it now.
+
+        Earlier handlers that are still at work keep what they have yet to process.
+        """
+        log, named = self._core.commander.log_of(request), self._named((request.sub_id,))
+        if log is None or any(one.log is not None for one in named):
+            return
+        served = self._served.get(request.sub_id, ())
+        sinks = [one.sink for one in served if one.log is not None]
+        if sinks:
+            taken = [one.unprocessed() for one in sinks if isinstance(one, Delivery)]
+            log.ended_except({message.number for messages in taken for message in messages})
 
     async def _leave(
         self, subscriptions: list[Subscription], *, timeout: float | None = TIMEOUT_S
@@ -667,21 +681,6 @@ def _acknowledges(command: Command) -> bool:
     return command.name is CommandName.SOW_DELETE and bool(str(command.bookmark))
 
 
-def _timeout(command: Command) -> float:
-    return TIMEOUT_S if command.timeout is None else command.timeout
-
-
-def _fields(command: Command) -> Fields:
-    """The command's header; `MOST_RECENT` stays for the commander to resolve.
-
-    Raises:
-        UsageError: No server could carry it out.
-    """
-    recent = command.start == str(MOST_RECENT)
-    if recent:
-        command = command.copy().set_bookmark(EPOCH)
-    command.validate()
-    fields = command.to_fields()
-    if recent:
-        fields["bm"] = str(MOST_RECENT)
-    return fields
+def _is_named(command: Command) -> bool:
+    """Whether the application has chosen an id for the subscription of a command."""
+    return bool(command.sub_id or command.query_id or command.command_id)

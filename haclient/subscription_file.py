@@ -1,19 +1,24 @@
 """Subscriptions that survive the process: a file for those of one client.
 
 The file has one line for each change: the CRC-32 of the rest in hexadecimal, a blank, and JSON. The
-first line is `{"haclient-subscriptions":1,"client":NAME}`, the others are an entry, `{"sub_id":...,
-"fields":{...},"body":...}` with the body in Base64, or `{"removed":SUB_ID}`. A line without its end
-was cut off by a crash and is dropped, since its change had not happened yet for anybody; any other
-damage is an error. Beside it is `PATH.lock`, which shows that a process uses it.
+first line is `{"haclient-subscriptions":1,"client":NAME}`. Each further line is an entry,
+`{"sub_id":...,"fields":{...},"body":...}` with the body in Base64, or `{"removed":SUB_ID}`. A last
+line without its line feed was torn by a crash and is dropped, since no caller has seen its change
+succeed; the first line is written whole, and any other damage
+is an error. The lock file `PATH.lock` beside it is held by the process
+that uses the file.
 
-Lines are given to the operating system at once, so they survive the end of the process, however
-sudden. A loss of power may take the last ones with it.
+Each line is passed to the operating system at once, so it survives a kill of the process. A power
+failure may lose the last lines. A change is in the file before it is in memory, so a change that
+could not be written can be made again. When a rewrite has failed half-way, nobody knows which of
+the two files is there: it is read again before the next change.
 """
 
 from __future__ import annotations
 
 import binascii
 import json
+import logging
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,21 +35,22 @@ __all__ = ["FileSubscriptionManager"]
 
 _VERSION: Final = 1
 _MAGIC: Final = "haclient-subscriptions"
-_MIN_DEAD: Final = 64  # lines; a file is written anew when most of it, and so much, is dead
+_MIN_DEAD: Final = 64  # lines; a file is rewritten when more lines than these, and most, are dead
+_logger = logging.getLogger("haclient.subscription_file")
 
 
 class FileSubscriptionManager(OwnedSubscriptionManager):
     """Keeps the subscriptions of one client in a file; `HAClient.restore_subscriptions` reads them.
 
     Args:
-        path: The file; created when it is missing.
+        path: The file; created when it is missing. A symbolic link is followed.
         disk: The file system, for tests.
 
     Raises:
-        StoreLocked: Another process, or another client of this one, uses it.
-        StoreCorrupt: It is damaged, or no file of subscriptions.
-        StoreError: It cannot be read or written.
-        UsageError: `path` is no path.
+        StoreLocked: Another process, or another client of this process, uses the file.
+        StoreCorrupt: The file is damaged, or is not a subscription file.
+        StoreError: The file cannot be read or written.
+        UsageError: `path` is not a path.
     """
 
     def __init__(self, path: str | Path, *, disk: Disk | None = None) -> None:
@@ -54,11 +60,13 @@ class FileSubscriptionManager(OwnedSubscriptionManager):
         self._owner = ""
         self._lines = 0
         self._end = 0
-        self._disk.make_directory(self.path.parent)
-        lock_path = self.path.with_name(f"{self.path.name}.lock")
+        self._must_reread = False
+        self._file_path = self._disk.resolve(self.path)  # which is replaced, and not a link
+        self._disk.make_directory(self._file_path.parent)
+        lock_path = self._file_path.with_name(f"{self._file_path.name}.lock")
         self._lock: File | None = self._disk.open_locked(lock_path)
         try:
-            self._file = self._disk.open(self.path, create=True)
+            self._file = self._disk.open(self._file_path, create=True)
             self._read()
         except BaseException:
             self.close()
@@ -70,8 +78,7 @@ class FileSubscriptionManager(OwnedSubscriptionManager):
     def open_for(self, client_name: str) -> None:
         check_client_name(self.path, self._owner, client_name)
         if not self._owner:
-            self._owner = client_name
-            self._rewrite()
+            self._rewrite(client_name, self._entries)
 
     @override
     def close(self) -> None:
@@ -83,21 +90,25 @@ class FileSubscriptionManager(OwnedSubscriptionManager):
 
     @override
     def add(self, entry: Entry) -> None:
+        self._check_open()
         if self._entries.get(entry.sub_id) != entry:
-            body = binascii.b2a_base64(entry.body, newline=False).decode("ascii")
+            self._append(_change_to(entry))
             self._entries[entry.sub_id] = entry
-            self._append({"sub_id": entry.sub_id, "fields": entry.fields, "body": body})
+            self._rewrite_if_mostly_dead()
 
     @override
     def remove(self, sub_id: str) -> None:
-        if self._entries.pop(sub_id, None) is not None:
+        self._check_open()
+        if sub_id in self._entries:
             self._append({"removed": sub_id})
+            del self._entries[sub_id]
+            self._rewrite_if_mostly_dead()
 
     @override
     def clear(self) -> None:
+        self._check_open()
         if self._entries:
-            self._entries.clear()
-            self._rewrite()
+            self._rewrite(self._owner, {})
 
     @override
     def entries(self) -> Iterator[Entry]:
@@ -106,36 +117,49 @@ class FileSubscriptionManager(OwnedSubscriptionManager):
     # -- the file -------------------------------------------------------------------------
 
     def _append(self, change: dict[str, object]) -> None:
-        self._check_open()
         line = _line(change)
         self._file.pwrite(line, self._end)
         self._end += len(line)
         self._lines += 1
-        if self._lines > 2 * len(self._entries) + _MIN_DEAD:
-            self._rewrite()
 
-    def _rewrite(self) -> None:
-        """Write what counts to a new file, which takes the place of this one."""
+    def _rewrite_if_mostly_dead(self) -> None:
+        if self._lines <= 2 * len(self._entries) + _MIN_DEAD:
+            return
+        try:
+            self._rewrite(self._owner, self._entries)
+        except StoreError as error:  # the change before it is in the file; the next one tries again
+            _logger.warning("%s: not rewritten: %s", self.path, error)
+
+    def _rewrite(self, owner: str, entries: dict[str, Entry]) -> None:
+        """Write the live entries to a new file, which replaces this one."""
         self._check_open()
-        lines = [_line({_MAGIC: _VERSION, "client": self._owner})]
-        for each in self._entries.values():
-            body = binascii.b2a_base64(each.body, newline=False).decode("ascii")
-            lines.append(_line({"sub_id": each.sub_id, "fields": each.fields, "body": body}))
-        data = b"".join(lines)
-        self._disk.replace(self.path, data)
+        changes: list[dict[str, object]] = [{_MAGIC: _VERSION, "client": owner}]
+        changes += map(_change_to, entries.values())
+        data = b"".join(map(_line, changes))
+        self._must_reread = True
+        self._disk.replace(self._file_path, data)
+        self._reopen()
+        self._must_reread = False
+        self._end, self._lines = len(data), len(changes)
+        self._owner, self._entries = owner, dict(entries)
+
+    def _reopen(self) -> None:
+        file = self._disk.open(self._file_path)
         self._file.close()
-        self._file = self._disk.open(self.path)
-        self._end, self._lines = len(data), len(lines)
+        self._file = file
 
     def _read(self) -> None:
         data = self._file.pread(self._file.size(), 0)
         lines = data.split(b"\n")
-        cut = lines.pop()  # empty, unless a crash has cut the last line off
+        cut = lines.pop()  # empty, unless a crash has torn the last line
+        if cut and not lines:
+            raise StoreCorrupt(self.path, 0, "line 1 is cut off: restore it, or remove it")
+        self._owner, self._entries = "", {}
         for number, line in enumerate(lines, 1):
             self._take(number, line)
         self._end, self._lines = len(data) - len(cut), len(lines)
         if cut:
-            self._rewrite()
+            self._rewrite(self._owner, self._entries)
 
     def _take(self, number: int, line: bytes) -> None:
         try:
@@ -154,7 +178,20 @@ class FileSubscriptionManager(OwnedSubscriptionManager):
 
     def _check_open(self) -> None:
         if self._lock is None:
-            raise StoreError(f"{self.path}: was closed: make a new FileSubscriptionManager")
+            raise StoreError(f"{self.path} is closed: create a new FileSubscriptionManager")
+        if self._must_reread:
+            try:
+                self._reopen()
+                self._must_reread = False
+                self._read()
+            except StoreError:
+                self._must_reread = True
+                raise
+
+
+def _change_to(entry: Entry) -> dict[str, object]:
+    body = binascii.b2a_base64(entry.body, newline=False).decode("ascii")
+    return {"sub_id": entry.sub_id, "fields": entry.fields, "body": body}
 
 
 def _line(change: dict[str, object]) -> bytes:

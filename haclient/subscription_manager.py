@@ -28,7 +28,8 @@ class Entry:
 
     Attributes:
         sub_id: Its id.
-        fields: The header of its command by wire name, as it was first sent.
+        fields: The header of its command by wire name, in its current form: a subscription that is
+            replaced, paused or resumed is added again.
         body: The body of its command.
     """
 
@@ -71,23 +72,23 @@ class SubscriptionManager(Protocol):
 
 @runtime_checkable
 class OwnedSubscriptionManager(SubscriptionManager, Protocol):
-    """One that belongs to a client, which opens and closes it like a store."""
+    """A subscription manager that belongs to one client, which opens and closes it like a store."""
 
     @abstractmethod
     def open_for(self, client_name: str) -> None:
-        """Take it for a client, for ever.
+        """Bind the manager to a client name, permanently.
 
         Args:
-            client_name: The client.
+            client_name: The name of the client.
 
         Raises:
-            StoreLocked: It belongs to a client of another name.
-            UsageError: `client_name` is no name.
+            StoreLocked: The manager belongs to a client of another name.
+            UsageError: `client_name` is not a valid name.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let another process use it; a second call does nothing."""
+        """Release it to other processes; a second call does nothing."""
 
 
 class MemorySubscriptionManager(SubscriptionManager):

@@ -35,6 +35,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from haclient.errors import DisconnectedError, UsageError
+from haclient.transport.callers import calling
 
 T = TypeVar("T")
 Notify = Callable[[], object]
@@ -53,9 +54,11 @@ class Call(Generic[T]):
     Args:
         notify: Wakes the caller.
         what: The name of the method, for errors.
+        caller: Who makes it (`haclient.transport.callers`); `None` if that one takes no messages.
     """
 
     __slots__ = (
+        "_caller",
         "_error",
         "_has_ended",
         "_is_submitted",
@@ -66,7 +69,8 @@ class Call(Generic[T]):
         "what",
     )
 
-    def __init__(self, notify: Notify, what: str) -> None:
+    def __init__(self, notify: Notify, what: str, *, caller: object | None = None) -> None:
+        self._caller = caller
         self._notify = notify
         self._scope = trio.CancelScope()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -96,7 +100,7 @@ class Call(Generic[T]):
             ended: Gives the error of a call that the end of the client has cut short.
         """
         try:
-            with self._scope:
+            with calling(self._caller), self._scope:
                 self._result.append(await function())
         except trio.Cancelled:  # the client was left, or has ended by an error
             self._error = ended(self.what)
@@ -162,7 +166,8 @@ class TrioThread:
         name: The client's name.
         error: By what the client has ended; `None` while it is open and after an ordinary end.
         is_reported: Whether a caller that closed the client has got that error.
-        callback_threads: Idents of the threads that run a callback of this client now.
+        callback_threads: The tasks that wait for a callback of this client, by the ident of the
+            thread that runs it now.
     """
 
     def __init__(self, name: str) -> None:
@@ -183,7 +188,7 @@ class TrioThread:
         self._waiting_for_end: list[Notify] = []
         self.error: BaseException | None = None
         self.is_reported = False
-        self.callback_threads: set[int] = set()
+        self.callback_threads: dict[int, trio.lowlevel.Task] = {}
 
     # -- life -----------------------------------------------------------------
 
@@ -208,9 +213,19 @@ class TrioThread:
         return self._ended
 
     @property
+    def token(self) -> trio.lowlevel.TrioToken | None:
+        """For functions to be run in this thread; `None` before it runs trio, and after a fork."""
+        return None if self.is_forked else self._token
+
+    @property
     def is_forked(self) -> bool:
         """Whether this is a copy of another process, whose threads do not exist here."""
         return self._pid != os.getpid()
+
+    @property
+    def caller(self) -> object:
+        """Who makes a call in the calling thread; see `haclient.transport.callers`."""
+        return self.callback_threads.get(threading.get_ident()) or threading.current_thread()
 
     def start(self, client: AbstractAsyncContextManager[object], notify: Notify) -> None:
         """Enter the client's block in a new thread.
@@ -288,9 +303,9 @@ class TrioThread:
         """
         with self._lock:
             if not self._is_stopped:
-                self._is_stopped = True
                 self._drains = drains
                 self._soon(self._stop.set)
+                self._is_stopped = True  # last: after an interrupt, a second call has to do it
 
     def cancel(self) -> None:
         """Leave the client's block at once, whatever it waits for; from any thread."""
@@ -340,11 +355,16 @@ class TrioThread:
             BaseException: The error by which the client has ended.
         """
 
+        async def run() -> T:
+            if self._calls is None:  # it has ended since `start`, and its stores are closed
+                raise self._why_cut_short(call.what)
+            return await function()
+
         def start(call: Call[T]) -> None:
             if self._calls is None:
                 call.fail(self._why_ended(call.what))
             else:
-                self._calls.start_soon(call.run, function, self._why_cut_short)
+                self._calls.start_soon(call.run, run, self._why_cut_short)
 
         self._submit(call, start)
 
@@ -364,7 +384,7 @@ class TrioThread:
             raise self._why_ended(call.what) from None
 
     def is_of_end(self, error: BaseException) -> bool:
-        """Whether a call failed for no other reason than that the client has ended meanwhile."""
+        """Whether a call failed only because the client has ended meanwhile."""
         return error is self.error or isinstance(error, UsageError)
 
     def _why_ended(self, what: str) -> BaseException:

@@ -39,7 +39,8 @@ from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import Delivery, HandlerErrorPolicy, check_policy
 from haclient.transport.nursery import open_nursery
-from haclient.transport.worker_process import WorkerProcess, check_picklable
+from haclient.transport.queue_handlers import give_back
+from haclient.transport.worker_process import WorkerProcess, call, check_picklable
 
 __all__ = ["ProcessPool", "ThreadPool", "run_workers"]
 
@@ -138,7 +139,7 @@ class _WorkerThread(Generic[_T]):
 
     async def call(self, message: Message) -> _T:
         return await trio.to_thread.run_sync(
-            self._work, message, abandon_on_cancel=True, limiter=self._limiter
+            call, self._work, message, abandon_on_cancel=True, limiter=self._limiter
         )
 
     async def close(self, limit_s: float) -> None:
@@ -176,7 +177,7 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
             order of each key; a plain function or a coroutine function.
         on_handler_error: `"raise"`, `"continue"`, `"discard"` or a callable, as of the client; by
             default that of the client, and for a queue `"continue"`. A queue message is given back
-            by `"continue"` and expired by `"discard"`.
+            by `"continue"`, after a delay that grows with its failures, and expired by `"discard"`.
         max_waiting: How many messages wait for the workers; from 1 on.
         exit_timeout: Seconds for the calls under way when this call is cancelled or fails; 0 for
             none.
@@ -185,7 +186,8 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
         Exception: What `work`, `on_result` or `key` raised, if the policy is `"raise"`.
         HAClientError: The stream raised it; what came before was processed.
         UsageError: An argument can never work.
-        WorkerError: A worker process could not be started.
+        WorkerError: A worker process could not be started; or, if the policy is `"raise"`, `work`
+            called `sys.exit`.
     """
     if inspect.iscoroutinefunction(work):
         raise UsageError(
@@ -344,7 +346,7 @@ class _Run(Generic[_T]):
                 self._error = self._error or error
                 self._drop_waiting()  # at once: no worker may take another before the cancellation
                 run_scope.cancel()
-            pooled.is_working = False  # not after a cancellation: it is not finished then
+            pooled.is_working = False  # not after a cancellation: the message is unfinished then
             await trio.lowlevel.checkpoint()
 
     async def _process(self, pooled: _PooledWorker[_T], message: Message) -> None:
@@ -382,4 +384,4 @@ class _Run(Generic[_T]):
             message.discard()
             message.ack(expire=True)
         else:
-            message.ack(cancel=True)
+            give_back(message)

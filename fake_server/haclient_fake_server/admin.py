@@ -91,6 +91,7 @@ def parse_admin(text: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")  # which a label that is empty or too long refuses
     except ValueError as error:
         raise UsageError(wanted) from error
     if host is None or port is None or parts.path or parts.username is not None:

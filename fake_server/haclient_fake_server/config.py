@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from haclient.errors import UsageError
-from haclient.protocol.framing import MAX_FRAME_BYTES
+from haclient.protocol.framing import MAX_PUBLISH_BYTES
 from haclient_fake_server.admin import parse_admin
 from haclient_fake_server.engine.patterns import PatternError, compile_search
 from haclient_fake_server.engine.settings import (
@@ -111,8 +111,9 @@ class BrokerConfig:
             the log instead of receiving live messages.
         low_water_bytes: Unsent bytes below which replay continues.
         slow_client_bytes: Unsent bytes above which a connection is cut as a slow client.
-        max_frame_bytes: A larger frame closes its connection. The default leaves room for the
-            headers that a delivery adds to those of the publish.
+        max_frame_bytes: A larger frame closes its connection, and a delta publish that would make a
+            larger record is refused. The default leaves room for the headers that a delivery adds
+            to those of the publish.
         version: Server version in the logon ack.
         replicate_to: Replication destinations, which receive everything that is logged. Each
             instance needs a name of its own.
@@ -141,7 +142,7 @@ class BrokerConfig:
     high_water_bytes: int = 2 * 2**20
     low_water_bytes: int = 512 * 1024
     slow_client_bytes: int = 256 * 2**20
-    max_frame_bytes: int = MAX_FRAME_BYTES - 2**20
+    max_frame_bytes: int = MAX_PUBLISH_BYTES
     version: str = "5.3.5.0.reference"
     replicate_to: tuple[ReplicateTo, ...] = ()
     dial_timeout_s: float = 5.0
@@ -186,6 +187,7 @@ class BrokerConfig:
             version=self.version,
             replicate_to=self.replicate_to,
             queues=self.queues,
+            max_message_bytes=self.max_frame_bytes,
         )
 
 

@@ -79,7 +79,10 @@ def listen(
 def _parse(uri: str) -> tuple[str, str, int]:
     """The scheme, host and port of an address to listen on."""
     wanted = f"cannot listen on {uri!r}: wanted tcp://HOST:PORT"
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:  # brackets that are not closed
+        raise UsageError(wanted) from error
     try:
         port = parts.port
     except ValueError as error:

@@ -187,4 +187,7 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
                 sweep.is_connected = True
                 yield client
     except ReconnectGaveUp as error:
-        raise sweep.verdict(error) from error
+        verdict = sweep.verdict(error)
+        if verdict is error:  # an error must not become its own cause
+            raise
+        raise verdict from error

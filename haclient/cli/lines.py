@@ -32,7 +32,7 @@ def parse_delimiter(text: str) -> bytes:
     r"""The bytes that a `--delimiter` stands for; `\n`, `\t`, `\0` and `\x01` mean what they say.
 
     Raises:
-        UsageError: It is empty or holds an unknown escape.
+        UsageError: It is empty, holds an unknown escape, or is not UTF-8.
     """
     try:
         delimiter = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
@@ -40,7 +40,10 @@ def parse_delimiter(text: str) -> bytes:
         raise UsageError(f"delimiter {text!r}: {error.reason}") from error
     if not delimiter:
         raise UsageError("the delimiter is empty; leave it out for one message per line")
-    return delimiter.encode()
+    try:
+        return delimiter.encode()
+    except UnicodeEncodeError as error:  # half a surrogate pair, or an argument that is not UTF-8
+        raise UsageError(f"delimiter {text!r}: {error.reason}") from error
 
 
 class LineSplitter:

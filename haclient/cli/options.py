@@ -74,6 +74,10 @@ def _parse_servers(
         raise click.BadParameter("no server is named")
     if files := context.meta.get(_TLS):
         servers = _with_tls(servers, files)
+    if len(servers) > 1 and any("://" not in each for each in servers):  # the rest of a password?
+        raise click.BadParameter(
+            "each connection string has '://': write ',' in a user or password as %2C"
+        )
     for server in servers:
         try:
             Uri.parse(server)
@@ -190,14 +194,14 @@ max_backlog_option = functools.partial(
 
 
 _RAW: Final = frozenset({"messages", "delimiter", "file", "user_file", "data"})
-"""Bodies and names of files: any bytes of the command line will do."""
+"""Options with bodies and names of files, which may be any bytes."""
 
 
 def _check_encoding(options: Sequence[click.Parameter]) -> None:
     """Check that texts for the server are UTF-8; names of files may be any bytes.
 
     Raises:
-        click.BadParameter: One is not: its bytes would be sent as something else, or not at all.
+        click.BadParameter: A text is not UTF-8: it would be sent as other bytes, or not at all.
     """
     given = click.get_current_context().params
     for option in options:

@@ -49,7 +49,9 @@ class OutputWriter:
         """
         check_open(fd, "standard output")
         self._fd = fd
-        self._waits = not stat.S_ISREG(os.fstat(fd).st_mode)
+        kind = os.fstat(fd).st_mode
+        self._waits = not stat.S_ISREG(kind)
+        self._is_pipe = stat.S_ISFIFO(kind)
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
 
@@ -72,6 +74,15 @@ class OutputWriter:
                 if start:
                     await self._wait()
                 self._write_now(record[start : start + _READY_PIPE_BYTES])
+
+    async def wait_closed(self) -> None:
+        """Wait until the reader of a pipe has closed it; for ever if the output is not a pipe."""
+        while self._is_pipe:
+            if any(events & select.POLLERR for _, events in self._poll.poll(0)):
+                return
+            # A pipe for writing is never readable: this returns only for the error.
+            await trio.lowlevel.wait_readable(self._fd)
+        await trio.sleep_forever()
 
     def _is_ready(self) -> bool:
         return not self._waits or bool(self._poll.poll(0))

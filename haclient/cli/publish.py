@@ -98,7 +98,8 @@ class Summary(msgspec.Struct, kw_only=True):
 
     def as_text(self) -> str:
         """The summary as a sentence."""
-        told = f"published {self.published} messages to {self.topic} in {self.seconds:.2f} s"
+        messages = "1 message" if self.published == 1 else f"{self.published} messages"
+        told = f"published {messages} to {self.topic} in {self.seconds:.2f} s"
         extras = (
             (self.skipped, "already published"),
             (self.resent, "sent again from the store"),
@@ -150,6 +151,7 @@ class PublishRun:
         """Store the ledger; it is on disk before anything relies on it."""
         self.ledger = ledger
         if isinstance(self.store, FilePublishStore):
+            self.store.sync()  # a loss of power must not take lines that the ledger counts
             self.store.set_note(NOTE, ledger.note())
 
 
@@ -167,8 +169,10 @@ def read_ledger(run: PublishRun) -> None:
 
 def make_plan(run: PublishRun) -> Plan:
     """Close the open file and open this one: after the logon, before the first message."""
-    last = run.store.last_sequence
-    settled = run.ledger.close_open_file(last)
+    store = run.store
+    last = store.last_sequence
+    missing = store.missing_after(run.ledger.counted_to)
+    settled = run.ledger.close_open_file(store.last_used_sequence, missing)
     if run.source is None:
         if settled != run.ledger:
             run.note(settled)
@@ -269,7 +273,7 @@ async def _publish_input(run: PublishRun, client: HAClient) -> None:
     with progress_bar(f"publish {run.request.topic}", run.scan.lines or None) as progress:
         await publish_lines(run, client, plan, progress.update)
     await _flush(run, client)
-    run.note(run.ledger.close_open_file(run.store.last_sequence))
+    run.note(run.ledger.close_open_file(run.store.last_used_sequence))
     run.summary.unpersisted = run.store.unpersisted_count
 
 

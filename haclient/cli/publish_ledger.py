@@ -2,9 +2,10 @@
 
 A publish store numbers its messages without gaps while one process uses it, so while a file is
 being published, *line k has sequence base + k*. The base is recorded before the first line is
-stored. After a kill, the store (or the server, if it knows more) gives the last number used, and
-the difference to the base is the number of lines that need not be published again. Nothing is
-written per line.
+stored. After a kill, the store (or the server, if it knows more) gives the last number that a
+message has, and the difference to the base is the number of lines that need not be published again.
+Numbers that were skipped above it, as at the first logon after the machine was started, are not
+counted: the next base is computed from the last of them. Nothing is written per line.
 
 The difference counts lines only as long as nothing else takes numbers in between. So there is at
 most one *open* file. Each run first closes it: the number of lines stored so far is noted as a
@@ -116,21 +117,38 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
             return PublishLedger(files=files)
         return PublishLedger(open=self.open, base=self.base, files=files)
 
-    def close_open_file(self, last: int) -> PublishLedger:
-        """Close the open file: the numbers up to `last` are its lines.
+    @property
+    def counted_to(self) -> int:
+        """The sequence up to which the lines of the open file are counted; 0 without one."""
+        return self.base + self.files[self.open].taken if self.open else 0
+
+    def close_open_file(
+        self, last_used: int, missing: tuple[int, int] | None = None
+    ) -> PublishLedger:
+        """Close the open file: the sequences above its base up to `last_used` are its lines.
 
         Args:
-            last: The highest sequence of this publisher that the store or the server knows.
+            last_used: The highest sequence of a message that the store or the server has.
+            missing: The first range above `counted_to` whose messages neither of them has.
 
         Raises:
             StoreError: More sequences were used than the file has lines: something else published.
+                Or lines are missing before others that are stored.
         """
         if not self.open:
             return self
         entry = self.files[self.open]
-        taken = max(0, last - self.base)
+        taken = max(entry.taken, last_used - self.base)
+        path = msgspec.json.decode(self.open, type=list[str])[0]
+        if missing is not None:
+            first, last = (sequence - self.base for sequence in missing)
+            raise StoreError(
+                f"lines {first} to {last} of {path} are missing: neither the store nor the server "
+                "has them, but the store has later ones. Either a loss of power took them, or this "
+                "server is behind another one that has them: then name that one. Otherwise publish "
+                "every line of the file with --from-start"
+            )
         if taken > entry.lines:
-            path = msgspec.json.decode(self.open, type=list[str])[0]
             raise StoreError(
                 f"the store was left in the middle of {path} ({entry.lines} lines), and {taken} "
                 "sequence numbers were taken since: something else has published with this store "
@@ -146,7 +164,7 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             source: What is published.
             scan: The file as it is now, scanned with `noted_size` as its prefix.
-            last: The highest sequence used so far.
+            last: The highest sequence used or skipped so far: the next line gets the one above.
 
         Raises:
             UsageError: The file changed while it was being published, or the ledger is full.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 
 import click
@@ -27,11 +25,10 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
-from haclient.cli.start_time import parse_start_time
+from haclient.cli.start_time import parse_moment
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.options import Options
-from haclient_stores.bookmark import Bookmark, StartPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +47,6 @@ class _Request:
     format: str | None
     as_json: bool
 
-    @property
-    def moment(self) -> StartPoint | str:
-        """The moment whose records are wanted; empty for now.
-
-        Raises:
-            UsageError: It is none.
-        """
-        if self.at is None:
-            return ""
-        with suppress(UsageError):
-            return Bookmark.parse(self.at)
-        try:
-            now = datetime.now(UTC)  # noqa: TID251  # the command line is the edge
-            return parse_start_time(self.at, now)
-        except UsageError as error:
-            raise UsageError(f"--at {error}, or a bookmark such as 7|42|") from error
-
 
 async def _print_records(request: _Request, form: Form, output: OutputWriter) -> None:
     connection = Connection(
@@ -80,9 +60,10 @@ async def _print_records(request: _Request, form: Form, output: OutputWriter) ->
             request.topic,
             filter=request.filter,
             order_by=request.order_by,
-            bookmark=request.moment,
+            bookmark=parse_moment(request.at),
             batch_size=request.batch_size,
             options=Options(select=request.select, top_n=request.top_n, skip_n=request.skip_n),
+            timeout=request.timeout,
         ) as records,
     ):
         async for record in records:
@@ -129,8 +110,10 @@ def sow(request: _Request) -> int:
     """
     if request.skip_n is not None and not request.order_by:
         raise UsageError("--skip-n needs --order-by: without an order there are no first records")
-    _ = request.moment  # a mistake comes before the connection
+    parse_moment(request.at)  # a mistake comes before the connection
     form, output = message_form(request.format, as_json=request.as_json), OutputWriter(STDOUT)
     return run_until_signal(
-        partial(_query, request, form, output), lambda: "interrupted: the result is incomplete"
+        partial(_query, request, form, output),
+        lambda: "interrupted: the result is incomplete",
+        output=output,
     )

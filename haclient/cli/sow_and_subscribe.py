@@ -8,7 +8,7 @@ from functools import partial
 import click
 import trio
 
-from haclient.cli.connection import Connection, open_client
+from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.message_format import Form, format_option, message_form
 from haclient.cli.options import (
     batch_size_option,
@@ -27,6 +27,7 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
+from haclient.cli.start_time import parse_moment
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.client import Client
 from haclient.errors import TimedOut, UsageError
@@ -41,6 +42,7 @@ class _Request:
     topic: str
     filter: str
     order_by: str
+    at: str | None
     top_n: int | None
     skip_n: int | None
     batch_size: int
@@ -86,16 +88,24 @@ async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
 
 def _stream_of(client: Client, request: _Request) -> MessageStream:
     page = Options(select=request.select, top_n=request.top_n, skip_n=request.skip_n)
+    answer_limit_s = request.timeout or CONNECT_TIMEOUT_S
     if request.delta:
         return client.sow_and_delta_stream(
-            request.topic, filter=request.filter, batch_size=request.batch_size, options=page
+            request.topic,
+            filter=request.filter,
+            order_by=request.order_by,
+            batch_size=request.batch_size,
+            options=page,
+            timeout=answer_limit_s,
         )
     return client.sow_and_stream(
         request.topic,
         filter=request.filter,
         order_by=request.order_by,
+        bookmark=parse_moment(request.at),
         batch_size=request.batch_size,
         options=page,
+        timeout=answer_limit_s,
     )
 
 
@@ -125,6 +135,13 @@ async def _work(run: _Run) -> int:
 @filter_option
 @order_by_option
 @top_n_option(is_eager=True, help="Begin with at most so many records.")
+@click.option(
+    "--at",
+    metavar="TIME",
+    help="Begin with the records as they were at this time, such as 2026-11-20T09:30:00Z, 15m or "
+    "1h ago, or right after the message of a bookmark, and print each message since. For topics "
+    "that keep their history.",
+)
 @skip_n_option(help="Follow one page of the records: the first --top-n after so many.")
 @select_option
 @batch_size_option
@@ -132,7 +149,7 @@ async def _work(run: _Run) -> int:
 @client_name_option
 @timeout_option(
     help="End when no message came for so long (default: never); also the limit for connecting to "
-    "a server (default: 10)."
+    "a server and for its first answer (default: 10)."
 )
 @format_option
 @json_option
@@ -143,11 +160,13 @@ def sow_and_subscribe(request: _Request) -> int:
 
     Example: haclient sow-and-subscribe --topic prices --filter '/px > 10'
     """
-    if request.delta and (request.order_by or request.skip_n is not None):
-        raise UsageError("--delta has no order and no pages: leave --order-by and --skip-n out")
+    if request.at is not None and (request.delta or request.skip_n is not None):
+        raise UsageError("--at has no deltas and no pages: leave --delta and --skip-n out")
+    parse_moment(request.at)  # a mistake comes before the connection
     run = _Run(request, message_form(request.format, as_json=request.as_json))
     return run_until_signal(
         partial(_work, run),
         lambda: f"interrupted after {run.printed} messages",
+        output=run.output,
         is_service=request.count is None,
     )

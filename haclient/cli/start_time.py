@@ -7,11 +7,12 @@ the same message on every machine, whatever its time zone is.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from haclient.errors import UsageError
-from haclient_stores.bookmark import Bookmark, Timestamp
+from haclient_stores.bookmark import Bookmark, StartPoint, Timestamp
 
 FORMS: Final = (
     "a time such as 2026-11-20T09:30:00Z (UTC where it has no zone), 2026-11-20 or "
@@ -47,3 +48,23 @@ def parse_start_time(text: str, now: datetime) -> Timestamp:
         return Bookmark.at(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (UsageError, ValueError, OverflowError) as error:  # such as month 13, or 999999999w
         raise UsageError(f"{text!r} is no time: wanted {FORMS}") from error
+
+
+def parse_moment(text: str | None) -> StartPoint | str:
+    """The moment that `--at` names; empty for now.
+
+    Args:
+        text: A time as `parse_start_time` takes it, or the bookmark of a message; `None` for now.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if text is None:
+        return ""
+    with suppress(UsageError):
+        return Bookmark.parse(text)
+    try:
+        now = datetime.now(UTC)  # noqa: TID251  # the command line is the edge
+        return parse_start_time(text, now)
+    except UsageError as error:
+        raise UsageError(f"--at {error}, or a bookmark such as 7|42|") from error

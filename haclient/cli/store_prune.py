@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from haclient.errors import StoreFull, StoreLocked
+from haclient.errors import StoreError, StoreLocked
 from haclient.stores import Pruned, prune
 from haclient_stores.bookmark_stores.prune_request import PruneRequest
 from haclient_stores.disk.files import RealDisk
@@ -33,8 +33,8 @@ async def prune_in_use(
 
     Raises:
         StoreLocked: The client has not answered within the time, or belongs to this process.
-        StoreFull: It had no room for the new file.
-        StoreError: There is no store at the path, or no file may be made beside it.
+        StoreError: The client could not prune it: the message has its reason. Or there is no store
+            at the path, or no file can be created beside it.
         OSError: There is no file at the path.
     """
     before_bytes = size_of(path)
@@ -56,7 +56,7 @@ async def prune_in_use(
             if answer is not None:
                 is_asked = False
                 if answer:
-                    raise StoreFull(f"{path}: the client that has it in use answers: {answer}")
+                    raise StoreError(f"{path}: the client that has it in use answers: {answer}")
                 return Pruned(path, before_bytes, size_of(path))
             await trio.sleep(min(LOOK_EVERY_S, max(0.0, deadline - trio.current_time())))
     finally:

@@ -24,9 +24,15 @@ from urllib.parse import quote
 import click
 import trio
 
-from haclient.cli.connection import GIVE_UP_AFTER_S, Connection, open_client
+from haclient.cli.connection import (
+    CONNECT_TIMEOUT_S,
+    GIVE_UP_AFTER_S,
+    Connection,
+    open_client,
+)
 from haclient.cli.message_format import Form, format_option, message_form
 from haclient.cli.options import (
+    POSITIVE_NUMBER,
     client_name_option,
     count_option,
     delta_option,
@@ -135,6 +141,7 @@ class SubscribeRequest:
     conflation: str | None = None
     conflation_key: tuple[str, ...] = ()
     until: str | None = None
+    replay_timeout: float | None = None
 
     @property
     def start(self) -> StartPoint | None:
@@ -158,6 +165,10 @@ class SubscribeRequest:
             raise UsageError("--bookmark recent needs --store: it goes on where that store stopped")
         if start is None and self.rate is not None:
             raise UsageError("--rate needs a replay: give --bookmark, --since, --last or --store")
+        if start is None and self.replay_timeout is not None:
+            raise UsageError(
+                "--replay-timeout needs a replay: give --bookmark, --since, --last or --store"
+            )
         if start is None and self.exit_at_end:
             raise UsageError(
                 "--exit needs a replay that can end: give --bookmark, --since, --last or --store"
@@ -215,13 +226,22 @@ class SubscribeRequest:
 
     @property
     def replay_limit_s(self) -> float:
-        """How long a replay may stand still; one with a rate or a future end may for long."""
-        return inf if self.rate is not None or self.until is not None else _REPLAY_LIMIT_S
+        """How long a replay may be without progress before the command gives up, in seconds.
+
+        There is no limit for a replay with a rate or a future end, nor for a command without an
+        end: a server sends nothing while it reads messages that do not match.
+        """
+        if self.replay_timeout is not None:
+            return self.replay_timeout
+        has_time = self.rate is not None or self.until is not None
+        is_followed = not self.stops_at_end and self.timeout is None
+        return inf if has_time or is_followed else _REPLAY_LIMIT_S
 
     @property
     def stable_sub_id(self) -> str:
         """The subscription id; by default the topic, so that the next run finds its position."""
-        return self.sub_id or quote(self.topic, safe="/._-")
+        named = quote(self.topic, safe="/._-")
+        return self.sub_id or ("%61ll" if named == "all" else named)  # a word of `unsubscribe`
 
 
 @dataclass(slots=True)
@@ -256,7 +276,7 @@ class SubscribeRun:
 
     def _is_behind(self, messages: MessageStream) -> bool:
         """Whether a replay is under way; a plain subscription has none."""
-        return self.start is not None and not messages.caught_up
+        return self.start is not None and not _is_over(messages)
 
     def on_state(self, state: ConnectionState) -> None:
         """Record when a connection was established on which messages can arrive."""
@@ -292,10 +312,15 @@ def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
         conflation=request.conflation,
         conflation_key=request.conflation_key,
     )
+    answer_limit_s = request.timeout or CONNECT_TIMEOUT_S
     if run.start is None:
         stream = client.delta_stream if request.delta else client.stream
         return stream(
-            request.topic, filter=request.filter, options=options, sub_id=request.stable_sub_id
+            request.topic,
+            filter=request.filter,
+            options=options,
+            sub_id=request.stable_sub_id,
+            timeout=answer_limit_s,
         )
     return client.bookmark_stream(
         request.topic,
@@ -303,6 +328,7 @@ def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
         bookmark=run.start,
         filter=request.filter,
         options=options,
+        timeout=answer_limit_s,
     )
 
 
@@ -385,20 +411,28 @@ async def _watch_replay(
     run: SubscribeRun, messages: MessageStream, waiting: trio.CancelScope
 ) -> None:
     """End the wait for messages at the end of the replay, or with an error when it stands still."""
-    while not messages.caught_up:
+    while not _is_over(messages):
         with trio.move_on_after(run.request.replay_limit_s):
             await messages.wait_caught_up()
-        if not messages.caught_up:
+        if not _is_over(messages):
             _check_replay(run, trio.current_time())
     waiting.cancel()
+
+
+def _is_over(messages: MessageStream) -> bool:
+    """Whether nothing more of the replay comes."""
+    return messages.caught_up or messages.ended
 
 
 async def _print_until_idle(
     run: SubscribeRun, messages: MessageStream, output: OutputWriter
 ) -> None:
-    limit_s = run.request.timeout or float("inf")
+    limit_s = run.request.timeout or inf
+    check_s = min(
+        limit_s, run.request.replay_limit_s
+    )  # the replay after a reconnect may stall, too
     batches = messages.batches()
-    deadline = trio.current_time() + limit_s
+    deadline = trio.current_time() + check_s
     while True:
         with trio.move_on_at(deadline) as idle:
             async for batch in batches:
@@ -407,27 +441,33 @@ async def _print_until_idle(
                 if run.is_complete:
                     return
                 run.last_message_at = trio.current_time()
-                idle.deadline = run.last_message_at + limit_s
+                idle.deadline = run.last_message_at + check_s
             return
         now, idle_since = trio.current_time(), run.idle_since(messages)
         if idle_since is None:
-            _check_replay(run, now)
-            deadline = now + limit_s
+            deadline = _check_replay(run, now)
         elif now < idle_since + limit_s:  # the clock started only after the last message
-            deadline = idle_since + limit_s
+            deadline = min(idle_since + limit_s, now + check_s)
         else:
             return
 
 
-def _check_replay(run: SubscribeRun, now: float) -> None:
-    """Raise `TimedOut` when a connected server sends nothing of the replay for too long."""
+def _check_replay(run: SubscribeRun, now: float) -> float:
+    """Check that a replay progresses; return when to check again.
+
+    Raises:
+        TimedOut: The server has sent nothing of the replay for too long.
+    """
+    limit_s = run.request.replay_limit_s
     if run.connected_at is None:
-        return
-    quiet_s = now - max(run.connected_at, run.last_message_at)
-    if quiet_s >= run.request.replay_limit_s:
-        raise TimedOut(
-            f"the replay is not complete, and the server has sent nothing of it for {quiet_s:.0f} s"
-        )
+        return now + limit_s
+    quiet_since = max(run.connected_at, run.last_message_at)
+    if now < quiet_since + limit_s:
+        return quiet_since + limit_s
+    raise TimedOut(
+        "the replay is not complete, and the server has sent nothing of it for "
+        f"{now - quiet_since:.0f} s"
+    )
 
 
 async def _print_batch(run: SubscribeRun, output: OutputWriter, batch: list[Message]) -> None:
@@ -499,6 +539,13 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End at the end of the log.")
 @click.option("--until", metavar="TIME", help="End before this time; as with --since.")
 @click.option(
+    "--replay-timeout",
+    type=POSITIVE_NUMBER,
+    metavar="SECONDS",
+    help="Give up when the replay makes no progress for so long. Default: 60 with --exit, --last "
+    "or --timeout, else no limit.",
+)
+@click.option(
     "--rate",
     callback=_parse_rate,
     help="How fast to replay: 1000 messages a second, 64KB a second, or 2X as fast as published.",
@@ -546,6 +593,7 @@ def subscribe(request: SubscribeRequest) -> int:
         return run_until_signal(
             partial(_work, run, output),
             lambda: f"interrupted after {run.printed} messages",
+            output=output,
             # Only promised work that was not done is a failure.
             is_service=request.count is None,
         )

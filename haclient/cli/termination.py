@@ -36,8 +36,10 @@ from typing import cast
 import click
 import trio
 
+from haclient.cli.output import OutputWriter
 from haclient.errors import HAClientError, StoreLocked, TimedOut, UsageError
 from haclient.shutdown import first_signal
+from haclient.transport.nursery import open_nursery
 
 
 class ExitCode(enum.IntEnum):
@@ -162,7 +164,11 @@ def _numbers() -> list[signal.Signals]:
 
 
 async def _run(
-    work: Callable[[], Awaitable[int]], interrupted: Callable[[], str], *, is_service: bool
+    work: Callable[[], Awaitable[int]],
+    interrupted: Callable[[], str],
+    output: OutputWriter | None,
+    *,
+    is_service: bool,
 ) -> int:
     seen: list[int] = []
     token, scope = trio.lowlevel.current_trio_token(), trio.CancelScope()
@@ -172,16 +178,31 @@ async def _run(
         token.run_sync_soon(scope.cancel)
 
     with first_signal(_numbers(), cancel), scope:
-        return await work()
+        return await work() if output is None else await _until_reader_closes(work, output)
     if is_service and seen[0] == signal.SIGTERM:
         return ExitCode.OK
     raise Interrupted(interrupted())
+
+
+async def _until_reader_closes(work: Callable[[], Awaitable[int]], output: OutputWriter) -> int:
+    code: int = ExitCode.OK
+    async with open_nursery() as nursery:
+
+        async def end() -> None:
+            await output.wait_closed()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(end)
+        code = await work()
+        nursery.cancel_scope.cancel()
+    return code
 
 
 def run_until_signal(
     work: Callable[[], Awaitable[int]],
     interrupted: Callable[[], str] = lambda: "interrupted",
     *,
+    output: OutputWriter | None = None,
     is_service: bool = False,
 ) -> int:
     """Run `work` under trio and return its exit code.
@@ -189,9 +210,10 @@ def run_until_signal(
     Args:
         work: The command; it returns its exit code.
         interrupted: Called when a signal has ended the work: the message of the error.
+        output: The output of the work; when its reader has closed it, the work ends with 0.
         is_service: SIGTERM is the ordinary end of the work, and no error.
 
     Raises:
         Interrupted: A signal has ended the work.
     """
-    return trio.run(partial(_run, work, interrupted, is_service=is_service))
+    return trio.run(partial(_run, work, interrupted, output, is_service=is_service))

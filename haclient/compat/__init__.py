@@ -11,13 +11,18 @@
     client.connect_and_logon()
 
 It is a layer on `haclient.blocking`: the client lives in a thread of its own, and any thread may
-call it. Times are milliseconds where the official client has milliseconds. `docs/migration.md` has
-every name with what it is here, and `python -m haclient.compat FILE...` lists what to change in
-programs.
+call it. Times are milliseconds where the official client has milliseconds. `docs/migration.md`
+lists every name with its counterpart, and `python -m haclient.compat FILE...` lists what to change
+in programs.
 """
 
 from __future__ import annotations
 
+from haclient.compat.adapters import (
+    ConflatingRecoveryPointAdapter,
+    RecoveryPoint,
+    SOWRecoveryPointAdapter,
+)
 from haclient.compat.client import Client
 from haclient.compat.errors import (
     AlreadyConnectedError,
@@ -69,6 +74,14 @@ from haclient.compat.errors import (
     UsageException,
 )
 from haclient.compat.ha import HAClient
+from haclient.compat.message_builders import (
+    CompositeMessageBuilder,
+    CompositeMessageParser,
+    FIXBuilder,
+    FixShredder,
+    NVFIXBuilder,
+    NvfixShredder,
+)
 from haclient.compat.messages import Command, Message
 from haclient.compat.policies import (
     ConnectionStateListener,
@@ -77,6 +90,7 @@ from haclient.compat.policies import (
     ExponentialDelayStrategy,
     FixedDelayStrategy,
 )
+from haclient.compat.reason import Reason
 from haclient.compat.stores import (
     HybridPublishStore,
     LoggedBookmarkStore,
@@ -87,6 +101,8 @@ from haclient.compat.stores import (
     RingBookmarkStore,
 )
 from haclient.compat.streams import MessageStream
+from haclient.compat.subscription_manager import MemorySubscriptionManager
+from haclient.compat.version_info import VersionInfo
 from haclient.errors import (
     AuthenticationError,
     CommandError,
@@ -94,7 +110,6 @@ from haclient.errors import (
     StoreError,
     UsageError,
 )
-from haclient.subscription_manager import MemorySubscriptionManager
 
 __all__ = [
     "AMPSError",
@@ -113,6 +128,9 @@ __all__ = [
     "Command",
     "CommandError",
     "CommandException",
+    "CompositeMessageBuilder",
+    "CompositeMessageParser",
+    "ConflatingRecoveryPointAdapter",
     "ConnectionException",
     "ConnectionRefusedException",
     "ConnectionStateListener",
@@ -121,6 +139,8 @@ __all__ = [
     "DisconnectedError",
     "DisconnectedException",
     "ExponentialDelayStrategy",
+    "FIXBuilder",
+    "FixShredder",
     "FixedDelayStrategy",
     "HAClient",
     "HybridPublishStore",
@@ -147,16 +167,21 @@ __all__ = [
     "MessageStream",
     "MessageTypeError",
     "MessageTypeException",
+    "NVFIXBuilder",
     "NameInUseError",
     "NameInUseException",
     "NotEntitledError",
     "NotEntitledException",
+    "NvfixShredder",
     "PublishStore",
     "PublishStoreGapError",
     "PublishStoreGapException",
+    "Reason",
+    "RecoveryPoint",
     "RetryOperationError",
     "RetryOperationException",
     "RingBookmarkStore",
+    "SOWRecoveryPointAdapter",
     "StoreError",
     "StoreException",
     "StreamError",
@@ -167,4 +192,5 @@ __all__ = [
     "TimedOutException",
     "UsageError",
     "UsageException",
+    "VersionInfo",
 ]

@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     """List what to change.
 
     Args:
-        arguments: Files and directories; of these all files ending with `.py`.
+        arguments: Files, and directories whose `.py` files are read.
 
     Returns:
         0 when nothing has to be changed, 1 when something has, 2 for bad arguments or files.
@@ -28,7 +28,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if is_asked else 2
     code = 0
     for given in map(Path, arguments):
-        paths = sorted(given.rglob("*.py")) if given.is_dir() else [given]
+        paths = [given]
+        if given.is_dir():
+            paths = sorted(path for path in given.rglob("*.py") if not path.is_dir())
         for path in paths:
             code = max(code, _check(path))
     return code
@@ -38,8 +40,16 @@ def _check(path: Path) -> int:
     try:
         with tokenize.open(path) as file:  # in the encoding that the program names
             found = findings(file.read())
-    except (OSError, SyntaxError, ValueError) as error:  # ValueError: no text, or a zero byte
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # ValueError: not a text, or with a NUL byte; the last two: nested too deeply
         reason = error.msg if isinstance(error, SyntaxError) else error
+        if isinstance(error, (RecursionError, MemoryError)):
+            reason = "an expression is nested too deeply"
         _write(f"haclient: error: {path}: cannot be read as Python: {reason}", sys.stderr)
         return 2
     for each in found:

@@ -1,8 +1,8 @@
 """The client with the official names, on top of `haclient.blocking`.
 
-What is set before the application connects is kept here; connecting makes the client of
-`haclient.blocking` with it. Commands are those of the official client, given to `execute` and
-`execute_async`.
+It keeps the settings that the application makes before it connects; connecting creates the client
+of `haclient.blocking` with them. `execute` and `execute_async` take the commands of the official
+client.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class QueryArguments(TypedDict, total=False):
         batch_size: Records in one frame.
         order_by: Order of the records.
         top_n: The maximum number of records.
-        bookmark: The moment whose records are wanted.
+        bookmark: The moment of which the records are queried.
         options: Options of the command.
         timeout: Milliseconds to wait for the server's answer; 0 for no limit.
         sub_id: The id of the subscription.
@@ -94,17 +94,19 @@ class Client(ConfiguredClient):
         """Open a connection; `logon` comes next.
 
         Args:
-            uri: Where to: `tcp://user:password@host:port/amps/json`, for example.
+            uri: The server, for example `tcp://user:password@host:port/amps/json`.
 
         Raises:
             UsageError: The URI is wrong, or there is a connection already.
-            ConnectionRefused: Nobody listens there.
+            ConnectionRefused: No server listens there.
             TimedOut: It took longer than 10 seconds.
         """
         self._forget_ended()
-        if self._inner is None:
-            self._inner = self._start()
-        self._inner.connect(uri)
+        inner = self._inner
+        if inner is None:
+            with self._alone("connect"):
+                inner = self._inner = self._inner or self._start()
+        inner.connect(uri)
 
     def logon(
         self,
@@ -116,32 +118,44 @@ class Client(ConfiguredClient):
 
         Args:
             timeout: Milliseconds for each answer of the server; 0 for no limit.
-            authenticator: Gives the password; by default that of the URI is sent.
+            authenticator: Returns the password; by default that of the URI is sent.
             options: Options of the logon; call `set_logon_options` before `connect` instead.
 
         Raises:
             AuthenticationError: The server refused user or password.
-            UsageError: Options are given that were not set before.
+            UsageError: Options are given that were not set before connecting.
             TimedOut: The server did not answer in time.
         """
         if options and str(options) != str(self._options.get("logon_options", "")):
-            raise UsageError("logon options are set before: set_logon_options, then connect")
+            raise UsageError(
+                "logon options have to be set before connecting: call set_logon_options, then "
+                "connect"
+            )
         if authenticator is not None:
             self._authenticator = authenticator_of(authenticator)
         self._open.logon(timeout=seconds_of(timeout))
 
     def disconnect(self) -> None:
-        """Close the connection; what the stores keep stays kept. It may connect again."""
+        """Close the connection; the stores keep their content. The client may connect again."""
         if self._inner is not None:
             self._inner.disconnect()
 
     def close(self) -> None:
-        """Close connection and stores; a second call does nothing."""
-        if self._inner is not None:
-            try:
-                self._inner.close()
-            finally:
-                self._forget_ended()  # not if a handler called this, which is refused
+        """Close connection and stores; a second call does nothing.
+
+        If another thread is connecting, that ends with a `DisconnectedError`.
+        """
+        inner = self._inner
+        if inner is None:
+            with self._alone("close", ends=True):
+                inner = self._inner
+                if inner is None:
+                    self._close_stores()
+                    return
+        try:
+            inner.close()
+        finally:
+            self._forget_ended()  # does nothing if a handler called this, which is refused
 
     def __enter__(self) -> Self:
         return self
@@ -201,7 +215,7 @@ class Client(ConfiguredClient):
         return self._open.delta_publish(topic, data, expiration=expiration)
 
     def publish_flush(self, timeout: float = 0) -> None:
-        """Wait until what was published before is persisted.
+        """Wait until all earlier publishes are persisted.
 
         Args:
             timeout: Milliseconds; 0 for no limit.
@@ -212,7 +226,7 @@ class Client(ConfiguredClient):
         self._open.publish_flush(timeout=seconds_of(timeout))
 
     def flush(self, timeout: float = 0) -> None:
-        """Wait until the server has processed what was sent before.
+        """Wait until the server has processed everything sent before.
 
         Args:
             timeout: Milliseconds; 0 for no limit.
@@ -261,7 +275,12 @@ class Client(ConfiguredClient):
             )
         command = _command("sow_delete", fields)
         return Message(
-            self._open.sow_delete(command.topic, filter=command.filter, timeout=command.timeout)
+            self._open.sow_delete(
+                command.topic,
+                filter=command.filter,
+                options=command.options,
+                timeout=command.timeout,
+            )
         )
 
     def sow_delete_by_data(self, topic: str, data: Payload, timeout: float = 0) -> Message:
@@ -296,18 +315,18 @@ class Client(ConfiguredClient):
     # -- subscribing -----------------------------------------------------------------------
 
     def execute(self, command: NativeCommand) -> MessageStream:
-        """Send a command; its messages and the acks it asks for come as a stream.
+        """Send a command, and return its messages and requested acks as a stream.
 
         Args:
-            command: What to send.
+            command: The command.
 
         Returns:
-            The stream, which the server has accepted.
+            The stream, once the server has accepted the command.
 
         Raises:
             CommandError: The server refused it.
             TimedOut: The server did not answer in time.
-            UsageError: It is a publish, which has nothing to stream.
+            UsageError: The command is a publish, which has no stream.
         """
         stream = self._open.execute(_without_limit(command))
         return MessageStream(stream, auto_ack=self._auto_ack)
@@ -315,12 +334,12 @@ class Client(ConfiguredClient):
     def execute_async(
         self, command: NativeCommand, on_message: MessageHandler | None = None
     ) -> str:
-        """Send a command; its messages and the acks it asks for go to a handler.
+        """Send a command; its messages and requested acks go to a handler.
 
         Args:
-            command: What to send.
+            command: The command.
             on_message: Called with each message, in a worker thread, one at a time. It may call
-                this client. What it raises goes to the exception listener.
+                this client. An error that it raises goes to the exception listener.
 
         Returns:
             The subscription id; empty for a command that has none.
@@ -466,7 +485,9 @@ class Client(ConfiguredClient):
             TimedOut: The server did not answer in time.
         """
         handler, fields = _bound(_BOOKMARK_SUBSCRIBE, arguments, keywords)
-        if fields.get("bookmark") is None:  # else it were a subscription without one
+        if (
+            fields.get("bookmark") is None
+        ):  # otherwise it would be a subscription without a bookmark
             fields["bookmark"] = Bookmarks.MOST_RECENT
         return self._execute("subscribe", handler, fields)
 
@@ -569,10 +590,10 @@ class Client(ConfiguredClient):
         """End one subscription, or all.
 
         Args:
-            sub_id: Its id; `None` or `"all"` for all.
+            sub_id: Its id; `None` or `"all"` for all. An empty one ends nothing.
         """
         if self._inner is not None:
-            self._inner.unsubscribe(sub_id or "all")
+            self._inner.unsubscribe("all" if sub_id is None else sub_id)
 
     def discard(self, message: Message) -> None:
         """Mark a message as finished, so that it is never delivered again."""
@@ -583,7 +604,7 @@ class Client(ConfiguredClient):
         return "0" if self._bookmark_store is None else self._bookmark_store.get_most_recent(sub_id)
 
     def prune_store(self, tmp_file_name: str = "") -> None:
-        """Give back the space of what the bookmark store has finished with.
+        """Release the space of finished entries of the bookmark store.
 
         Args:
             tmp_file_name: Not needed.
@@ -605,7 +626,7 @@ class Client(ConfiguredClient):
             rest: Its bookmark after a topic; then `"cancel"` or `"expire"`, or nothing.
 
         Raises:
-            UsageError: The options are others.
+            UsageError: The option is another one.
         """
         if isinstance(first, Message):
             first.ack(*rest)
@@ -620,7 +641,7 @@ class Client(ConfiguredClient):
 
 
 class _Delegating(haclient.auth.Authenticator):
-    """Asks the authenticator that the last `logon` was given."""
+    """Delegates to the authenticator that was passed to the last `logon`."""
 
     def __init__(self, given: Callable[[], haclient.auth.Authenticator | None]) -> None:
         self._given = given
@@ -660,7 +681,7 @@ def _bound(
 
 
 def _command(name: str, fields: Mapping[str, object]) -> Command:
-    """A command from the arguments of a method; its timeout comes in milliseconds."""
+    """A command made from the arguments of a method; their timeout is in milliseconds."""
     command = Command(name).set_timeout(cast("float | None", fields.get("timeout")))
     for field, value in fields.items():
         if value is not None and field != "timeout":
@@ -669,7 +690,7 @@ def _command(name: str, fields: Mapping[str, object]) -> Command:
 
 
 def _without_limit(command: NativeCommand) -> NativeCommand:
-    """The command; one without a timeout waits for as long as it takes."""
+    """The command, with no limit if it has no timeout."""
     if command.timeout is None:
         command = command.copy()
         command.timeout = math.inf

@@ -1,18 +1,22 @@
-"""What an application sets before it connects, and may ask at any time.
+"""The settings that an application makes before it connects, and the properties of a client.
 
-The client of `haclient.blocking` is made when the application connects, from what is set here.
+When the application connects, the client of `haclient.blocking` is created from these settings.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import haclient.auth
 import haclient.blocking
+import haclient.client
 import haclient.protocol.messages
 from haclient.compat.listeners import Listeners, MessageHandler
 from haclient.compat.messages import Message
@@ -24,6 +28,7 @@ from haclient.compat.stores import (
     publish_store_of,
 )
 from haclient.compat.units import seconds_of
+from haclient.compat.version_info import VersionInfo
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
@@ -32,6 +37,7 @@ from haclient.transport.settings import HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 _T = TypeVar("_T")
+_LOOK_AGAIN_S: Final = 0.05
 
 
 class ConfiguredClient(ABC):
@@ -49,12 +55,15 @@ class ConfiguredClient(ABC):
         self._publish_store: BasePublishStore | None = None
         self._bookmark_store: BaseBookmarkStore | None = None
         self._inner: haclient.blocking.Client | None = None
-        self._was_closed = False
+        self._connecting = threading.Lock()  # held until a new client is open
+        self._opening: haclient.blocking.Client | None = None
+        self._forgetting = threading.Lock()
+        self._is_leaving = False  # a handler has disconnected the client, and waits for nothing
         self._auto_ack = False
         self._listeners = Listeners()
         self._on_command: dict[str, Callable[[haclient.protocol.messages.Message], object]] = {}
 
-    if not TYPE_CHECKING:  # else each name would pass the type checker
+    if not TYPE_CHECKING:  # otherwise any name would pass the type checker
 
         def __getattr__(self, name: str) -> object:
             raise AttributeError(advice(name), name=name, obj=self)
@@ -63,7 +72,7 @@ class ConfiguredClient(ABC):
     def _make(
         self, publish_store: PublishStore | None, bookmark_store: BookmarkStore | None
     ) -> haclient.blocking.Client:
-        """A client with what is set, which is not open yet."""
+        """A client with the current settings, not open yet."""
 
     def _all_options(self) -> HAOptions:
         listeners = self._listeners
@@ -81,59 +90,117 @@ class ConfiguredClient(ABC):
         return options
 
     def _start(self) -> haclient.blocking.Client:
-        """Make a client and open it; its stores are opened again for the next try if it fails."""
+        """Create and open a client; if that fails, its stores are reopened at the next attempt."""
         publishes, bookmarks = self._publish_store, self._bookmark_store
-        stores = [store for store in (publishes, bookmarks) if store is not None]
-        for store in stores:
-            store.own(self)
-            if self._was_closed:
-                store.open_again()
-        self._was_closed = True  # until it is open: a client that cannot be made closes them
-        inner = self._make(
-            None if publishes is None else publishes.native,
-            None if bookmarks is None else bookmarks.native,
-        )
-        inner.open()
-        self._was_closed = False
-        for store in stores:
+        try:
+            for store in self._stores:
+                store.own(self)
+                store.reopen()
+            self._opening = inner = self._make(
+                None if publishes is None else publishes.native,
+                None if bookmarks is None else bookmarks.native,
+            )
+            inner.open()
+            if not inner.__bridge__.thread.is_running:
+                raise DisconnectedError("another thread has closed the client meanwhile")  # noqa: TRY301  # as if `open` had raised it
+        except BaseException:
+            self._close_stores()
+            raise
+        finally:
+            self._opening = None
+        for store in self._stores:
             store.connected()
         for command, listener in self._on_command.items():
             inner.add_command_listener(command, listener)
         return inner
 
+    @contextmanager
+    def _alone(self, what: str, *, ends: bool = False) -> Generator[None]:
+        """Wait until no other thread connects, and have others wait meanwhile.
+
+        Args:
+            what: The call, for error messages.
+            ends: Whether to end the attempt of another thread.
+
+        Raises:
+            UsageError: A callback of the client that connects calls this.
+        """
+        while not self._connecting.acquire(timeout=_LOOK_AGAIN_S):
+            opening = self._opening
+            if opening is None:  # not made yet, or open at this moment
+                continue
+            thread = opening.__bridge__.thread
+            haclient.blocking.refuse_event_loop(what, thread)
+            if get_ident() in thread.callback_threads:
+                raise UsageError(
+                    f"{what} cannot be called in a handler, since it waits for the handler to end: "
+                    "call it in another thread"
+                )
+            if ends:
+                thread.cancel()
+        try:
+            yield
+        finally:
+            self._connecting.release()
+
+    @property
+    def _stores(self) -> list[BasePublishStore | BaseBookmarkStore]:
+        return [each for each in (self._publish_store, self._bookmark_store) if each is not None]
+
+    def _close_stores(self) -> None:
+        """Release files and locks; `_start` reopens the stores."""
+        with ExitStack() as closing:  # both, even if the first one cannot be synced
+            for store in self._stores:
+                closing.callback(store.close_for, self)
+
+    def _release(self, store: BasePublishStore | BaseBookmarkStore | None) -> None:
+        """Close a store that is replaced, unless the application has made it."""
+        if store is not None and store.is_owned_by(self):
+            store.close_for(self)
+
     @property
     def _open(self) -> haclient.blocking.Client:
-        if self._inner is None:
+        if self._is_leaving or (inner := self._inner) is None:
             raise DisconnectedError(f"not connected: call {self._connects_by} first")
-        return self._inner
+        return inner
 
     _connects_by = "connect and logon"
 
     def _forget_ended(self) -> None:
-        """A client that has ended, such as one that gave up, may be followed by another one."""
-        if self._inner is None:
+        """Drop a client that has ended, such as one that gave up: another one may follow."""
+        inner = self._inner
+        if inner is None:
             return
-        thread = self._inner.__bridge__.thread
-        if thread.is_running and get_ident() not in thread.callback_threads and self._has_stopped():
-            thread.stop(drains=False)  # its end may be under way
+        thread = inner.__bridge__.thread
+        if (
+            thread.is_running
+            and get_ident() not in thread.callback_threads
+            and self._has_stopped(inner)
+        ):
+            thread.stop(drains=False)  # it may be shutting down
             thread.join()
-        if not thread.is_running:
-            self._inner = None
-            self._was_closed = True
+        if thread.is_running:
+            return
+        with self._forgetting:
+            if self._inner is inner:  # no other thread has done this
+                if not thread.is_forked:  # there the files are those of the parent
+                    self._close_stores()
+                self._inner = None  # the next client may use the stores now
+                self._is_leaving = False
 
-    def _has_stopped(self) -> bool:
+    def _has_stopped(self, inner: haclient.blocking.Client) -> bool:
         """Whether the client will not connect any more."""
-        haclient.blocking.refuse_event_loop("connecting", self._open.__bridge__.thread)
+        haclient.blocking.refuse_event_loop("connecting", inner.__bridge__.thread)
         try:
-            return not self._open.health().is_alive
-        except HAClientError:  # it ends at this moment
+            return self._is_leaving or not inner.health().is_alive
+        except HAClientError:  # the client ends at this moment
             return True
 
     # -- what is set before connecting ----------------------------------------------
 
     def _check_not_open(self, what: str) -> None:
         self._forget_ended()
-        if self._inner is not None:
+        if self._inner is not None or self._connecting.locked():
             raise UsageError(f"{what} comes before {self._connects_by}")
 
     def set_heartbeat(self, interval: float, timeout: float | None = None) -> None:
@@ -145,7 +212,7 @@ class ConfiguredClient(ABC):
                 default.
 
         Raises:
-            UsageError: A limit can never work, or an `HAClient` is connected.
+            UsageError: A time is invalid, or an `HAClient` is connected.
         """
         if self._inner is not None:
             self._inner.set_heartbeat(interval or None, timeout)
@@ -159,26 +226,32 @@ class ConfiguredClient(ABC):
             store: One of this module's publish stores, or the name of the files of one.
 
         Raises:
-            UsageError: It is neither, or the client is connected.
+            UsageError: It is not a publish store, or the client is connected.
         """
         self._check_not_open("set_publish_store")
-        self._publish_store = publish_store_of(store)
+        self._release(self._publish_store)  # first: it may have the same files
+        self._publish_store = made = publish_store_of(store)
+        if isinstance(store, str):
+            made.own(self)
 
     def get_publish_store(self) -> BasePublishStore | None:
         """The publish store; `None` without one."""
         return self._publish_store
 
     def set_bookmark_store(self, store: BaseBookmarkStore | str) -> None:
-        """Remember what subscriptions have finished with; before connecting.
+        """Record which messages subscriptions have finished; before connecting.
 
         Args:
             store: One of this module's bookmark stores, or the name of the file of one.
 
         Raises:
-            UsageError: It is neither, or the client is connected.
+            UsageError: It is not a bookmark store, or the client is connected.
         """
         self._check_not_open("set_bookmark_store")
-        self._bookmark_store = bookmark_store_of(store)
+        self._release(self._bookmark_store)  # first: it may have the same file
+        self._bookmark_store = made = bookmark_store_of(store)
+        if isinstance(store, str):
+            made.own(self)
 
     def get_bookmark_store(self) -> BaseBookmarkStore | None:
         """The bookmark store; `None` without one."""
@@ -194,13 +267,35 @@ class ConfiguredClient(ABC):
         return str(self._options.get("logon_options", ""))
 
     def set_logon_correlation_data(self, data: str) -> None:
-        """Set what the server's administration shows of this client; before connecting."""
+        """Set the text that the server's administration shows of this client; before connecting."""
         self._check_not_open("set_logon_correlation_data")
         self._options["logon_correlation_id"] = data
 
     def get_logon_correlation_data(self) -> str:
-        """What the server's administration shows of this client."""
+        """The text that the server's administration shows for this client."""
         return self._options.get("logon_correlation_id", "")
+
+    def set_transport_filter(self, transport_filter: Callable[[bytes, int], object] | None) -> None:
+        """Show each header that is sent or received; before connecting.
+
+        Args:
+            transport_filter: Gets the header, without the body and with the password masked, and 0
+                for what is sent or 1 for what is received. It changes nothing. It runs in the
+                thread of the client, so it must be quick and must not use the client; when it
+                raises, the exception listener gets that, and it is called no more. `None` for none.
+
+        Raises:
+            UsageError: The client is connected.
+        """
+        self._check_not_open("set_transport_filter")
+        if transport_filter is None:
+            self._options.pop("wire_tap", None)
+            return
+
+        def tap(direction: str, header: str) -> None:
+            transport_filter(header.encode(), int(direction == "<"))
+
+        self._options["wire_tap"] = tap
 
     def add_http_preflight_header(self, name: str, value: str) -> None:
         """Begin each connection with an HTTP upgrade that has this header; before connecting."""
@@ -208,12 +303,12 @@ class ConfiguredClient(ABC):
         self._headers[name] = value
 
     def clear_http_preflight_headers(self) -> None:
-        """Forget the headers of the HTTP upgrade; before connecting."""
+        """Remove the headers of the HTTP upgrade; before connecting."""
         self._check_not_open("clear_http_preflight_headers")
         self._headers.clear()
 
     def set_auto_ack(self, auto_ack: bool) -> None:  # noqa: FBT001  # the official signature
-        """Acknowledge a queue's message when its handler returns or the stream's next is taken."""
+        """Acknowledge a queue's message when its handler returns, or at the next iteration."""
         self._auto_ack = auto_ack
 
     def get_auto_ack(self) -> bool:
@@ -221,7 +316,7 @@ class ConfiguredClient(ABC):
         return self._auto_ack
 
     def set_ack_batch_size(self, count: int) -> None:
-        """Send so many acknowledgements together; before connecting."""
+        """Set how many acknowledgements are sent together; before connecting."""
         self._check_not_open("set_ack_batch_size")
         self._options["ack_batch_size"] = count
 
@@ -230,9 +325,10 @@ class ConfiguredClient(ABC):
         return self._options.get("ack_batch_size")
 
     def set_ack_timeout(self, timeout: float) -> None:
-        """Let an acknowledgement wait for others for so many milliseconds; before connecting."""
+        """Set how many milliseconds an acknowledgement waits for others; before connecting."""
         self._check_not_open("set_ack_timeout")
-        seconds_of(timeout)
+        if math.isinf(seconds_of(timeout)) and timeout:
+            raise UsageError("an acknowledgement cannot wait for ever: give ack_timeout an end")
         self._options["ack_timeout"] = timeout / 1000
 
     def get_ack_timeout(self) -> int | None:
@@ -273,7 +369,7 @@ class ConfiguredClient(ABC):
     def set_global_command_type_message_handler(
         self, command: str, handler: MessageHandler | None
     ) -> None:
-        """Call `handler` with each message of one command, whoever else gets it.
+        """Call `handler` with each message of one command, in addition to other receivers.
 
         Args:
             command: Such as `publish`, `sow`, `oof`, `ack` or `heartbeat`.
@@ -282,7 +378,7 @@ class ConfiguredClient(ABC):
         Raises:
             UsageError: There is no such command.
         """
-        CommandTap.event_of(command)  # refuses what is no command
+        CommandTap.event_of(command)  # raises if it is not a command
         before = self._on_command.pop(command, None)
         if before is not None and self._inner is not None:
             self._inner.remove_command_listener(command, before)
@@ -301,14 +397,14 @@ class ConfiguredClient(ABC):
         self._listeners.add_state(listener)
 
     def remove_connection_state_listener(self, listener: Callable[[int], object]) -> None:
-        """Call it no more."""
+        """Stop calling `listener`."""
         self._listeners.remove_state(listener)
 
     def clear_connection_state_listeners(self) -> None:
-        """Call none of them any more."""
+        """Stop calling all state listeners."""
         self._listeners.clear_states()
 
-    # -- what can be asked ---------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------
 
     def name(self) -> str:
         """The client name."""
@@ -325,32 +421,71 @@ class ConfiguredClient(ABC):
         return "" if self._inner is None else str(self._inner.uri)
 
     def get_server_version(self) -> str:
-        """The server's version as it writes it; empty before the first logon."""
+        """The server's version as text; empty before the first logon."""
         return "" if self._inner is None else self._inner.server_version
 
+    def get_server_version_info(self) -> VersionInfo:
+        """The server's version to compare; lower than any other before the first logon."""
+        return VersionInfo(self.get_server_version())
+
     def get_connection_info(self) -> dict[str, str]:
-        """What is known of the connection; empty without one."""
+        """Facts about the connection; empty without one."""
         return {} if self._inner is None else dict(self._inner.connection_info)
 
     def get_unpersisted_count(self) -> int:
         """Publishes in the store that are not persisted yet; 0 without a store."""
         return 0 if self._publish_store is None else self._publish_store.unpersisted_count()
 
-    # -- for stores -----------------------------------------------------------------------------
+    # -- for stores and adapters ----------------------------------------------------------------
 
-    def in_thread(self, function: Callable[[], _T], what: str) -> _T:
+    def in_thread(
+        self, function: Callable[[], _T], what: str, *, otherwise: Callable[[], _T]
+    ) -> _T:
         """Call a function in the client's thread, where its stores may be used.
 
         Args:
             function: A plain function that does not wait.
             what: The call, for error messages.
+            otherwise: Called instead, in this thread, if the client's thread does not run.
 
         Returns:
-            What it returns.
+            The return value of the function.
         """
-        if self._inner is None:
+        opened = self._inner
+        inner = opened or self._opening
+        if inner is None or not inner.__bridge__.thread.is_running:
+            return otherwise()
+        thread = inner.__bridge__.thread
+        try:
+            haclient.blocking.refuse_event_loop(what, thread)
+        except UsageError:
+            return function()  # in this thread, where the numbers of a publish store can be read
+        is_called = False
+
+        def call() -> _T:
+            nonlocal is_called
+            is_called = True
             return function()
-        return self._inner.__bridge__.read(lambda _: function(), what)
+
+        try:
+            return inner.__bridge__.now(call, what)
+        except BaseException as error:
+            if is_called or opened is None or not thread.is_of_end(error):
+                raise
+            thread.join()  # it is about to end
+            return otherwise()
+
+    def bridge(self) -> haclient.blocking.Bridge[haclient.client.Client]:
+        """Calls the client of `haclient` in its thread; for adapters.
+
+        Raises:
+            DisconnectedError: It was not connected.
+        """
+        return self._open.__bridge__
+
+    def report(self, error: Exception) -> None:
+        """Give an exception of a callback of a store to the exception listener."""
+        self._listeners.on_exception(error)
 
     def wait_empty(self, timeout_s: float) -> None:
         """Wait until everything is persisted.

@@ -1,8 +1,8 @@
 """The official names of exceptions, in both of their spellings, for the errors of `haclient`.
 
-Each is another name for a class of `haclient.errors`, so either name catches it. The trees differ
-in one point: what can never work (a wrong URI, a second connection, an unknown option) is a
-`UsageError` here, below `AMPSException` but not below `ConnectionException`.
+Each is an alias of a class of `haclient.errors`, so either name catches it. The trees differ in one
+point: what can never work (a wrong URI, a second connection, an unknown option) raises a
+`UsageError` here, a subclass of `AMPSException` but not of `ConnectionException`.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+from contextlib import suppress
+from threading import get_ident
+from typing import Final, Self
 
 from typing_extensions import override
 
 import haclient.blocking
 from haclient.compat.client import Client
+from haclient.compat.listeners import MessageHandler
 from haclient.compat.policies import chooser_of, strategy_of
 from haclient.compat.stores import (
     BaseBookmarkStore,
@@ -15,13 +18,17 @@ from haclient.compat.stores import (
     MemoryBookmarkStore,
     MemoryPublishStore,
 )
+from haclient.compat.subscription_manager import MemorySubscriptionManager
 from haclient.compat.units import milliseconds_of, seconds_of
 from haclient.delay import FixedDelayStrategy
-from haclient.errors import UsageError
+from haclient.errors import DisconnectedError, UsageError
+from haclient.protocol.commands import Command as NativeCommand
 from haclient.protocol.options import Options
 from haclient.subscription_manager import SubscriptionManager
-from haclient.transport.settings import TIMEOUT_S
+from haclient.transport.settings import TIMEOUT_S, HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
+
+_MANAGER: Final = ("add", "remove", "clear", "entries")
 
 
 class HAClient(Client):
@@ -36,7 +43,7 @@ class HAClient(Client):
         no_store: Whether there are no stores where none are given.
 
     Raises:
-        UsageError: A store is none.
+        UsageError: An argument is not a store.
         StoreLocked: The files of a store are in use.
     """
 
@@ -52,12 +59,17 @@ class HAClient(Client):
         super().__init__(name)
         self._chooser: object = None
         self._strategy: object = None
+        self._manager: SubscriptionManager = MemorySubscriptionManager()
         if publish_store is not None or not no_store:
             self.set_publish_store(MemoryPublishStore() if publish_store is None else publish_store)
         if bookmark_store is not None or not no_store:
-            self.set_bookmark_store(
-                MemoryBookmarkStore() if bookmark_store is None else bookmark_store
-            )
+            try:
+                self.set_bookmark_store(
+                    MemoryBookmarkStore() if bookmark_store is None else bookmark_store
+                )
+            except BaseException:  # nobody will close this client
+                self._release(self._publish_store)
+                raise
 
     @classmethod
     def create_memory_backed(cls, name: str) -> Self:
@@ -83,18 +95,45 @@ class HAClient(Client):
     def connect_and_logon(self) -> None:
         """Connect to one of the chooser's servers, log on, and stay connected from then on.
 
+        What `subscribe` of the subscription manager was given is placed then.
+
         Raises:
-            UsageError: There is no server chooser, or the client is connected.
+            UsageError: There is no server chooser, or the client is connected, maybe by another
+                thread, for which this waits.
+            DisconnectedError: Another thread has closed the client meanwhile.
             ReconnectGaveUp: No server could be reached within the limits.
             AuthenticationError: Every server refused user or password.
+            CommandError: The server refused a subscription of the manager; the client stays
+                connected.
         """
-        self._check_not_open("connect_and_logon")
-        if "server_chooser" not in self._options:
-            raise UsageError("connect_and_logon needs servers: call set_server_chooser first")
-        strategy = self._options.get("delay_strategy")
-        if strategy is not None:
-            strategy.reset()  # of an earlier connection, which has had another clock
-        self._inner = self._start()
+        self._refuse_connected()  # before waiting for a thread that waits for this handler
+        with self._alone("connect_and_logon"):
+            self._refuse_connected()
+            if "server_chooser" not in self._options:
+                raise UsageError("connect_and_logon needs servers: call set_server_chooser first")
+            strategy = self._options.get("delay_strategy")
+            if strategy is not None:
+                strategy.reset()  # it may have state of an earlier connection with another clock
+            manager = self._manager
+            if isinstance(manager, MemorySubscriptionManager):
+                manager.connecting(self.report)
+            self._inner = self._start()
+        if isinstance(manager, MemorySubscriptionManager):
+            manager.connected(self)
+
+    def _refuse_connected(self) -> None:
+        self._forget_ended()
+        if self._inner is not None:
+            raise UsageError("the client is connected already: disconnect it first")
+
+    @override
+    def execute_async(
+        self, command: NativeCommand, on_message: MessageHandler | None = None
+    ) -> str:
+        sub_id = super().execute_async(command, on_message)
+        if on_message is not None and isinstance(self._manager, MemorySubscriptionManager):
+            self._manager.note_handler(sub_id, command, on_message)
+        return sub_id
 
     @override
     def connect(self, uri: str) -> None:
@@ -115,10 +154,31 @@ class HAClient(Client):
 
     @override
     def disconnect(self) -> None:
-        """Close connection and stores, at once; see `connect_and_logon` for another connection."""
+        """Close connection and stores, at once; see `connect_and_logon` for another connection.
+
+        In a handler it closes the connection, and the stores are closed when the handler returns.
+        A client that has lost its connection for good is closed without an error. If another thread
+        is connecting, that ends with a `DisconnectedError`.
+        """
         inner = self._inner
-        if inner is not None:
+        if inner is None:
+            if (opening := self._opening) is not None:
+                opening.__bridge__.thread.cancel()
+            return
+        thread = inner.__bridge__.thread
+        thread.check_process()
+        haclient.blocking.refuse_event_loop("disconnect", thread)
+        is_handler = get_ident() in thread.callback_threads
+        self._is_leaving = self._is_leaving or is_handler
+        try:
             inner.disconnect()
+        except BaseException as error:
+            if not (thread.is_of_end(error) or isinstance(error, DisconnectedError)):
+                raise
+        if is_handler:
+            thread.stop(drains=False)
+            return
+        with suppress(DisconnectedError):  # by which it had ended before; it was logged then
             self.close()
 
     @override
@@ -131,6 +191,18 @@ class HAClient(Client):
             bookmark_store=bookmark_store,
             **self._all_options(),
         )
+
+    @override
+    def _all_options(self) -> HAOptions:
+        options = super()._all_options()
+        options["subscription_manager"] = self._manager
+        if isinstance(self._manager, MemorySubscriptionManager):
+            options["on_resubscribe_failure"] = self._manager.answer
+            options["resubscribe_timeout"] = self._manager.timeout_s
+        store = self._publish_store
+        if store is not None and store.error_on_publish_gap is False:
+            options["on_publish_gap"] = "continue"
+        return options
 
     def disconnected(self) -> bool:
         """Whether there is no connection that has logged on right now."""
@@ -146,7 +218,7 @@ class HAClient(Client):
             chooser: A chooser, with the official names or those of `haclient`.
 
         Raises:
-            UsageError: It is none, or the client is connected.
+            UsageError: It is not a server chooser, or the client is connected.
         """
         self._check_not_open("set_server_chooser")
         self._options["server_chooser"] = chooser_of(chooser)
@@ -163,7 +235,7 @@ class HAClient(Client):
             strategy: A strategy, with the official names or those of `haclient`.
 
         Raises:
-            UsageError: It is none, or the client is connected.
+            UsageError: It is not a delay strategy, or the client is connected.
         """
         self._check_not_open("set_reconnect_delay_strategy")
         self._options["delay_strategy"] = strategy_of(strategy)
@@ -180,7 +252,7 @@ class HAClient(Client):
             delay: Milliseconds.
 
         Raises:
-            UsageError: It is negative or no number.
+            UsageError: The delay is negative or not a number.
         """
         seconds_of(delay, "delay")
         inner = self._inner
@@ -195,7 +267,7 @@ class HAClient(Client):
             timeout: Milliseconds.
 
         Raises:
-            UsageError: It is negative or no number.
+            UsageError: The timeout is negative or not a number.
         """
         self._check_not_open("set_timeout")
         self._options["connect_timeout"] = seconds_of(timeout)
@@ -205,17 +277,27 @@ class HAClient(Client):
         return milliseconds_of(self._options.get("connect_timeout", TIMEOUT_S))
 
     def set_subscription_manager(self, manager: SubscriptionManager) -> None:
-        """Remember subscriptions elsewhere; before connecting.
+        """Set the subscription manager; before connecting.
 
         Args:
-            manager: One with the methods of `haclient.SubscriptionManager`.
+            manager: A `MemorySubscriptionManager` of this module, or one with the methods of
+                `haclient.SubscriptionManager`.
+
+        Raises:
+            UsageError: It is none, or the client is connected.
         """
         self._check_not_open("set_subscription_manager")
-        self._options["subscription_manager"] = manager
+        missing = [name for name in _MANAGER if not callable(getattr(manager, name, None))]
+        if missing:
+            raise UsageError(
+                f"{type(manager).__name__} is no subscription manager of haclient: it lacks "
+                f"{', '.join(missing)}"
+            )
+        self._manager = manager
 
-    def get_subscription_manager(self) -> SubscriptionManager | None:
-        """The subscription manager that was set; `None` for the one in memory."""
-        return self._options.get("subscription_manager")
+    def get_subscription_manager(self) -> SubscriptionManager:
+        """The subscription manager: the one that was set, or one in memory."""
+        return self._manager
 
     def set_retry_on_disconnect(self, retry: bool) -> None:  # noqa: FBT001  # the official signature
         """Whether a publish without a store waits for the next connection; before connecting."""

@@ -1,9 +1,8 @@
 """Finds the official client in programs, and what to change there.
 
-The source is parsed, never run. A name of the module is certain: it is looked up in what was
-imported. A method is found by its name alone, since the class of an object is not known: those that
-are not in `haclient.compat`, and those that differ, are listed where the program imports the
-official client.
+The source is parsed, never run. Names of the module are certain: they are looked up among the
+imports. A method is found by its name alone, since the class of an object is not known. Methods
+that `haclient.compat` lacks or that differ are listed if the program imports the official client.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ import haclient.compat
 from haclient.compat.names import NAMES, Name
 
 _MODULE: Final = "AMPS"
+_ALL: Final = "*"  # what imports all names of a module
 _IMPORT: Final = f"write `from haclient import compat as {_MODULE}`"
 _CLASSES: Final = {each.official: each for each in NAMES if "." not in each.official}
 _MEMBERS: Final = {each.official.rpartition(".")[2]: each for each in NAMES if "." in each.official}
-# Methods of many other classes have these names: of what differs they are not listed.
+# Many other classes have methods with these names, so they are not listed.
 _COMMON: Final = frozenset(
     {"ack", "close", "connect", "execute", "get_data", "name", "log", "persisted", "prune"}
     | {"publish", "replay", "reset", "sow", "store", "subscribe", "timeout"}
@@ -27,13 +27,13 @@ _COMMON: Final = frozenset(
 
 
 class Finding(NamedTuple):
-    """Something to change, or to know.
+    """A place in a program that has to be changed, or behaves differently.
 
     Attributes:
         line: The line, from 1 on.
         column: The column, from 1 on.
         is_needed: Whether the program does not work without the change.
-        text: What it is, and what to do.
+        text: What is found, and what to do.
     """
 
     line: int
@@ -43,16 +43,16 @@ class Finding(NamedTuple):
 
 
 def findings(source: str) -> list[Finding]:
-    """What to change in a program, or to know of it.
+    """Find what to change in a program, and what behaves differently.
 
     Args:
-        source: Its text.
+        source: The text of the program.
 
     Returns:
         The findings in the order of the program; none if it does not import the official client.
 
     Raises:
-        SyntaxError: It is no Python.
+        SyntaxError: The text is not Python.
     """
     tree = ast.parse(source)
     modules = set[str]()
@@ -63,11 +63,13 @@ def findings(source: str) -> list[Finding]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute):
                 found.extend(_attribute(node, modules))
+            elif isinstance(node, ast.Name) and _ALL in modules and node.id in _CLASSES:
+                found.extend(_of_module(node, node.id))
     return sorted(found)
 
 
 def _imports(node: ast.AST, modules: set[str]) -> Iterator[Finding]:
-    """The imports of the official client; `modules` gets the names that it has here."""
+    """The imports of the official client; adds the names of the module, or `*`, to `modules`."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.name.partition(".")[0] == _MODULE:
@@ -78,7 +80,10 @@ def _imports(node: ast.AST, modules: set[str]) -> Iterator[Finding]:
     elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == _MODULE:
         yield _finding(node, "write `from haclient.compat import ...`")
         for alias in node.names:
-            yield from _of_module(node, alias.name)
+            if alias.name == _ALL:
+                modules.add(_ALL)
+            else:
+                yield from _of_module(node, alias.name)
 
 
 def _attribute(node: ast.Attribute, modules: set[str]) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """The listeners and handlers of the application, which may be set and changed at any time.
 
-The client of `haclient` is made when the application connects, and gets the methods of one
-`Listeners`, which call what is set at that moment. What a listener raises goes to the exception
-listener, as it does in the official clients, and does not end the client.
+The client of `haclient` is created when the application connects, and gets the methods of one
+`Listeners`, which call the listeners set at that moment. An error that a listener raises goes to
+the exception listener, as in the official clients, and does not end the client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """What the application wants to be called with.
+    """The listeners and handlers that the application has set.
 
     Attributes:
         exception: Gets each exception of a handler or of a background task.
@@ -54,7 +54,7 @@ class Listeners:
         self._states.append(listener)
 
     def remove_state(self, listener: Callable[[int], object]) -> None:
-        """Call it no more.
+        """Stop calling `listener`.
 
         Raises:
             UsageError: It was never added.
@@ -64,22 +64,22 @@ class Listeners:
         self._states.remove(listener)
 
     def clear_states(self) -> None:
-        """Call none of them any more."""
+        """Stop calling all state listeners."""
         self._states.clear()
 
     # -- for the client -----------------------------------------------------------
 
     def call(self, function: Callable[..., object], *values: object) -> None:
-        """Call a listener; what it raises goes to the exception listener."""
+        """Call a listener; an error that it raises goes to the exception listener."""
         try:
             function(*values)
-        except Exception as error:  # of any kind: it is the application's
+        except Exception as error:  # any error of the application's code
             self.on_exception(error)
 
     def on_exception(self, error: Exception) -> None:
         """An exception was raised by a handler, or by a task of the client."""
         if self.exception is None:
-            _logger.error("an exception that no listener gets: %r", error, exc_info=error)
+            _logger.error("no exception listener is set: %r", error, exc_info=error)
             return
         try:
             self.exception(error)
@@ -87,7 +87,7 @@ class Listeners:
             _logger.exception("the exception listener raised")
 
     def on_disconnect(self, reason: HAClientError) -> None:
-        """The connection has ended: the handler is not for what the application has closed."""
+        """The connection has ended; the handler is not called if the application closed it."""
         if self.disconnect is not None and not isinstance(reason, ClosedByClient):
             self.call(self.disconnect)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -11,6 +11,8 @@ import haclient.protocol.commands
 import haclient.protocol.messages
 from haclient.compat.units import milliseconds_of, seconds_of
 from haclient.errors import DecodeError, UsageError
+from haclient.protocol.codec import Payload, as_bytes
+from haclient.protocol.commands import CommandName
 from haclient.protocol.options import Options
 
 
@@ -32,14 +34,35 @@ def _number(name: str) -> Callable[[Message], int | None]:
     return get
 
 
+def _set(name: str, what: type | tuple[type, ...]) -> Callable[[Message, Any], Message]:
+    def set_(self: Message, value: object) -> Message:
+        if not isinstance(value, what) or isinstance(value, bool):
+            raise UsageError(f"{name} cannot be {value!r}")
+        setattr(self.native, name, value)
+        return self
+
+    set_.__doc__ = f"Set the `{name}` of the message, which is returned; nothing is sent."
+    return set_
+
+
+def _set_text(name: str) -> Callable[[Message, str], Message]:
+    return _set(name, str)
+
+
+def _set_number(name: str) -> Callable[[Message, int | None], Message]:
+    return _set(name, (int, type(None)))
+
+
 class Message:
     """A received message or ack.
+
+    Its setters are for programs that keep or build messages: what is sent is a `Command`.
 
     Args:
         native: The message of `haclient`; an empty one by default.
 
     Attributes:
-        native: As above: its attributes are those of `haclient.Message`.
+        native: The message of `haclient`.
     """
 
     Options = Options
@@ -80,8 +103,64 @@ class Message:
     get_user_id = _text("user_id")
     get_version = _text("version")
 
+    set_ack_type = _set_text("ack_type")
+    set_batch_size = _set_number("batch_size")
+    set_bookmark = _set_text("bookmark")
+    set_client_name = _set_text("client_name")
+    set_command_id = _set_text("command_id")
+    set_correlation_id = _set_text("correlation_id")
+    set_expiration = _set_number("expiration")
+    set_filter = _set_text("filter")
+    set_lease_period = _set_text("lease_period")
+    set_matches = _set_number("matches")
+    set_options = _set_text("options")
+    set_order_by = _set_text("order_by")
+    set_query_id = _set_text("query_id")
+    set_reason = _set_text("reason")
+    set_records_deleted = _set_number("records_deleted")
+    set_records_inserted = _set_number("records_inserted")
+    set_records_returned = _set_number("records_returned")
+    set_records_updated = _set_number("records_updated")
+    set_sequence = _set_number("sequence")
+    set_sow_key = _set_text("sow_key")
+    set_sow_keys = _set_text("sow_keys")
+    set_status = _set_text("status")
+    set_sub_ids = _set_text("sids")
+    set_timestamp = _set_text("timestamp")
+    set_top_n = _set_number("top_n")
+    set_topic = _set_text("topic")
+    set_topic_matches = _set_number("topic_matches")
+    set_user_id = _set_text("user_id")
+    set_version = _set_text("version")
+
+    def set_command(self, command: str) -> Message:
+        """Set the `command` of the message, which is returned.
+
+        Raises:
+            UsageError: There is no such command.
+        """
+        try:
+            self.native.kind = CommandName(command).wire
+        except ValueError:
+            raise UsageError(f"there is no command {command!r}") from None
+        return self
+
+    def set_data(self, data: Payload) -> Message:
+        """Set the body of the message, which is returned; text becomes UTF-8.
+
+        Raises:
+            UsageError: It is neither text nor bytes.
+        """
+        self.native.data = as_bytes(data)
+        return self
+
+    def set_sub_id(self, sub_id: str) -> Message:
+        """Set the only subscription that the message is for; the message is returned."""
+        self.native.sids = ""
+        return _set_text("sub_id")(self, sub_id)
+
     def get_sub_id(self) -> str:
-        """The subscription that the message is for, the first where it is for several."""
+        """The id of the subscription of the message; the first one if it is for several."""
         ids = self.native.sub_ids
         return ids[0] if ids else ""
 
@@ -89,7 +168,7 @@ class Message:
         """The body as text.
 
         Raises:
-            DecodeError: It is not UTF-8; `get_data_raw` gives the bytes.
+            DecodeError: The body is not UTF-8; `get_data_raw` returns the bytes.
         """
         try:
             return self.native.data.decode()
@@ -120,7 +199,7 @@ class Message:
             options: `"cancel"` returns it to the queue, `"expire"` removes it as expired.
 
         Raises:
-            UsageError: The options are others.
+            UsageError: The options are not one of these.
         """
         words = ack_words(options)
         self.native.ack(cancel="cancel" in words, expire="expire" in words)
@@ -133,7 +212,7 @@ class Message:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.native == other.native
 
-    __hash__ = None  # type: ignore[assignment]  # as of the message that it has: it may change
+    __hash__ = None  # type: ignore[assignment]  # like the native message, which may change
 
     @override
     def __str__(self) -> str:
@@ -148,7 +227,7 @@ def ack_words(options: str | None) -> frozenset[str]:
     """The options of an acknowledgement.
 
     Raises:
-        UsageError: They are neither empty, `cancel` nor `expire`.
+        UsageError: They are not empty, `cancel` or `expire`.
     """
     words = frozenset(word.strip() for word in (options or "").split(",") if word.strip())
     if not words <= {"cancel", "expire"}:
@@ -169,7 +248,7 @@ class Command(haclient.protocol.commands.Command):
     """A command with the official getters; its `set_timeout` takes milliseconds.
 
     See `haclient.Command` for its arguments, among them `timeout` in seconds, and for the other
-    setters, which can be chained. Without a timeout the answer is waited for as long as it takes.
+    setters, which can be chained. Without a timeout there is no limit for the answer.
     """
 
     get_ack_type = _of_command("ack_type")
@@ -189,10 +268,40 @@ class Command(haclient.protocol.commands.Command):
     get_sow_key = _of_command("sow_key")
     get_sow_keys = _of_command("sow_keys")
     get_sub_id = _of_command("sub_id")
+    get_sub_ids = _of_command("sub_id")
     get_top_n = _of_command("top_n")
     get_topic = _of_command("topic")
     get_user_id = _of_command("user_id")
     get_version = _of_command("version")
+
+    def set_command(self, command: str) -> Self:
+        """Set the name of the command.
+
+        Args:
+            command: Such as `subscribe`.
+
+        Returns:
+            This command.
+
+        Raises:
+            UsageError: There is no such command.
+        """
+        try:
+            self.command = CommandName(command)
+        except ValueError:
+            raise UsageError(f"there is no command {command!r}") from None
+        return self
+
+    def set_sub_ids(self, sub_ids: str) -> Self:
+        """Set the ids of the subscriptions that an `unsubscribe` ends.
+
+        Args:
+            sub_ids: A comma list, or `all`.
+
+        Returns:
+            This command.
+        """
+        return self.set_sub_id(sub_ids)
 
     @override
     def set_timeout(self, timeout: float | None) -> Self:
@@ -205,7 +314,7 @@ class Command(haclient.protocol.commands.Command):
             This command.
 
         Raises:
-            UsageError: It is negative or no number.
+            UsageError: The timeout is negative or not a number.
         """
         self.timeout = seconds_of(timeout or 0)
         return self

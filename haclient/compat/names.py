@@ -1,9 +1,9 @@
-"""The official names as data: what each is here, and what to write with `haclient` itself.
+"""The official names as data: the counterpart of each in `haclient.compat` and in `haclient`.
 
-One table serves three: the page on migration shows it, `python -m haclient.compat` looks programs
-up in it, and an attribute that is missing is explained from it. Its sources are public: `D` is
-documentation or public code of users, `M` a name of another language in the spelling of Python, `K`
-general knowledge, which is to be checked before it is relied on.
+One table has three uses: the page on migration shows it, `python -m haclient.compat` looks up the
+names of programs in it, and the error for a missing attribute quotes it. Its sources are public:
+`D` is documentation or public code of users, `M` a name from another language in Python spelling,
+`K` general knowledge, to be checked before anyone relies on it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ class Name(NamedTuple):
     Attributes:
         official: A class or function of the module, or `Class.member`.
         source: `D`, `M` or `K`.
-        native: What a program that uses `haclient` itself writes.
-        status: Whether `haclient.compat` has it in the same way, has it with a difference, or has
-            not got it.
+        native: The counterpart in a program that uses `haclient` itself.
+        status: Whether `haclient.compat` has the same, has it with a difference, or lacks it.
         note: The difference, or what to do instead.
     """
 
@@ -67,23 +66,24 @@ NAMES: Final[tuple[Name, ...]] = (
     _n("RingBookmarkStore", "D", "`RingBookmarkStore(path)`",
        "files of the official client cannot be read"),
     _n("SOWRecoveryPointAdapter", "D", "`SOWRecoveryPointAdapter(client)`",
-       "the stores of `haclient` take adapters: give such a store, and a `haclient.Client`",
-       has=False),
+       "given to a bookmark store as `adapter=`; its records have three fields more"),
     _n("ConflatingRecoveryPointAdapter", "M", "`ConflatingRecoveryPointAdapter(adapter)`",
-       "the stores of `haclient` take adapters: give such a store", has=False),
+       "`max_updates` and `max_age` (milliseconds) are its limits"),
+    _n("RecoveryPoint", "K", "`RecoveryPoint` of `haclient.stores`"),
     _n("MemorySubscriptionManager", "M", "`MemorySubscriptionManager()`",
-       "its methods are `add`, `remove`, `clear` and `entries`"),
+       "the client calls its `add` and `remove`, of `haclient`"),
     _n("DefaultAuthenticator", "D", "`DefaultAuthenticator`"),
     _n("ConnectionStateListener", "D", "`ConnectionState`"),
-    _n("CompositeMessageBuilder", "D", "`CompositeCodec`", "use a codec of `haclient`", has=False),
-    _n("CompositeMessageParser", "D", "`CompositeCodec`", "use a codec of `haclient`", has=False),
-    _n("FIXBuilder", "D", "`FixCodec`", "use a codec of `haclient`", has=False),
-    _n("NVFIXBuilder", "D", "`NvfixCodec`", "use a codec of `haclient`", has=False),
-    _n("FixShredder", "K", "`FixCodec`", "use a codec of `haclient`", has=False),
-    _n("NvfixShredder", "K", "`NvfixCodec`", "use a codec of `haclient`", has=False),
-    _n("VersionInfo", "M", "`client.server_version_number`", "a tuple of numbers", has=False),
-    _n("Reason", "M", "the classes of `haclient.errors`", "catch the exception of the reason",
-       has=False),
+    _n("CompositeMessageBuilder", "D", "`CompositeCodec`"),
+    _n("CompositeMessageParser", "D", "`CompositeCodec`", "refuses what is no composite message"),
+    _n("FIXBuilder", "D", "`FixCodec`", "refuses what cannot be a field"),
+    _n("NVFIXBuilder", "D", "`NvfixCodec`", "refuses what cannot be a field"),
+    _n("FixShredder", "K", "`FixCodec`", "refuses what is no FIX"),
+    _n("NvfixShredder", "K", "`NvfixCodec`", "refuses what is no NVFIX"),
+    _n("VersionInfo", "M", "`client.server_version_number`",
+       "made from a text; compares with texts, too"),
+    _n("Reason", "M", "the classes of `haclient.errors`",
+       "its constants are the texts; a server may add words"),
     _n("CMessageHandler", "D", "a function", "handlers are functions of Python", has=False),
     _n("ssl_init", "K", "`ssl_context=`, or `ca`, `cert`, `key` in the URI",
        "put `?ca=...` into the URI of a `tcps` server", has=False),
@@ -98,6 +98,7 @@ NAMES: Final[tuple[Name, ...]] = (
     _n("Client.get_name_hash", "M", "`client.name_hash`"),
     _n("Client.get_uri", "M", "`client.uri`", "without the password"),
     _n("Client.get_server_version", "M", "`client.server_version`", "text, no number"),
+    _n("Client.get_server_version_info", "K", "`client.server_version_number`"),
     _n("Client.get_connection_info", "M", "`client.connection_info`"),
     _n("Client.set_logon_correlation_data", "M", "`logon_correlation_id=`", "before connecting"),
     _n("Client.get_logon_correlation_data", "M", "`logon_correlation_id=`"),
@@ -159,18 +160,33 @@ NAMES: Final[tuple[Name, ...]] = (
     _n("HAClient.set_retry_on_disconnect", "M", "`retry_on_disconnect=`", "before connecting"),
     _n("HAClient.get_retry_on_disconnect", "M", "`retry_on_disconnect=`"),
     _n("Client.set_default_max_depth", "M", "`max_queued_bytes=`",
-       "remove it: what a subscription may hold is limited in bytes", has=False),
+       "remove it: what waits in the client is limited in bytes, and the server waits beyond that",
+       has=False),
     _n("Client.get_default_max_depth", "M", "`max_queued_bytes=`",
-       "remove it: what a subscription may hold is limited in bytes", has=False),
+       "remove it: what waits in the client is limited in bytes, and the server waits beyond that",
+       has=False),
     _n("Client.set_transport_filter", "M", "`wire_tap=`",
-       "use `wire_tap=` of `haclient`, which sees headers with passwords masked", has=False),
+       "before connecting; it gets headers without passwords, and changes nothing"),
     _n("Client.set_thread_created_callback", "M", "none",
        "remove it: the client has one thread, named after it", has=False),
     _n("Client.add_http_preflight_header", "M", "`preflight_headers={...}`", "before connecting"),
     _n("Client.clear_http_preflight_headers", "M", "`preflight_headers={...}`",
        "before connecting"),
-    _n("Client.set_publish_batching", "M", "none",
-       "remove it: what is published together is sent together", has=False),
+    _n("Client.set_publish_batching", "M", "`client.publish_many(topic, bodies)`",
+       "remove it: what is published while the link is busy is sent together, without a delay",
+       has=False),
+    # -- the subscription manager
+    _n("MemorySubscriptionManager.subscribe", "M", "`client.subscribe(topic, handler=)`",
+       "placed by `resubscribe`, or when the client connects"),
+    _n("MemorySubscriptionManager.unsubscribe", "M", "`manager.remove(sub_id)`"),
+    _n("MemorySubscriptionManager.clear", "M", "`manager.clear()`"),
+    _n("MemorySubscriptionManager.resubscribe", "M", "`client.restore_subscriptions(handlers)`",
+       "after a lost connection the client subscribes again by itself"),
+    _n("MemorySubscriptionManager.set_failed_resubscribe_handler", "M",
+       "`on_resubscribe_failure=`", "called when every server has refused"),
+    _n("MemorySubscriptionManager.set_resubscription_timeout", "M",
+       "`resubscribe_timeout=seconds`",
+       "before connecting"),
     # -- HAClient, choosers, strategies
     _n("HAClient.connect_and_logon", "D", "entering `async with`"),
     _n("HAClient.set_server_chooser", "D", "`server_chooser=`", "before connecting"),
@@ -211,9 +227,10 @@ NAMES: Final[tuple[Name, ...]] = (
     _n("PublishStore.replay_single", "D", "the `PublishStore` interface",
        "only the client calls it", has=False),
     _n("PublishStore.set_resize_handler", "D", "`resize_handler=` of the store",
-       "give a store of `haclient` that was made with it", has=False),
-    _n("PublishStore.set_error_on_publish_gap", "D", "`error_on_publish_gap=` of the store",
-       "give a store of `haclient` that was made with it", has=False),
+       "called in the thread of the client, with store and bytes; it must not use the store"),
+    _n("PublishStore.set_error_on_publish_gap", "D",
+       "`error_on_publish_gap=` of the store, `on_publish_gap=`",
+       "where it was not called, an `HAClient` tries another server"),
     _n("MMapBookmarkStore.discard", "D", "`message.discard()`"),
     _n("MMapBookmarkStore.get_most_recent", "D", "`store.most_recent(sub_id)`"),
     _n("MMapBookmarkStore.is_discarded", "D", "`store.is_discarded(sub_id, bookmark)`"),
@@ -225,9 +242,32 @@ NAMES: Final[tuple[Name, ...]] = (
     _n("MMapBookmarkStore.persisted", "D", "the `BookmarkStore` interface",
        "only the client calls it", has=False),
     _n("MMapBookmarkStore.set_server_version", "M", "none",
-       "remove it: the client knows the version", has=False),
+       "remove it: the store is told by its client", has=False),
     _n("MMapBookmarkStore.set_resize_handler", "M", "`resize_handler=` of the store",
-       "give a store of `haclient` that was made with it", has=False),
+       "called in the thread of the client, with store and bytes; it must not use the store. The "
+       "other bookmark stores do not have it"),
+    # -- adapters
+    _n("SOWRecoveryPointAdapter.update", "M", "`adapter.update(point)`"),
+    _n("SOWRecoveryPointAdapter.purge", "M", "`adapter.purge(sub_id)`"),
+    _n("SOWRecoveryPointAdapter.prune", "M", "`await adapter.prune()`"),
+    _n("SOWRecoveryPointAdapter.close", "M", "`await adapter.close()`"),
+    _n("ConflatingRecoveryPointAdapter.update", "M", "`adapter.update(point)`"),
+    _n("ConflatingRecoveryPointAdapter.purge", "M", "`adapter.purge(sub_id)`"),
+    _n("ConflatingRecoveryPointAdapter.prune", "M", "`await adapter.prune()`"),
+    _n("ConflatingRecoveryPointAdapter.close", "M", "`await adapter.close()`"),
+    # -- builders
+    _n("CompositeMessageBuilder.append", "K", "`CompositeCodec().encode(parts)`"),
+    _n("CompositeMessageBuilder.get_data", "K", "`CompositeCodec().encode(parts)`"),
+    _n("CompositeMessageBuilder.clear", "K", "a new list of parts"),
+    _n("CompositeMessageParser.parse", "K", "`CompositeCodec().decode(message.data)`"),
+    _n("CompositeMessageParser.size", "K", "`len(parts)`"),
+    _n("CompositeMessageParser.get_part", "K", "`parts[index]`", "bytes"),
+    _n("FIXBuilder.append", "K", "`FixCodec().encode(fields)`"),
+    _n("FIXBuilder.get_string", "K", "`FixCodec().encode(fields)`"),
+    _n("NVFIXBuilder.append", "K", "`NvfixCodec().encode(fields)`"),
+    _n("NVFIXBuilder.get_string", "K", "`NvfixCodec().encode(fields)`"),
+    _n("FixShredder.to_map", "K", "`dict(FixCodec().decode(message.data))`"),
+    _n("NvfixShredder.to_map", "K", "`dict(NvfixCodec().decode(message.data))`"),
     # -- messages and streams
     _n("Message.get_bookmark_seq_no", "D", "`message.number`"),
     _n("Message.get_data", "D", "`message.text`, `message.json()`"),

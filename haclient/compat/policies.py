@@ -1,8 +1,8 @@
 """Server choosers, delay strategies and authenticators, with the official names.
 
 The classes here have both sets of names. `chooser_of`, `strategy_of` and `authenticator_of` adapt
-classes of the application that have the official ones only: those may block, and run in a worker
-thread where the client has to wait for their answer.
+application classes that have the official names only. Their methods may block; where the client
+waits for an answer, they run in a worker thread.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DefaultAuthenticator:
             password: The password of the URI.
 
         Returns:
-            What to send; it may wait for it.
+            The password to send; the method may block.
         """
         return password
 
@@ -78,7 +78,7 @@ class DefaultAuthenticator:
             password: The password or challenge that the server has sent.
 
         Returns:
-            What to send.
+            The password to send.
         """
         return password
 
@@ -87,7 +87,7 @@ class DefaultAuthenticator:
 
         Args:
             username: The user.
-            password: What was sent.
+            password: The password that was sent.
             reason: The server's text.
         """
 
@@ -183,7 +183,7 @@ class DefaultServerChooser(haclient.chooser.DefaultServerChooser):
 
 
 class _OfficialChooser(AsyncServerChooser):
-    """A chooser of the application that has the official names; it may block."""
+    """Adapts a chooser of the application that has the official names; it may block."""
 
     def __init__(self, inner: object) -> None:
         self._inner = inner
@@ -314,7 +314,7 @@ class ExponentialDelayStrategy(haclient.delay.ExponentialDelayStrategy):
 
 
 class _OfficialStrategy(DelayStrategy):
-    """A strategy of the application that has the official names."""
+    """Adapts a delay strategy of the application that has the official names."""
 
     def __init__(self, wait: Callable[[str], float], reset: Callable[[], object]) -> None:
         self._wait_for = wait

@@ -18,12 +18,13 @@ _logger = logging.getLogger(__name__)
 class MessageStream:
     """The messages of one command, in order.
 
-    The iteration ends with the connection, also on an `HAClient`: `execute` again for more. Then
-    `end_reason` says why. A handler (`execute_async`) is what an `HAClient` subscribes again.
+    The iteration ends with the connection, even on an `HAClient`, and `end_reason` says why:
+    `execute` the command again for more. An `HAClient` resubscribes only handlers
+    (`execute_async`).
 
     Args:
         stream: The open stream of `haclient.blocking`.
-        auto_ack: Whether a message of a queue is acknowledged when the next one is asked for.
+        auto_ack: Whether a message of a queue is acknowledged at the next iteration.
     """
 
     def __init__(self, stream: haclient.blocking.MessageStream, *, auto_ack: bool = False) -> None:
@@ -50,16 +51,16 @@ class MessageStream:
         return self._last
 
     def timeout(self, timeout: float) -> Self:
-        """Give `None` each time that no message has come for so long.
+        """Yield `None` each time that no message arrives in time.
 
         Args:
-            timeout: Milliseconds; 0 to wait for as long as it takes.
+            timeout: Milliseconds to wait for a message; 0 for no limit.
 
         Returns:
             This stream.
 
         Raises:
-            UsageError: It is negative or no number.
+            UsageError: The timeout is negative or not a number.
         """
         seconds = seconds_of(timeout)
         self._messages = iter(self._stream.with_timeout(seconds) if timeout else self._stream)
@@ -78,7 +79,7 @@ class MessageStream:
 
     @property
     def end_reason(self) -> HAClientError | None:
-        """Why the iteration has ended; `None` before, and where all messages have come."""
+        """Why the iteration has ended; `None` before, and after a complete result."""
         return self._lost or self._stream.end_reason
 
     def __enter__(self) -> Self:

@@ -12,19 +12,22 @@ def seconds_of(milliseconds: object, what: str = "timeout") -> float:
 
     Args:
         milliseconds: The timeout as the official client takes it.
-        what: The argument, for the message.
+        what: The name of the argument, for the error message.
 
     Returns:
         Seconds; infinite for 0.
 
     Raises:
-        UsageError: It is negative or no number.
+        UsageError: The timeout is negative or not a number.
     """
     if isinstance(milliseconds, bool) or not isinstance(milliseconds, (int, float)):
         raise UsageError(f"{what} is in milliseconds, 0 for no limit, not {milliseconds!r}")
-    if not milliseconds >= 0:  # which is true of NaN, too
+    if not milliseconds >= 0:  # also refuses NaN
         raise UsageError(f"{what} is in milliseconds from 0 on, not {milliseconds!r}")
-    return milliseconds / 1000 if milliseconds else math.inf
+    try:
+        return milliseconds / 1000 if milliseconds else math.inf
+    except OverflowError:
+        raise UsageError(f"{what} is in milliseconds, and too long: 0 is no limit") from None
 
 
 def milliseconds_of(seconds: float) -> int:

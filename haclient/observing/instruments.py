@@ -149,6 +149,8 @@ INSTRUMENTS: Final = (
     _of_subscriptions("is_caught_up", _GAUGE, "Whether its messages are live."),
     _of_subscriptions("gaps", _COUNTER, "How often messages may be missing."),
     _of_subscriptions("undiscarded", _GAUGE, "Messages that were delivered and not discarded."),
+    _of_subscriptions("redelivered", _COUNTER, "Redelivered messages that were not filtered out."),
+    _of_subscriptions("message_lag", _GAUGE, "How many messages it is behind the server."),
     _of_subscriptions("receive_lag", _GAUGE, "How far it is behind in receiving.", "seconds"),
     _of_subscriptions("process_lag", _GAUGE, "How far it is behind in discarding.", "seconds"),
 )

@@ -1,9 +1,9 @@
 """Takes snapshots of a client from any thread, and never waits for long.
 
-Exporters have threads of their own, and a client is used by one thread. A trio client is therefore
-read in its thread, through trio; the clients of `haclient.blocking` can be read from any thread. An
-exporter must neither fail nor hang because a client does: a client that has ended, or whose event
-loop is held up, has no snapshot.
+Exporters have threads of their own, and a client is used by one thread. A client is therefore read
+in its thread, through trio; that of a client of `haclient.blocking` or `haclient.aio` is known, so
+such a client may be given anywhere. An exporter must neither fail nor hang because a client does: a
+client that has ended, for whatever reason, or whose event loop is held up, has no snapshot.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import trio
 
 from haclient.client import Client
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import UsageError
+from haclient.facade import ClientBridge
 from haclient.metrics import ClientMetrics, Health
 from haclient.observing.instruments import Reading
 
@@ -64,26 +65,32 @@ class SnapshotReader:
         self._client = client
         self._answer_limit = answer_limit
         self._token: trio.lowlevel.TrioToken | None = None
-        if isinstance(client, Client):
+        bridge = cast("ClientBridge | None", getattr(client, "__bridge__", None))
+        self._thread = None if bridge is None else bridge.thread
+        if bridge is not None:
+            self._client = bridge.inner  # its thread is known, so it may be read as one of trio
+        elif isinstance(client, Client):
             if not trio.lowlevel.in_trio_run():
                 raise UsageError(
                     f"client {client.name} runs on trio: give it to the exporter inside "
                     "trio.run, or use a client of haclient.blocking"
                 )
             self._token = trio.lowlevel.current_trio_token()
-        self.client_name = client.name
+        self.client_name = self._client.name
 
     def read(self) -> Reading:
         """The client at this moment; without a snapshot if it does not answer in time."""
         try:
             return self._read()
-        except (HAClientError, trio.RunFinishedError, TimeoutError) as error:
+        except Exception as error:  # one client must not hide the others from an exporter
             why = str(error) or type(error).__name__
             _logger.debug("client %s is not measured: %s", self.client_name, why)
             return Reading(None, None)
 
     def _read(self) -> Reading:
-        token = self._token
+        token = self._token if self._thread is None else self._thread.token
+        if self._thread is not None and token is None:
+            raise UsageError("it was not opened in this process")
         if token is None or (
             trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token
         ):

@@ -46,7 +46,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from haclient.errors import ProtocolError, UsageError
-from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES
+from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES, MAX_PUBLISH_BYTES
 from haclient.protocol.messages import BY_SPELLING, Message, Unsigned
 
 HeaderFields: TypeAlias = "dict[str, str | int | None]"
@@ -216,7 +216,7 @@ def publish_frame_without_store(
         UsageError: As in `publish_head`; or the frame is too large to be accepted.
     """
     fields = _publish_fields(topic, command, expiration, correlation_id, sow_key)
-    return _frame(encode_header(fields), body)
+    return _frame(encode_header(fields), body, limit=MAX_PUBLISH_BYTES)
 
 
 def numbered_frames(
@@ -239,8 +239,8 @@ def numbered_frames(
         body = data if isinstance(data, bytes) else as_bytes(data)
         header = b"%b%d}" % (head, sequence)
         length = len(header) + len(body)
-        if length > MAX_FRAME_BYTES:
-            raise _too_large(length)
+        if length > MAX_PUBLISH_BYTES:
+            raise _too_large(length, MAX_PUBLISH_BYTES)
         parts += (pack(length), header, body)
     return b"".join(parts)
 
@@ -312,17 +312,15 @@ def _encode_value(value: str | int) -> bytes:
     return encode_string(value) if isinstance(value, str) else b"%d" % value
 
 
-def _frame(header: bytes, body: bytes) -> bytes:
+def _frame(header: bytes, body: bytes, *, limit: int = MAX_FRAME_BYTES) -> bytes:
     length = len(header) + len(body)
-    if length > MAX_FRAME_BYTES:
-        raise _too_large(length)
+    if length > limit:
+        raise _too_large(length, limit)
     return b"".join((LENGTH.pack(length), header, body))
 
 
-def _too_large(length: int) -> UsageError:
-    return UsageError(
-        f"a frame of {length} bytes is too large: no peer accepts more than {MAX_FRAME_BYTES}"
-    )
+def _too_large(length: int, limit: int) -> UsageError:
+    return UsageError(f"a frame of {length} bytes is too large: no peer accepts more than {limit}")
 
 
 def _publish_fields(
@@ -351,9 +349,16 @@ def check_payload(data: object) -> None:
     The check takes time, so it runs only after writing the data has failed.
 
     Raises:
-        UsageError: It is neither text nor bytes.
+        UsageError: It is neither text nor bytes, or text that is not Unicode.
     """
     if isinstance(data, str):
+        try:
+            data.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"data is text with half of a surrogate pair at {error.start}, which UTF-8 cannot "
+                "say: encode it first, such as with errors='surrogateescape'"
+            ) from None
         return
     try:
         memoryview(data)  # type: ignore[arg-type]  # whether it is a buffer is the question
@@ -370,11 +375,9 @@ def as_bytes(data: Payload) -> bytes:
     Raises:
         UsageError: It is neither text nor bytes.
     """
-    if isinstance(data, str):
-        return data.encode()
     if not isinstance(data, bytes):
         check_payload(data)  # bytes(5) would be five zeros
-    return bytes(data)
+    return data.encode() if isinstance(data, str) else bytes(data)
 
 
 def json_body(value: object) -> bytes:

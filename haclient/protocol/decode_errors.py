@@ -16,7 +16,7 @@ from haclient.errors import DecodeError
 _LONGEST_TEXT: Final = 200  # characters of a reason and of a position
 _AT_BYTE: Final = re.compile(r" ?\((byte \d+)\)")
 _AT_PATH: Final = re.compile(r" - at `(.*)`\Z", re.DOTALL)
-_QUOTED_VALUE: Final = re.compile(r"(Invalid (?:enum )?value)\b.*", re.DOTALL)
+_QUOTED_VALUE: Final = re.compile(r"(Invalid (?:enum )?value|unknown field)\b.*", re.DOTALL)
 
 
 def decode_error(error: Exception, data: bytes, *, codec: str, topic: str = "") -> DecodeError:
@@ -37,8 +37,9 @@ def decode_error(error: Exception, data: bytes, *, codec: str, topic: str = "") 
         )
     if isinstance(error, RecursionError):
         return DecodeError("it is nested too deeply", codec=codec, topic=topic)
-    if not isinstance(error, msgspec.MsgspecError):  # of the type: its text may be anything
-        return DecodeError(f"its type raised {type(error).__name__}", codec=codec, topic=topic)
+    raised = error.__cause__ if isinstance(error, msgspec.MsgspecError) else error
+    if raised is not None:  # by the type: its text may be anything
+        return DecodeError(f"its type raised {type(raised).__name__}", codec=codec, topic=topic)
     text, position = str(error), ""
     if found := _AT_BYTE.search(text) or _AT_PATH.search(text):
         position = found[1]

@@ -31,6 +31,9 @@ from haclient.errors import ProtocolError, UsageError
 MAX_FRAME_BYTES: Final = 256 * 2**20
 """The largest frame that is accepted."""
 
+MAX_PUBLISH_BYTES: Final = MAX_FRAME_BYTES - 2**20
+"""The largest frame of a publish: a server passes the message on with longer headers."""
+
 CAPACITY_BYTES: Final = 256 * 1024
 """The size of an idle reader's buffer: where throughput stops to grow with it."""
 

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from haclient.errors import UsageError
+from haclient.errors import UsageError, did_you_mean
 
 __all__ = [
     "MAX_OPTIONS_LENGTH",
@@ -431,7 +431,7 @@ def _read(name: str, value: str | None) -> object:
             raise UsageError(f"the option {name} takes no value, found {value!r}")
         return True
     if name not in _NAMES:
-        raise UsageError(f"there is no option {name!r}")
+        raise UsageError(f"there is no option {name!r}{did_you_mean(name, _NAMES)}")
     if not value:
         raise UsageError(f"the option {name} needs a value: {name}=...")
     if name in _LISTS:

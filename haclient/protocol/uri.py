@@ -30,8 +30,10 @@ _SCHEMES: Final = ("tcp", "tcps", "unix", "mem")
 _LARGEST_PORT: Final = 65_535
 _TRUE: Final = frozenset({"true", "1", "t", "y", "yes"})
 _FALSE: Final = frozenset({"false", "0", "f", "n", "no"})
+_LARGEST_NUMBER: Final = 2**31 - 1  # socket options are C integers
 _MOST_DIGITS: Final = 10
 _USERINFO: Final = re.compile(r"^([a-zA-Z]*://)?.*@", re.DOTALL)
+_AFTER_COLON: Final = re.compile(r":(?!//|\d{1,5}(?:/|$)).*", re.DOTALL)  # no port
 _TLS_ONLY: Final = ("ca", "cert", "key", "verify")
 
 
@@ -46,6 +48,8 @@ def _bool(text: str) -> bool:
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise ValueError("a number")
+    if int(text) > _LARGEST_NUMBER:
+        raise ValueError(f"a number up to {_LARGEST_NUMBER}")
     return int(text)
 
 
@@ -198,7 +202,10 @@ def _parse(text: str) -> Uri:
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in _SCHEMES:
-        raise _Malformed(f"a connection string begins with {', '.join(_SCHEMES)} and '://'")
+        known = " or ".join(f"{each}://" for each in _SCHEMES)
+        raise _Malformed(
+            f"a connection string begins with {known}, such as tcp://localhost:9007/amps/json"
+        )
     location, _, query = rest.partition("?")
     authority, slash, path = location.partition("/")
     if "@" in query or "@" in path:  # may be the rest of a password: nothing of it is quoted
@@ -291,4 +298,14 @@ def _written(value: object) -> str:
 
 
 def _shown(text: str) -> str:
-    return _USERINFO.sub(r"\1***@", text)
+    """A malformed connection string without what may be a secret.
+
+    That is everything before an `@`, what is no port behind a colon, and the value of an option
+    that there is not.
+    """
+    location, mark, query = _USERINFO.sub(r"\1***@", text).partition("?")
+    options = (
+        option if (name := option.partition("=")[0]) in _OPTIONS else f"{name}=***"
+        for option in query.split("&")
+    )
+    return _AFTER_COLON.sub(":***", location) + mark + ("&".join(options) if mark else "")

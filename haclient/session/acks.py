@@ -21,6 +21,7 @@ from haclient.errors import (
     command_error,
 )
 from haclient.protocol.messages import Message
+from haclient.session.subscriptions import Subscription
 
 _DISCONNECT_REASONS: Final[tuple[tuple[str, type[HAClientError], str], ...]] = (
     ("name in use", NameInUse, "another connection has taken this client name"),
@@ -38,9 +39,11 @@ class PendingCommand:
         what: The command in words, for error messages.
         awaited: The ack type that confirms the command.
         waiter: Who waits, as an identity only: a subscription that is full refuses its own waiter.
+        replaces: The subscription whose command it replaces: what arrives before its ack belongs to
+            the replaced one.
     """
 
-    __slots__ = ("ack", "awaited", "command_id", "error", "waiter", "wake", "what")
+    __slots__ = ("ack", "awaited", "command_id", "error", "replaces", "waiter", "wake", "what")
 
     def __init__(
         self,
@@ -50,12 +53,14 @@ class PendingCommand:
         awaited: str,
         wake: Callable[[], None],
         waiter: object = None,
+        replaces: Subscription | None = None,
     ) -> None:
         self.command_id = command_id
         self.what = what
         self.awaited = awaited
         self.wake = wake
         self.waiter = waiter
+        self.replaces = replaces
         self.ack: Message | None = None
         self.error: HAClientError | None = None
 
@@ -91,19 +96,24 @@ class PendingCommands:
         """Remove a command whose caller no longer waits; a late ack is dropped."""
         self._by_id.pop(command_id, None)
 
-    def on_ack(self, ack: Message) -> None:
-        """Confirm or refuse the command that this ack belongs to, if one waits for it."""
+    def on_ack(self, ack: Message) -> Subscription | None:
+        """Confirm or refuse the command that this ack belongs to, if one waits for it.
+
+        Returns:
+            The subscription whose command has been replaced with this ack.
+        """
         pending = self._by_id.get(ack.command_id)
         if pending is None:
-            return
+            return None
         if ack.status == "failure":
             pending.error = command_error(pending.what, ack.reason)
         elif ack.ack_type == pending.awaited:
             pending.ack = ack
         else:
-            return
+            return None
         del self._by_id[ack.command_id]
         pending.wake()
+        return None if pending.ack is None else pending.replaces
 
     def fail_all(self, error: Callable[[PendingCommand], HAClientError]) -> None:
         """Fail every pending command, because the connection is lost."""

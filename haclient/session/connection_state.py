@@ -17,9 +17,10 @@ the idle timer is paused, while our own heartbeats continue.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.session.logon import LoggedOn
@@ -207,6 +208,10 @@ class Due(enum.Enum):
     LOST = enum.auto()
 
 
+MIN_HEARTBEAT_S: Final = 0.001
+"""The shortest heartbeat interval, in seconds: servers count it in milliseconds."""
+
+
 class Heartbeat:
     """The two timers of one connection; times are seconds on the caller's clock.
 
@@ -216,14 +221,17 @@ class Heartbeat:
             default.
 
     Raises:
-        UsageError: The interval is not positive, or the limit is shorter than one interval.
+        UsageError: The interval is below `MIN_HEARTBEAT_S` or without an end, or the limit is
+            shorter than one interval.
     """
 
     __slots__ = ("_beat_at", "_reading", "_received_at", "idle_limit_s", "interval_s")
 
     def __init__(self, interval_s: float, idle_limit_s: float | None = None) -> None:
-        if not interval_s > 0:
-            raise UsageError(f"the heartbeat interval must be positive, not {interval_s}")
+        if not MIN_HEARTBEAT_S <= interval_s < math.inf:
+            raise UsageError(
+                f"the heartbeat interval is {MIN_HEARTBEAT_S:g} seconds or more, not {interval_s!r}"
+            )
         limit = 2 * interval_s if idle_limit_s is None else idle_limit_s
         if not limit >= interval_s:
             raise UsageError(

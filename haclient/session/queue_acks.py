@@ -58,6 +58,10 @@ class AckCommand(NamedTuple):
         """Whether it says that messages were processed."""
         return not self.options
 
+    def names(self) -> list[tuple[str, str]]:
+        """The queue and the bookmark of each message."""
+        return [(self.topic, bookmark) for bookmark in self.bookmarks]
+
     def fields(self, command_id: str, acks: str) -> dict[str, str | int]:
         """The header.
 

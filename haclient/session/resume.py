@@ -43,7 +43,7 @@ that position as well (`with_progress`), since a restarted client has to know it
 everything that the server has written has been received. While the client is too slow to empty the
 link, however, the server may be blocked, and then the data that it writes is as old as the blockage
 is long. The server catches up once the client reads again. How soon is unknown, so a slow rate is
-assumed. A subscription that the server holds back (`pause`) has received nothing newer than that,
+assumed. A subscription that is paused at the server has received nothing newer than the pause,
 whatever else arrives on the link; once it is resumed, the server catches up as after a blockage.
 
 **The wall clock** may step (`StepProofClock`). A time that is too early costs repetitions, which
@@ -63,7 +63,15 @@ from haclient.errors import UsageError
 from haclient.protocol.identity import version_number
 from haclient.protocol.options import Options
 from haclient.session.logon import LoggedOn, LogStart
-from haclient_stores.bookmark import Bookmark, parse_bookmark
+from haclient_stores.bookmark import (
+    EPOCH,
+    NOW,
+    Bookmark,
+    BookmarkList,
+    Epoch,
+    Timestamp,
+    parse_bookmark,
+)
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.server_order import log_name
 
@@ -72,6 +80,7 @@ OVERLAP_S: Final = 5.0
 
 _KNOWS_BOOKMARK_NOT_FOUND: Final = 5_030_500  # servers from 5.3.5 on
 _BUSY_S: Final = 1.0  # reading for this long does not block a server; the overlap is far longer
+_MAX_SHARED_ITEMS: Final = 256  # in the bookmark of a shared replay, which each member sends
 _CATCHES_UP: Final = 0.1  # how many seconds an unblocked server catches up in each second
 
 
@@ -309,6 +318,7 @@ class ResumePosition:
         is_complete: Whether the server has sent everything that it had at the subscribe.
         last_bookmark: The last bookmark that the server has sent, on this link or an earlier one;
             empty if there is none, or if messages do not arrive in the order of the log.
+        last_persisted: The bookmark of the last persisted ack.
         is_ahead_of_note: Whether messages have arrived since the position of the server's log was
             noted in the store.
         busy_since: When a message arrived last while nothing was undiscarded: everything earlier is
@@ -326,6 +336,7 @@ class ResumePosition:
         "is_ahead_of_note",
         "is_complete",
         "last_bookmark",
+        "last_persisted",
         "log",
     )
 
@@ -334,6 +345,7 @@ class ResumePosition:
         self.is_complete = False
         self.is_ahead_of_note = False
         self.last_bookmark = ""
+        self.last_persisted = ""
         self._sent_at = 0.0
         self._complete_at: float | None = None
         self._completed_at = 0.0
@@ -351,12 +363,12 @@ class ResumePosition:
         self._noted = None
 
     def hold(self, now: float) -> None:
-        """From now on the server may be holding messages back; a second call changes nothing."""
+        """Note that the server may hold messages back from now on; further calls do nothing."""
         if self._held_at is None:
             self._held_at = now
 
     def release(self, now: float) -> None:
-        """The server sends again, first what it has held back."""
+        """Note that the server sends again, beginning with the messages that it held back."""
         held_at, self._held_at = self._held_at, None
         if held_at is not None and self.is_complete:
             behind_s = self._behind(held_at)
@@ -394,7 +406,7 @@ class ResumePosition:
         """The caught-up time of this subscription; None while it is unknown.
 
         Messages published during a replay are sent after it, so the server lags by its duration.
-        While it holds messages back, nothing newer has arrived.
+        During a pause, nothing newer than its beginning has arrived.
 
         Args:
             link_until: The same of the link as a whole.
@@ -488,6 +500,32 @@ def _is_position(bookmark: str) -> bool:
     return isinstance(found, Bookmark)
 
 
+def shared_bookmark(bookmarks: Sequence[str]) -> str:
+    """One bookmark for subscriptions that share a replay, early enough that none misses a message.
+
+    Args:
+        bookmarks: The bookmark at which each of them would begin alone.
+
+    Returns:
+        The bookmark. Empty if one of them begins at the end of the log or has an end of its own, or
+        if the bookmark would be too long to be sent for each of them.
+    """
+    if len(set(bookmarks)) == 1:
+        return bookmarks[0]
+    items: dict[Bookmark | Timestamp, None] = {}
+    for point in map(parse_bookmark, bookmarks):
+        match point:
+            case Bookmark() | Timestamp():
+                items[point] = None
+            case BookmarkList() if point.items:
+                items.update(dict.fromkeys(point.items))
+            case Epoch() | BookmarkList():
+                return str(EPOCH)
+            case _:
+                return ""
+    return str(BookmarkList(tuple(items))) if len(items) <= _MAX_SHARED_ITEMS else ""
+
+
 def resume_options(options: str, *, bookmark: str, version: str, again: bool) -> str:
     """The options of a subscribe that resumes from a store.
 
@@ -503,7 +541,8 @@ def resume_options(options: str, *, bookmark: str, version: str, again: bool) ->
     """
     parsed = Options.parse(options)
     knows = version_number(version) >= _KNOWS_BOOKMARK_NOT_FOUND
-    not_found = parsed.bookmark_not_found or ("epoch" if bookmark and knows else None)
+    names_place = bookmark not in {"", str(NOW)}  # which a server may not find
+    not_found = parsed.bookmark_not_found or ("epoch" if names_place and knows else None)
     return str(replace(parsed, replace=parsed.replace and not again, bookmark_not_found=not_found))
 
 

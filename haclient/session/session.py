@@ -18,12 +18,14 @@ are handled together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
-from haclient.errors import HAClientError, ProtocolError, UsageError, command_error
+from haclient.errors import HAClientError, ProtocolError, UsageError, command_error, printable
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
 from haclient.session.connection_state import Counters
 from haclient.session.logon import MAX_SEQUENCE
+from haclient.session.reseen_messages import ReseenDiscards
 from haclient.session.subscriptions import Marker, Router, Subscription
 
 
@@ -112,7 +114,7 @@ class Session:
         except ProtocolError as error:  # what came before it in the chunk still counts
             out.fault = error
         if messages and _is_disconnect(messages[-1]):
-            out.disconnect_reason = messages[-1].reason
+            out.disconnect_reason = printable(messages[-1].reason)
         return out
 
     def _sort(self, messages: Sequence[Message], out: Received) -> None:
@@ -162,18 +164,16 @@ class Session:
     def _log(self, subscription: Subscription, run: list[Message], out: Received) -> None:
         sub_id, log = subscription.sub_id, subscription.log
         if log is None:
-            for message in run:
-                message.sub_id = sub_id
-            queue = subscription.queue
-            if queue is not None and queue.is_queue:
-                queue.received(run, self._now)
-            out.deliveries.append((subscription, run))
+            self._untracked(subscription, run, out)
             return
-        if subscription.accepted is not None:
-            # A message proves that the command was accepted, even if its ack comes later. A
-            # bookmark store that starts over must do so before it logs the first message.
-            subscription.accepted()
-            subscription.accepted = None
+        # A message proves that the command was accepted, even if its ack comes later. A bookmark
+        # store that starts over must do so before it logs the first message.
+        _accept(subscription)
+        if subscription.delivered is not None:
+            run = self._records(subscription, run, out)
+            if not run:
+                return
+            subscription.delivered.arrived(message.bookmark for message in run)
         if not log.oldest_undiscarded:
             subscription.position.busy_since = self._now
         try:
@@ -189,10 +189,51 @@ class Session:
             message.owner = owner
             message.number = number
         if 0 in numbers:
-            out.duplicates.extend(message for message in run if not message.number)
-            run = [message for message in run if message.number]
+            run = self._without_duplicates(subscription, run, out)
+        elif isinstance(owner, ReseenDiscards):
+            owner.take(run)
         if run:
             out.deliveries.append((subscription, run))
+
+    @staticmethod
+    def _without_duplicates(
+        subscription: Subscription, run: list[Message], out: Received
+    ) -> list[Message]:
+        """The messages of a run that are to be delivered, where the store knows some of them."""
+        if subscription.request is not None and subscription.request.is_conflated:
+            owner = subscription.owner
+            if not isinstance(owner, ReseenDiscards):
+                assert owner is not None  # noqa: S101  # its messages are logged
+                owner = subscription.owner = ReseenDiscards(owner, subscription.discard_call)
+            owner.take(run)
+            return run
+        out.duplicates.extend(message for message in run if not message.number)
+        return [message for message in run if message.number]
+
+    def _untracked(self, subscription: Subscription, run: list[Message], out: Received) -> None:
+        """Deliver the messages of a subscription that no bookmark store tracks."""
+        subscription.position.last_bookmark = run[-1].bookmark  # for the progress watchdog
+        for message in run:
+            message.sub_id = subscription.sub_id
+        queue = subscription.queue
+        if queue is not None and queue.is_queue:
+            queue.received(run, self._now)
+        out.deliveries.append((subscription, run))
+
+    @staticmethod
+    def _records(subscription: Subscription, run: list[Message], out: Received) -> list[Message]:
+        """Deliver the records of a query, which no bookmark store tracks; return what follows them.
+
+        A server may say which message a record was last. That does not make it the same message.
+        """
+        count = sum(1 for _ in takewhile(lambda message: message.kind == "sow", run))
+        records = run[:count]
+        if not records:
+            return run
+        for message in records:
+            message.sub_id = subscription.sub_id
+        out.deliveries.append((subscription, records))
+        return run[count:]
 
     def _group(self, message: Message, out: Received) -> None:
         subscription = self.router.get(message.query_id or message.sub_id or message.command_id)
@@ -207,7 +248,7 @@ class Session:
 
     def _progress(self, subscription: Subscription, what: str, out: Received) -> None:
         """Handle `group_end` or an ack, which reports the progress of a query or replay."""
-        if what in {"group_end", "completed"}:
+        if what == "completed" or (what == "group_end" and not subscription.replays):
             out.deliveries.append((subscription, Marker.CAUGHT_UP))
         if subscription.saw(what):
             self.router.remove(subscription)
@@ -216,11 +257,16 @@ class Session:
     # -- acks -------------------------------------------------------------
 
     def _ack(self, ack: Message, out: Received) -> None:
+        if ack.reason:
+            ack.reason = printable(ack.reason)  # it is part of errors and log lines
         if ack.log_starts and ack.ack_type == "persisted":
             out.log_reached = ack.log_starts  # a logon ack names positions that were not reached
-        if ack.ack_type == "persisted" and (ack.sequence is not None or _is_refusal(ack)):
-            self._publish_ack(ack, out)
         subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
+        # The sequence in a subscription's ack is not of a publish: it must not trim the store.
+        is_of_publish = subscription is None or subscription.request is None
+        numbered = ack.sequence is not None and is_of_publish
+        if ack.ack_type == "persisted" and (numbered or _is_refusal(ack)):
+            self._publish_ack(ack, out)
         if subscription is not None:
             own = ack.command_id in {"", subscription.command_id}
             is_pending = ack.command_id in self.pending
@@ -228,7 +274,9 @@ class Session:
                 self._refused(subscription, ack, out)
             elif own or not is_pending:  # else it answers a command about the subscription
                 self._subscription_ack(subscription, ack, out)
-        self.pending.on_ack(ack)
+        replaced = self.pending.on_ack(ack)
+        if replaced is not None and self.router.get(replaced.sub_id) is replaced:
+            out.deliveries.append((replaced, Marker.REPLACED))
 
     def _refused(self, subscription: Subscription, ack: Message, out: Received) -> None:
         """End a subscription whose command failed after it had been accepted.
@@ -264,15 +312,15 @@ class Session:
 
     def _subscription_ack(self, subscription: Subscription, ack: Message, out: Received) -> None:
         kind = ack.ack_type
-        if kind == "processed" and ack.status == "success" and subscription.accepted is not None:
-            subscription.accepted()
-            subscription.accepted = None
+        if kind == "processed" and ack.status == "success":
+            _accept(subscription)
         if kind == "processed" and ack.status == "success" and subscription.queue is not None:
             subscription.queue.granted(ack.options)  # before the messages that follow it
-        if ack.status == "success" and kind == "completed":
+        if ack.status == "success" and kind == "completed" and _ends_replay(subscription, ack):
             subscription.position.completed(self._now)
         if ack.status == "success" and subscription.log is not None and ack.bookmark:
             if kind == "persisted":
+                subscription.position.last_persisted = ack.bookmark
                 subscription.log.persisted(ack.bookmark)
             elif kind == "completed":
                 subscription.log.completed(ack.bookmark)
@@ -297,6 +345,21 @@ class Session:
         for subscription in ended:
             self.router.remove(subscription)
         return ended
+
+
+def _accept(subscription: Subscription) -> None:
+    """Call, once, what waits for the server to accept a command."""
+    if subscription.accepted is not None:
+        subscription.accepted()
+        subscription.accepted = None
+
+
+def _ends_replay(subscription: Subscription, ack: Message) -> bool:
+    """Whether a `completed` means that everything older was sent.
+
+    A server may send one for the query before the replay that follows it. That one has no position.
+    """
+    return bool(ack.bookmark) or not (subscription.query_id and subscription.replays)
 
 
 def _is_refusal(ack: Message) -> bool:

@@ -18,8 +18,11 @@ from typing import Final, Protocol
 from haclient.errors import HAClientError, SubIdInUse
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
+from haclient.session.delivered import DeliveredMessages
+from haclient.session.pause_state import PauseState
+from haclient.session.reseen_messages import DiscardCall, call_directly
 from haclient.session.resume import ResumePosition
-from haclient_stores.bookmark import EPOCH, MOST_RECENT
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.interfaces import SubscriptionLog
 
 QUERIES: Final = frozenset({"sow", "sow_and_subscribe", "sow_and_delta_subscribe"})
@@ -36,7 +39,7 @@ _REMEMBERED_ROUTES = 1024  # distinct `sids` texts; more than any client has sub
 class Marker(enum.Enum):
     """A marker between messages in a subscription's queue."""
 
-    CAUGHT_UP = enum.auto()  # the query or the replay is complete: what follows is live
+    CAUGHT_UP = enum.auto()  # the query and the replay are complete: what follows is live
     GAP = enum.auto()  # the connection was lost here: messages may be missing
     REPLAY = enum.auto()  # the connection was lost here: what is missing is redelivered
     REPLACED = enum.auto()  # the command was replaced: what is before is not redelivered
@@ -179,7 +182,15 @@ class SubscribeRequest:
     @property
     def is_conflated(self) -> bool:
         """Whether messages are held back and merged, so that acks are no recovery points."""
-        return "conflation=" in self.options
+        return Options.parse(self.options).conflation not in {None, "none"}
+
+    @property
+    def is_in_log_order(self) -> bool:
+        """Whether its messages come in the order of the log, apart from the records of a query.
+
+        Conflated messages do not, nor do the messages of a page, which it shows when they enter it.
+        """
+        return not self.is_conflated and Options.parse(self.options).skip_n is None
 
     @property
     def is_paused(self) -> bool:
@@ -234,6 +245,7 @@ class Subscription:
         command_id: The id of its command, which some acks carry alone.
         log: Its part of the bookmark store; `None` if the store does not track it.
         owner: Where `discard` of its messages goes; the log itself by default.
+        discard_call: Brings a discard to the client's thread.
         phase: Its phase.
         accepted: Called once, when the server accepts the command and before its first message.
         user_acks: Ack types that the user asked for, delivered like messages.
@@ -241,27 +253,33 @@ class Subscription:
             until `unsubscribe`.
         markers: Whether `group_begin` and `group_end` are delivered like messages.
         position: How much it has received on the link, and where it resumes.
+        delivered: The messages that its consumer has; `None` unless it is a query of the past,
+            which a bookmark store tracks.
         queue: What it does for the messages of a queue; `None` if its topic can be none.
-        held_back: Whether the server has paused it at the request of the client, whose queue is
-            full.
-        may_be_paused: Whether the application has sent a pause to which there is no answer.
+        pauses: Whether the server holds it back, and whether the application wants that.
+        replaced_by: The number of the replace that is in force, in the order of sending; 0 if none.
+        resumed_with: The subscriptions that one command has resumed together with it, including
+            itself, so that they share a replay; empty if it was resumed alone, or never.
     """
 
     __slots__ = (
         "accepted",
         "command_id",
+        "delivered",
+        "discard_call",
         "ends_after",
         "finite",
-        "held_back",
         "log",
         "markers",
-        "may_be_paused",
         "owner",
+        "pauses",
         "phase",
         "position",
         "query_id",
         "queue",
+        "replaced_by",
         "request",
+        "resumed_with",
         "sink",
         "sub_id",
         "user_acks",
@@ -282,8 +300,10 @@ class Subscription:
         ends_after: frozenset[str] = frozenset(),
         markers: bool = False,
         queue: QueueSide | None = None,
+        discard_call: DiscardCall = call_directly,
     ) -> None:
         self.sub_id = sub_id
+        self.discard_call = discard_call
         self.request = request
         self.command_id = command_id
         self.query_id = query_id
@@ -294,11 +314,15 @@ class Subscription:
         self.user_acks = user_acks
         self.ends_after = set(ends_after)
         self.finite = bool(ends_after)
-        self.held_back = False
-        self.may_be_paused = False
+        is_paused = request is not None and request.is_paused
+        self.pauses = PauseState()
+        self.pauses.begin(paused=is_paused, by_application=is_paused)
+        self.replaced_by = 0
+        self.resumed_with: tuple[Subscription, ...] = ()
         self.markers = markers
         self.phase = Phase.OPENING
         self.position = ResumePosition(log)
+        self.delivered = DeliveredMessages() if query_id and log is not None else None
         self.queue = queue
 
     @property
@@ -307,16 +331,26 @@ class Subscription:
         return self.queue is not None and self.queue.is_queue
 
     @property
+    def replays(self) -> bool:
+        """Whether the log is replayed to it: then the end of its query is not yet the present."""
+        return self.request is not None and bool(self.request.bookmark)
+
+    @property
     def is_paused(self) -> bool:
         """Whether the application has paused it, or may have."""
-        return self.may_be_paused or (self.request is not None and self.request.is_paused)
+        return self.pauses.may_be_paused_by_application
+
+    @property
+    def held_back(self) -> bool:
+        """Whether only the client itself, whose queue is full, has paused it, or may have."""
+        return self.pauses.may_be_paused and not self.is_paused
 
     def note_held(self, now: float) -> None:
         """Note whether the server may be holding messages back.
 
-        As long as it may, its acks are no recovery points, and what is newer has not arrived.
+        While it may, its acks are no recovery points, and nothing newer has arrived.
         """
-        held = self.held_back or self.is_paused
+        held = self.pauses.may_be_paused
         if held:
             self.position.hold(now)
         else:
@@ -328,6 +362,11 @@ class Subscription:
         """Note that an ack type or `group_end` has arrived; return whether nothing is due."""
         self.ends_after.discard(what)
         return self.finite and not self.ends_after
+
+
+def is_of_past(command: str, bookmark: str) -> bool:
+    """Whether a command sends older records, and then a replay, each time that it resumes."""
+    return command in LASTING & QUERIES and bookmark not in {"", str(NOW)}
 
 
 class Router:

@@ -52,7 +52,8 @@ class Auditor:
         now_us = self.clock_us()
         for subscription, batch in received.deliveries:
             if isinstance(batch, list) and subscription.log is not None:
-                pairs = [(message.bookmark, message.number) for message in batch]
+                # A message without an entry in the bookmark store has no number to be audited by.
+                pairs = [(each.bookmark, each.number) for each in batch if each.number > 0]
                 self.log.received(subscription.sub_id, pairs, now_us)
         self.log.flush_when_due(now_us)
 
@@ -93,6 +94,8 @@ class AuditedOwner:
     def discard(self, number: int) -> None:
         """Discard, then record it: an error of the store is not a discard."""
         self._owner.discard(number)
+        if number < 1:  # of a message that no store tracks
+            return
         auditor = self._auditor
         auditor.log.discarded(self._sub_id, number, auditor.clock_us())
 

@@ -1,14 +1,14 @@
 """Pauses bookmark subscriptions at the server while their queues are full.
 
-A connection has one socket. Where reading stops for one slow consumer, every other subscription
-waits with it, and so do the acks of publishes and commands. The server keeps the position of a
-bookmark subscription, though, so it can hold that one back alone: once its queue is over the cap it
-is paused, and when half of the cap is free it is resumed. What is on the way meanwhile is taken in,
-up to a limit at which reading stops after all.
+A connection has one socket. If the client stops reading for one slow consumer, every other
+subscription waits too, and so do the acks of publishes and commands. The server, however, keeps the
+position of a bookmark subscription and can hold back that one alone. The client pauses it once its
+queue is over the cap, and resumes it when half of the cap is free. Messages in flight meanwhile are
+still accepted, up to a limit for all subscriptions together, at which reading stops after all.
 
-Plain subscriptions cannot be paused: what is published during a pause would never arrive. Queues
-need none, since their backlog bounds what is on the way. Both stop the reading, and so does a
-server that refuses to pause.
+Plain subscriptions cannot be paused: messages published during a pause would never arrive. Queues
+need no pause, since their backlog bounds the messages in flight. For both the client stops reading,
+as it does at a server that refuses to pause.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from haclient.errors import CommandError, DisconnectedError, HAClientError, Time
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import Subscription
 from haclient.transport.commands import Commander
-from haclient.transport.connection import FlowControl
+from haclient.transport.connection import FlowControl, Obstacle
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import TIMEOUT_S
+from haclient.transport.subscription_changes import SubscriptionChanges
 
 IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
-"""How much a paused subscription may hold above its cap before reading stops after all.
+"""How much the paused subscriptions of a connection may hold above their caps, all together.
 
-It is what may be on the way when the pause is sent: in the buffers of both machines and of the
-server. They belong to the connection, so all its subscriptions share this much.
+This much may be in flight when the pause is sent, in the buffers of both machines and of the
+server. The buffers belong to the connection, so all its subscriptions share the limit.
+Above the limit reading stops after all.
 """
 
 
@@ -39,14 +41,20 @@ class AutomaticPauses(FlowControl):
     """The subscriptions of one connection that are paused because their queues are full.
 
     Args:
-        commander: Sends the commands.
+        commander: Knows what is active, and where.
+        changes: Pauses and resumes them.
     """
 
-    def __init__(self, commander: Commander) -> None:
+    def __init__(self, commander: Commander, changes: SubscriptionChanges) -> None:
         self._commander = commander
+        self._changes = changes
         self._reporter = commander.reporter
         self._nursery: trio.Nursery | None = None
-        self._held: set[Subscription] = set()
+        self._held: dict[Subscription, Delivery] = {}
+        self._excess: dict[
+            Subscription, int
+        ] = {}  # bytes above the cap, when it was looked at last
+        self._excess_bytes = 0  # all together
         self._failed = trio.Event()
         self._failures: list[Exception] = []
 
@@ -58,21 +66,49 @@ class AutomaticPauses(FlowControl):
                 self._nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
-        raise self._failures[0]  # several may fail at once, and one is the reason
+        raise self._failures[0]  # several tasks may fail at once: the first one counts
 
     @override
-    def holds_back(self, subscription: Subscription, queue: Delivery) -> bool:
+    def obstacle(self, subscription: Subscription, queue: Delivery) -> Delivery | None:
         if subscription not in self._held:
             if self._nursery is None or not self._can_pause(subscription):
-                return False
-            self._held.add(subscription)
+                return queue
+            self._held[subscription] = queue
             self._nursery.start_soon(self._hold, subscription, queue)
-        return queue.held_bytes <= queue.cap_bytes + IN_FLIGHT_BYTES
+        self._note_excess(subscription, queue)
+        if self._excess_bytes <= IN_FLIGHT_BYTES:
+            return None
+        for each, its_queue in self._held.items():  # most of them may have been taken meanwhile
+            self._note_excess(each, its_queue)
+        if self._excess_bytes <= IN_FLIGHT_BYTES:
+            return None
+        return max(self._held.values(), key=_excess_of)
+
+    def _note_excess(self, subscription: Subscription, queue: Delivery) -> None:
+        excess = _excess_of(queue)
+        self._excess_bytes += excess - self._excess.get(subscription, 0)
+        self._excess[subscription] = excess
+
+    @override
+    async def drained(self, obstacle: Obstacle) -> None:
+        queues = [each for each in self._held.values() if each.draining]
+        if obstacle not in queues:
+            await obstacle.drained()
+            return
+        # Any of them may make room for what all share, however long the fullest one takes.
+        async with open_nursery() as nursery:
+
+            async def drained(queue: Delivery) -> None:
+                await queue.drained()
+                nursery.cancel_scope.cancel()
+
+            for queue in queues:
+                nursery.start_soon(drained, queue)
 
     def _can_pause(self, subscription: Subscription) -> bool:
         request = subscription.request
         return (
-            self._commander.can_hold_back
+            self._commander.status.address not in self._changes.cannot_hold_back
             and request is not None
             and request.command == "subscribe"
             and bool(request.bookmark)
@@ -89,19 +125,21 @@ class AutomaticPauses(FlowControl):
             self._failures.append(error)
             self._failed.set()
         finally:
-            self._held.discard(subscription)
+            del self._held[subscription]
+            self._excess_bytes -= self._excess.pop(subscription, 0)
 
     async def _pause(self, subscription: Subscription) -> bool:
-        """Pause it; return whether it has to be resumed."""
+        """Pause a subscription; return whether it has to be resumed."""
         try:
-            await self._commander.hold_back(subscription, timeout=TIMEOUT_S)
+            await self._changes.hold_back(subscription, timeout=TIMEOUT_S)
         except CommandError as error:
             if self._commander.is_active(subscription):
-                self._cannot(error)
+                self._give_up(error)
             return False
-        except TimedOut:  # it may have paused it all the same
+        except TimedOut:  # the server may have paused it nevertheless
             self._reporter.log.warning(
-                "subscription %s is full, and the server has not answered within %g s to its pause",
+                "the queue of subscription %s is full, and the server has not answered its pause "
+                "within %g s",
                 subscription.sub_id,
                 TIMEOUT_S,
                 extra={"sub_id": subscription.sub_id},
@@ -111,25 +149,30 @@ class AutomaticPauses(FlowControl):
 
     async def _resume(self, subscription: Subscription) -> None:
         try:
-            if await self._commander.resume_held_back(subscription, timeout=TIMEOUT_S):
+            if await self._changes.resume_held_back(subscription, timeout=TIMEOUT_S):
                 self._reporter.event("subscription_resumed", sub_id=subscription.sub_id)
         except (CommandError, TimedOut) as error:
             if not self._commander.is_active(subscription):
                 return
             # It would stay silent for ever. A new connection begins without a pause.
-            self._cannot(error)
+            self._give_up(error)
             raise DisconnectedError(
                 f"subscription {subscription.sub_id} was paused while its queue was full, and the "
-                f"server does not resume it ({error}): this connection is of no more use"
+                f"server does not resume it ({error}): the client has to reconnect"
             ) from error
 
-    def _cannot(self, error: Exception) -> None:
-        """Pause nothing more."""
-        if not self._commander.can_hold_back:
+    def _give_up(self, error: Exception) -> None:
+        """Pause nothing more at this server."""
+        address = self._commander.status.address
+        if address in self._changes.cannot_hold_back:
             return
-        self._commander.can_hold_back = False
+        self._changes.cannot_hold_back.add(address)
         self._reporter.log.warning(
-            "the server does not pause a full subscription (%s): from now on a slow consumer stops "
-            "the reading of the whole connection",
+            "the server does not pause a subscription with a full queue (%s): from now on the "
+            "client stops reading the whole connection for a slow consumer",
             error,
         )
+
+
+def _excess_of(queue: Delivery) -> int:
+    return max(0, queue.held_bytes - queue.cap_bytes)

@@ -5,15 +5,22 @@ from another thread is refused before it changes anything. The exceptions are th
 message: a worker thread that processes a message (`trio.to_thread.run_sync(work, message)`) may
 discard or acknowledge it, or extend its lease. That then runs on the client's thread, and the call
 returns after that.
+
+A forked process has a copy of the client's memory and shares its socket. A publish there would take
+the next sequence numbers, and the server would drop the messages of the client with these numbers
+as duplicates. The only thread of a forked process has the ident of the thread that forked, which
+may be the client's. So `os.register_at_fork` resets the ident, and the comparison refuses them all.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import TypeVarTuple
+from typing import Final, TypeVarTuple
 
 import trio
 
@@ -21,6 +28,8 @@ from haclient.errors import UsageError
 from haclient_stores.interfaces import Discard, SubscriptionLog
 
 _Arguments = TypeVarTuple("_Arguments")
+
+_NO_THREAD: Final = -1  # the ident of no thread
 
 
 class ClientThread:
@@ -32,21 +41,29 @@ class ClientThread:
             thread.check("publish")
 
     Attributes:
-        ident: `threading.get_ident()` of the thread; 0 before the block is entered.
+        ident: `threading.get_ident()` of the thread; 0 before the block is entered, and the ident
+            of no thread in a process that was forked after that.
     """
 
-    __slots__ = ("_name", "_token", "ident")
+    __slots__ = ("__weakref__", "_name", "_pid", "_token", "ident")
 
     def __init__(self) -> None:
         self.ident = 0
         self._name = ""
+        self._pid = 0
         self._token: trio.lowlevel.TrioToken | None = None
 
     def bind(self) -> None:
         """Bind the client to the calling thread, which runs trio."""
         self.ident = get_ident()
         self._name = threading.current_thread().name
+        self._pid = os.getpid()
         self._token = trio.lowlevel.current_trio_token()
+        _bound.add(self)
+
+    def forked(self) -> None:
+        """Belong to no thread: this process was forked from the client's."""
+        self.ident = _NO_THREAD
 
     def check(self, what: str) -> None:
         """Refuse a call from another thread than the client's.
@@ -55,10 +72,12 @@ class ClientThread:
             what: The call, such as `publish`.
 
         Raises:
-            UsageError: The client was entered in another thread.
+            UsageError: The client was entered in another thread, or in the process that this one
+                was forked from.
         """
         if self.ident in {0, get_ident()}:
             return
+        self._refuse_fork(what)
         raise UsageError(
             f"{what} was called by the thread {threading.current_thread().name!r}, but the client "
             f"belongs to {self._name!r}, which runs trio: call it through trio.from_thread.run or "
@@ -74,6 +93,14 @@ class ClientThread:
         """
         self.call("message.discard()", log.discard, number)
 
+    def discard_by(self, function: Callable[[int], None], number: int) -> None:
+        """Have a function discard a message on the client's thread, and wait until it has.
+
+        Raises:
+            UsageError: As for `call`.
+        """
+        self.call("message.discard()", function, number)
+
     def call(
         self,
         what: str,
@@ -88,14 +115,16 @@ class ClientThread:
             *arguments: Its arguments.
 
         Raises:
-            UsageError: The trio run that the client belonged to is over, or this thread runs trio
-                itself, which must not be blocked.
+            UsageError: The trio run that the client belonged to is over, or is in the process that
+                this one was forked from; or this thread runs trio itself, which must not be
+                blocked.
         """
         if get_ident() == self.ident:  # a closed store belongs to no thread
             function(*arguments)
             return
         if self._token is None:
             raise UsageError(f"{what} of a client that was never entered")
+        self._refuse_fork(what)  # the client's thread does not exist here: the wait had no end
         if trio.lowlevel.in_trio_run():
             raise UsageError(
                 f"{what} was called inside a trio run of another thread, which it would block: "
@@ -108,6 +137,13 @@ class ClientThread:
                 f"{what} came after the client was left: wait for your threads inside its async "
                 "with block"
             ) from None
+
+    def _refuse_fork(self, what: str) -> None:
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"{what} was called in a process that was forked from the one of its client: call "
+                "it there"
+            )
 
 
 class LoggedBy:
@@ -122,9 +158,26 @@ class LoggedBy:
             to there would cost as much as the discard itself.
     """
 
-    __slots__ = ("discard",)
+    __slots__ = ("__weakref__", "_elsewhere", "discard")
 
     discard: Discard
 
     def __init__(self, log: SubscriptionLog, thread: ClientThread) -> None:
-        self.discard = log.discard_function(partial(thread.discard, log))
+        self._elsewhere = partial(thread.discard, log)
+        self.discard = log.discard_function(self._elsewhere)
+        _bound.add(self)
+
+    def forked(self) -> None:
+        """Have the client's thread refuse each discard: the store's function knows of no fork."""
+        self.discard = self._elsewhere
+
+
+_bound: Final = weakref.WeakSet[ClientThread | LoggedBy]()
+
+
+def _refuse_all() -> None:
+    for each in list(_bound):
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_refuse_all)

@@ -10,9 +10,7 @@ the server is also told to stop.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -23,32 +21,31 @@ from haclient.errors import (
     DisconnectedError,
     HAClientError,
     InvalidBookmark,
-    StoreFull,
+    InvalidTopic,
     TimedOut,
     UsageError,
 )
-from haclient.protocol.codec import encode_frame, encode_header
+from haclient.protocol.codec import encode_frame
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
 from haclient.session.acks import PendingCommand
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
-from haclient.session.resume import ResumeContext, resume_options
+from haclient.session.delivered import MAX_PUBLISHERS
+from haclient.session.reseen_messages import ReseenDiscards
+from haclient.session.resume import ResumeContext, resume_options, shared_bookmark
 from haclient.session.session import Session
-from haclient.session.subscriptions import (
-    Marker,
-    QueueSide,
-    Sink,
-    SubscribeRequest,
-    Subscription,
-)
+from haclient.session.subscriptions import QueueSide, Sink, SubscribeRequest, Subscription
 from haclient.transport.auditing import AuditedOwner, Auditor
+from haclient.transport.callers import current_caller
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.message_queue import Delivery
-from haclient.transport.publisher import Publisher
+from haclient.transport.publish_receivers import PublishReceivers
 from haclient.transport.reporter import Reporter
-from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, parse_bookmark
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 Fields: TypeAlias = dict[str, str | int]
@@ -62,13 +59,14 @@ class Commander:
         session: Where receivers and waiting commands are registered.
         bookmark_store: Records what bookmark subscriptions have received, or `None`.
         status: The state of the connection.
-        reporter: Where log records go; its clock may step.
+        reporter: Receives the log records; its clock may step.
         thread: The client's thread, on which its messages are discarded.
         auditor: Records what is discarded, or `None`.
 
     Attributes:
         resume: Where bookmark subscriptions resume.
-        can_hold_back: Whether the server is asked to pause subscriptions whose queues are full.
+        receivers: The receivers of the acks of stored publishes.
+        generated_ids: The ids in the bookmark store that the application did not choose.
     """
 
     def __init__(
@@ -85,12 +83,13 @@ class Commander:
         self._auditor = auditor
         self.session = session
         self.bookmark_store = bookmark_store
+        self.generated_ids: set[str] = set()
         self.status = status
         self.reporter = reporter
         self.resume = ResumeContext(reporter.clock_us)
         self.connection: Connection | None = None
+        self.receivers = PublishReceivers(session.router)
         self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
-        self.can_hold_back = True
 
     # -- confirmation -------------------------------------------------------
 
@@ -120,8 +119,9 @@ class Commander:
             pending: What to wait for.
             event: Set when that has come.
             timeout: Seconds to wait.
-            patient: Whether the time counts only while this client reads: an ack that comes after
-                messages which a slow handler has yet to take is not the server's delay.
+            patient: Whether the time runs only while this client reads and the server makes no
+                progress with earlier publishes: an ack behind messages that a slow handler has not
+                taken yet, or behind a backlog, is not the server's delay.
 
         Raises:
             CommandError: The server refused it.
@@ -131,13 +131,14 @@ class Commander:
         """
         if self.connection is not None:
             self.connection.refuse_deadlock(pending.what)
-        pending.waiter = trio.lowlevel.current_task()
+        pending.waiter = current_caller()
         self.session.pending.add(pending)
         try:
+            backlog = None if self.connection is None else self.connection.writer.backlog()
             send()
             if self.connection is not None:
                 self.connection.writer.flush()  # a waiter gains nothing from batching
-            await self._wait(event, timeout, patient=patient)
+            await self._wait(event, timeout, backlog if patient else None)
         finally:
             self.session.pending.forget(pending.command_id)
         if pending.error is not None:
@@ -146,12 +147,24 @@ class Commander:
             raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
         return pending.ack
 
-    async def _wait(self, event: trio.Event, timeout: float, *, patient: bool) -> None:
+    async def _wait(
+        self, event: trio.Event, timeout: float, backlog: Callable[[], tuple[int, int]] | None
+    ) -> None:
+        """Wait for an event; after a `timeout`, wait again if the delay was not the server's.
+
+        Args:
+            event: What to wait for.
+            timeout: Seconds to wait each time.
+            backlog: See `Writer.backlog`; `None` to wait only once.
+        """
+        connection = self.connection
         while not event.is_set():
+            before = None if backlog is None else backlog()
             with trio.move_on_after(timeout):
                 await event.wait()
-            connection = self.connection
-            if not patient or connection is None or connection.reading_stopped_by is None:
+            if backlog is None or connection is None:
+                return
+            if backlog() == before and connection.reading_stopped_by is None:
                 return
 
     async def command(  # noqa: PLR0913  # one frame and how to wait for its answer
@@ -165,12 +178,25 @@ class Commander:
         timeout: float,
         patient: bool = False,
         on_sent: Callable[[], object] = lambda: None,
+        on_answer: Callable[[PendingCommand], object] = lambda _: None,
+        replaces: Subscription | None = None,
     ) -> Message:
-        """Send one command, after all publishes or before them; return the ack that confirms it."""
+        """Send one command, after all publishes or before them; return the ack that confirms it.
+
+        `on_answer` is called as the answer arrives, so in the order of arrival, whichever of the
+        tasks that wait for answers runs first.
+        """
         connection = self.connected()
         frame = encode_frame(fields, body)
         event = trio.Event()
-        pending = PendingCommand(str(fields["cid"]), what, awaited=awaited, wake=event.set)
+
+        def wake() -> None:
+            on_answer(pending)
+            event.set()
+
+        pending = PendingCommand(
+            str(fields["cid"]), what, awaited=awaited, wake=wake, replaces=replaces
+        )
 
         def send() -> None:
             (connection.writer.send_urgent if urgent else connection.writer.send)(frame)
@@ -198,12 +224,14 @@ class Commander:
         for one in self.session.router.all():
             self.resume.note_caught_up(one.position, until, now, last=last)
 
-    def _sending(self, subscription: Subscription) -> None:
+    def _sending(self, subscription: Subscription, *, begins_paused: bool = False) -> None:
         """Prepare to send its command; once that is accepted, its store follows that log."""
         first = subscription.accepted
         now = trio.current_time()
         subscription.position.sending(now)
-        subscription.held_back = subscription.may_be_paused = False
+        request = subscription.request
+        is_paused = request is not None and request.is_paused
+        subscription.pauses.begin(paused=is_paused or begins_paused, by_application=is_paused)
         subscription.note_held(now)
         if subscription.log is None:
             return
@@ -217,7 +245,7 @@ class Commander:
 
     # -- receivers ----------------------------------------------------------
 
-    async def open(
+    async def open(  # noqa: PLR0913  # one command and what takes part in its opening
         self,
         request: SubscribeRequest,
         sink: Sink,
@@ -226,6 +254,7 @@ class Commander:
         markers: bool,
         timeout: float,
         queue: QueueSide | None = None,
+        on_entering: Callable[[], object] = lambda: None,
     ) -> Subscription:
         """Send a command and return its receiver once the server has accepted it.
 
@@ -236,6 +265,7 @@ class Commander:
             markers: Whether `group_begin` and `group_end` are delivered like messages.
             timeout: Seconds to wait for the server's answer.
             queue: What it does if its topic is a queue.
+            on_entering: Called when the id is free, before the bookmark store says where to start.
 
         Raises:
             SubIdInUse: The id is active on this connection; nothing was sent.
@@ -245,6 +275,7 @@ class Commander:
         await self._until_left(ids, request.what, timeout=timeout)
         connection = self.connected()
         self.session.router.check_free(ids)  # before the bookmark store is written to
+        on_entering()
         log, accepted = self._remember(request)
         subscription = Subscription(
             request.sub_id,
@@ -259,24 +290,41 @@ class Commander:
             ends_after=request.ends_after,
             markers=markers,
             queue=queue,
+            discard_call=self._thread.discard_by,
         )
         self._sending(subscription)
         self.session.router.add(subscription)
 
         async def enter(bookmark: str) -> None:
-            options = self._options(request, bookmark)
-            header = request.header(command_id, bookmark=bookmark, options=options)
-            await self.command(header, request.body, what=request.what, timeout=timeout)
+            await self._enter(request, command_id, bookmark, timeout=timeout)
 
         try:
             await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
-            self.session.router.remove(subscription)
-            drop_queued(subscription)
-            if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
-                self._leave([subscription], connection)
+            self._drop_unopened(subscription, error, connection)
             raise
         return subscription
+
+    async def _enter(
+        self, request: SubscribeRequest, command_id: str, bookmark: str, *, timeout: float
+    ) -> None:
+        options = self._options(request, bookmark)
+        header = request.header(command_id, bookmark=bookmark, options=options)
+        try:
+            await self.command(header, request.body, what=request.what, timeout=timeout)
+        except InvalidTopic as error:
+            raise _explained(error, request) from None
+
+    def _drop_unopened(
+        self, subscription: Subscription, error: BaseException, connection: Connection
+    ) -> None:
+        """Remove a subscription whose command has failed."""
+        self.session.router.remove(subscription)
+        drop_queued(subscription)
+        if isinstance(error, CommandError):
+            self.purge_generated(subscription.sub_id)
+        if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
+            self._leave([subscription], connection)
 
     def _report_refusal(self) -> None:
         self.reporter.log.warning(
@@ -291,8 +339,8 @@ class Commander:
     async def resubscribe(
         self,
         subscription: Subscription,
-        request: SubscribeRequest,
         *,
+        shared: tuple[str, ...] | None = None,
         still_wanted: Callable[[], bool],
         on_sent: Callable[[], object],
         timeout: float,
@@ -303,29 +351,25 @@ class Commander:
         are dropped already.
 
         Args:
-            subscription: Its receiver.
-            request: Its command.
+            subscription: Its receiver, with its command.
+            shared: The bookmarks at which a shared replay begins, from `shared_forms`; the
+                subscription begins paused, until `resume_together`. `None` for a replay of its own.
             still_wanted: Whether the application has not ended it meanwhile; asked before each
                 sending, since a server may refuse the first form of the bookmark.
             on_sent: Called after each sending; there is no checkpoint before the first.
             timeout: Seconds to wait for the server's answer, while this client reads.
         """
-        log = subscription.log
-        forms: tuple[str, ...] = (request.bookmark,)
-        subscription.request = request
-        if log is not None:
-            conflated = request.is_conflated
-            log.begin(acked=request.gets_persisted_acks, start=None, conflated=conflated)
-            # Conflated messages and those of a query do not come in the order of the log.
-            ordered = not conflated and not subscription.query_id
-            forms = self.resume.bookmarks(
-                log, subscription.position.last_bookmark if ordered else ""
-            )
+        request = subscription.request
+        assert request is not None  # noqa: S101  # a publish is not sent again like this
+        if subscription.log is not None:
+            acked, conflated = request.gets_persisted_acks, request.is_conflated
+            subscription.log.begin(acked=acked, start=None, conflated=conflated)
+        forms = shared or self._resume_forms(subscription)
 
         async def enter(bookmark: str) -> None:
             if still_wanted():
                 options = resume_options(
-                    request.options,
+                    (request if shared is None else request.paused(is_paused=True)).options,
                     bookmark=bookmark,
                     version=self.status.server_version,
                     again=True,
@@ -334,6 +378,45 @@ class Commander:
                 await self._reopen(subscription, request, bookmark, options, sending)
 
         await best_first(forms, enter, self._report_refusal)
+
+    def _resume_forms(self, subscription: Subscription) -> tuple[str, ...]:
+        """The bookmarks at which a subscription may resume, the best form first."""
+        request, log = subscription.request, subscription.log
+        if request is None or log is None:
+            return ("" if request is None else request.bookmark,)
+        if request.query_id and request.bookmark == str(NOW):
+            return (str(NOW),)  # its records are all that was missed, wherever the log ended before
+        if not request.is_in_log_order:
+            return self.resume.bookmarks(log)
+        forms = self.resume.bookmarks(log, subscription.position.last_bookmark)
+        delivered = subscription.delivered
+        if delivered is None:
+            return forms
+        if delivered.is_over_limit and not delivered.is_limit_reported:
+            delivered.is_limit_reported = True
+            self.reporter.log.warning(
+                "subscription %s has delivered messages of more than %d publishers: where it "
+                "resumes, its records may be older than messages of the further ones",
+                subscription.sub_id,
+                MAX_PUBLISHERS,
+                extra={"sub_id": subscription.sub_id},
+            )
+        return tuple(delivered.cover(form) for form in forms)
+
+    def shared_forms(self, together: Sequence[Subscription]) -> tuple[str, ...]:
+        """The bookmarks at which a shared replay may begin, the best form first.
+
+        Empty if the replay cannot be shared, because a subscription begins at the end of the log,
+        has an end of its own, or begins with the records of its own place.
+        """
+        if any(one.query_id for one in together):
+            return ()
+        each = [self._resume_forms(one) for one in together]
+        shared = [
+            shared_bookmark([forms[min(number, len(forms) - 1)] for forms in each])
+            for number in range(max(map(len, each)))
+        ]
+        return tuple(dict.fromkeys(shared)) if all(shared) else ()
 
     async def _reopen(
         self,
@@ -345,7 +428,7 @@ class Commander:
     ) -> None:
         subscription.command_id = self.session.next_command_id()
         subscription.accepted = None
-        self._sending(subscription)
+        self._sending(subscription, begins_paused=Options.parse(options).pause)
         self.session.router.add(subscription)
         header = request.header(subscription.command_id, bookmark=bookmark, options=options)
         try:
@@ -355,134 +438,26 @@ class Commander:
             drop_queued(subscription, keep_replaced=True)
             raise
 
-    async def replace(
-        self, subscription: Subscription, request: SubscribeRequest, *, timeout: float
-    ) -> None:
-        """Replace topic, filter or options of an active subscription; its position stays.
-
-        A paused subscription stays paused, regardless of the options, until it is resumed.
-
-        Raises:
-            CommandError: The server refused it; the subscription continues as it was.
-        """
-        command_id = self.session.next_command_id()
-        options = str(dataclasses.replace(Options.parse(request.options), replace=True))
-        header = request.header(command_id, bookmark="", options=options)
-        what = f"{request.what} with replace"
-        log, before = subscription.log, subscription.request
-        if log is not None and request.is_conflated and not (before and before.is_conflated):
-            log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
-        with self._may_pause([subscription] if request.is_paused else []):
-            ack = await self.command(header, request.body, what=what, timeout=timeout)
-        if subscription.queue is not None:
-            subscription.queue.granted(ack.options)
-        self.session.router.name_command(subscription, command_id)
-        before = subscription.request
-        if before is not None and before.is_paused and not request.is_paused:
-            request = request.paused(is_paused=True)
-        subscription.request = request
-        if request.is_paused:
-            subscription.may_be_paused = False
-        subscription.sink.mark(Marker.REPLACED)
-
-    async def pause(
-        self, subscriptions: list[Subscription], *, paused: bool, timeout: float
-    ) -> None:
-        """Pause bookmark subscriptions at the server, or resume them, with one command.
-
-        Raises:
-            CommandError: The server refused it; nothing has changed.
-        """
-        with self._may_pause(subscriptions if paused else []):
-            await self._pause(subscriptions, "pause" if paused else "resume", timeout=timeout)
-        for one in subscriptions:
-            one.held_back, one.may_be_paused = one.held_back and paused, False
-            if one.request is not None:
-                one.request = one.request.paused(is_paused=paused)
-            one.note_held(trio.current_time())
-
-    async def _pause(
-        self,
-        subscriptions: list[Subscription],
-        word: str,
-        *,
-        timeout: float,
-        patient: bool = False,
-    ) -> None:
-        ids = ",".join(one.sub_id for one in subscriptions)
-        header: Fields = {"c": "subscribe", "cid": self.session.next_command_id()}
-        header |= {"sub_id": ids, "opts": word, "a": "processed"}
-        await self.command(header, what=f"{word} of {ids}", timeout=timeout, patient=patient)
-
-    @contextmanager
-    def _may_pause(self, subscriptions: list[Subscription]) -> Generator[None]:
-        """Around a command of the application that pauses these: from its sending on they may be.
-
-        Only a refusal says that they are not; any other error says nothing of what the server does.
-        """
-        for one in subscriptions:
-            one.may_be_paused = True
-            one.note_held(trio.current_time())
-        try:
-            yield
-        except CommandError:
-            for one in subscriptions:
-                one.may_be_paused = False
-                one.note_held(trio.current_time())
-            raise
-
-    # -- full queues, see `haclient.transport.automatic_pauses` -------------------------------
-
-    async def hold_back(self, subscription: Subscription, *, timeout: float) -> None:
-        """Pause a subscription until `resume_held_back`, whatever the application does meanwhile.
-
-        Args:
-            subscription: An active one with a bookmark.
-            timeout: Seconds to wait for the server's answer, while this client reads.
-
-        Raises:
-            CommandError: The server refused it; nothing has changed.
-            TimedOut: It has not answered, and may have paused it.
-        """
-        self._note_held_back(subscription, held_back=True)
-        try:
-            await self._pause([subscription], "pause", timeout=timeout, patient=True)
-        except CommandError:
-            self._note_held_back(subscription, held_back=False)
-            raise
-        # The answer to an earlier resume by the application may have come before this one.
-        self._note_held_back(subscription, held_back=True)
-
-    async def resume_held_back(self, subscription: Subscription, *, timeout: float) -> bool:
-        """Resume a subscription after `hold_back`, unless the application has paused it as well.
-
-        Args:
-            subscription: It may have been resumed or ended by the application meanwhile.
-            timeout: Seconds to wait for the server's answer, while this client reads.
-
-        Returns:
-            Whether the server sends again.
-
-        Raises:
-            CommandError: The server refused it.
-            TimedOut: It has not answered.
-        """
-        if not subscription.held_back:
-            return False
-        resumes = self.is_active(subscription) and not subscription.is_paused
-        if resumes:
-            await self._pause([subscription], "resume", timeout=timeout, patient=True)
-        self._note_held_back(subscription, held_back=False)
-        return resumes
-
-    @staticmethod
-    def _note_held_back(subscription: Subscription, *, held_back: bool) -> None:
-        subscription.held_back = held_back
-        subscription.note_held(trio.current_time())
-
     def is_active(self, subscription: Subscription) -> bool:
-        """Whether the server is to send messages for it."""
+        """Whether the server sends messages for it."""
         return self.session.router.get(subscription.sub_id) is subscription
+
+    def purge_generated(self, sub_id: str) -> None:
+        """Have the bookmark store forget an ended subscription whose id is never used again."""
+        if sub_id not in self.generated_ids:
+            return
+        self.generated_ids.remove(sub_id)
+        if isinstance(self.bookmark_store, MemoryBookmarkStore):
+            self.bookmark_store.purge_ended(sub_id)
+        elif self.bookmark_store is not None:
+            self.bookmark_store.purge(sub_id)
+
+    def log_of(self, request: SubscribeRequest) -> SubscriptionLog | None:
+        """The bookmark store's part of a subscribe; `None` if it has none."""
+        store = self.bookmark_store
+        if store is None or not request.bookmark:
+            return None
+        return subscription_log(store, request.sub_id)
 
     def _remember(
         self, request: SubscribeRequest
@@ -492,10 +467,9 @@ class Commander:
         Returns:
             That part, and the action to run on it once the server has accepted the command.
         """
-        store, bookmark = self.bookmark_store, request.bookmark
-        if store is None or not bookmark:
+        bookmark, log = request.bookmark, self.log_of(request)
+        if log is None:
             return None, None
-        log = subscription_log(store, request.sub_id)
         acked, conflated = request.gets_persisted_acks, request.is_conflated
         if bookmark == str(MOST_RECENT):
             log.begin(acked=acked, start=None, conflated=conflated)
@@ -544,7 +518,7 @@ class Commander:
             return
         pending, left = leaving
         connection.refuse_deadlock(pending.what)
-        pending.waiter = trio.lowlevel.current_task()
+        pending.waiter = current_caller()
         with trio.move_on_after(timeout):
             await left.wait()
         if self.connection is not connection:
@@ -576,11 +550,11 @@ class Commander:
         """
         fields = {**self._unsubscribe(subscriptions), "a": "processed"}
         ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
-        left = trio.Event()
+        left, waited = trio.Event(), trio.Event()
         self._leaving.update(dict.fromkeys(ids, left))
 
         def wake() -> None:
-            left.set()
+            waited.set()
             if isinstance(pending.error, UsageError):  # only the wait was refused
                 self.session.pending.add(
                     PendingCommand(command_id, what, awaited="processed", wake=forget)
@@ -589,6 +563,7 @@ class Commander:
                 forget()
 
         def forget() -> None:
+            left.set()
             for one_id in ids:
                 if self._leaving.get(one_id) is left:
                     del self._leaving[one_id]
@@ -598,7 +573,7 @@ class Commander:
         self.session.pending.add(pending)
         connection.writer.send(encode_frame(fields))
         connection.writer.flush()  # the caller waits: batching gains nothing
-        return pending, left
+        return pending, waited
 
     async def _until_left(self, ids: list[str], what: str, *, timeout: float) -> None:
         """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
@@ -623,6 +598,12 @@ def drop_queued(subscription: Subscription, *, keep_replaced: bool = False) -> N
             command are kept, since they would not be redelivered.
     """
     sink, log = subscription.sink, subscription.log
+    if isinstance(sink, Delivery) and isinstance(subscription.owner, ReseenDiscards):
+        dropped = sink.undelivered(keep_replaced=keep_replaced)
+        subscription.owner.dropped(message.number for message in dropped)
+    if isinstance(sink, Delivery) and subscription.delivered is not None:
+        dropped = sink.undelivered(keep_replaced=keep_replaced)
+        subscription.delivered.dropped(message.bookmark for message in dropped)
     first = sink.drop(keep_replaced=keep_replaced) if isinstance(sink, Delivery) else 0
     if first and log is not None:
         log.link_lost(first)
@@ -644,6 +625,32 @@ def lost_error(pending: PendingCommand | None, reason: HAClientError) -> HAClien
     return error
 
 
+def plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAClientError:
+    """The error of a stream that nothing continues on the next connection."""
+    error = DisconnectedError(
+        f"the stream {subscription.sub_id!r} ended with its connection, and messages may be "
+        f"missing from here on: {reason}: open it again, open it with resumes=True to go on after "
+        "a gap, or use a bookmark_stream to miss nothing"
+    )
+    error.__cause__ = reason
+    return error
+
+
+def _explained(error: InvalidTopic, request: SubscribeRequest) -> InvalidTopic:
+    """The same refusal; that of a `sow` also says what it needs.
+
+    The other queries are refused for more reasons, such as that their topic is a queue.
+    """
+    topic = str(request.fields.get("t", ""))
+    if request.command != "sow" or topic.startswith("/HACLIENT/"):  # which no `--sow` makes
+        return error
+    return InvalidTopic(
+        f"{error}: a sow needs a topic with a state of the world, which the server has to be "
+        "configured for (haclient broker run --sow orders:/id)",
+        reason=error.reason,
+    )
+
+
 async def best_first(
     bookmarks: tuple[str, ...],
     enter: Callable[[str], Awaitable[None]],
@@ -654,7 +661,7 @@ async def best_first(
     Args:
         bookmarks: The forms.
         enter: Enters the subscription with one of them.
-        on_refused: Called when the server refuses a form, and the next one is tried.
+        on_refused: Called when the server refuses a form, before the next one is tried.
 
     Raises:
         InvalidBookmark: It refuses the last one, too.
@@ -670,84 +677,17 @@ async def best_first(
     await enter(last)
 
 
-# -- deletes that are kept like publishes ----------------------------------------
-
-_WHAT = "sow_delete"
-
-
-async def delete_stored(
-    commander: Commander,
-    publisher: Publisher,
-    fields: Fields,
-    body: bytes,
-    *,
-    timeout: float,
-) -> Message:
-    """Store the command, wait for its `stats`; like a publish it waits for room before.
-
-    Returns:
-        The `stats` ack. Its counts are missing if a server had executed the command and the
-        connection was lost before it reported the number of records.
+def header_fields(command: Command) -> Fields:
+    """The command's header; `MOST_RECENT` is resolved when it is sent.
 
     Raises:
-        CommandError: The server refused it.
-        DisconnectedError: There is no connection and none will come; else see `TimedOut`.
-        UsageError: The command has a sequence of its own.
-        TimedOut: No answer came in time; what was stored by then is still sent.
+        UsageError: No server could carry it out.
     """
-    if "s" in fields:
-        raise UsageError(
-            f"the publish store numbers a sow_delete like a publish, found the sequence "
-            f"{fields['s']}: leave it out"
-        )
-    if not commander.status.expects_connection:
-        commander.connected()
-    with trio.move_on_after(timeout):
-        await publisher.make_room()
-        while True:
-            try:
-                return await _store_and_wait(commander, publisher, fields, body)
-            except StoreFull as full:  # nothing was stored
-                await publisher.room_after(full, _WHAT)
-    raise TimedOut(f"{_WHAT}: the server did not answer within {timeout:g} s")
-
-
-async def _store_and_wait(
-    commander: Commander, publisher: Publisher, fields: Fields, body: bytes
-) -> Message:
-    log = publisher.log
-    assert log is not None  # noqa: S101  # who has no store sends it as an ordinary command
-    # A stored command may be sent again by a later process: no later id may equal its own.
-    command_id = f"{_WHAT}-{log.last_sequence + 1}"
-    header = {**fields, "cid": command_id, "a": "processed,stats,persisted"}
-    head = encode_header(header)[:-1] + b',"s":'
-    table = commander.session.pending
-    pending, answered = _pending(command_id)
-    table.add(pending)
-    try:
-        sequence = publisher.append(head, body)
-        await publisher.wait_synced()
-        publisher.flush_for_waiter(_WHAT)
-        await answered.wait()
-        while pending.ack is None:
-            lost = pending.error or DisconnectedError("the wait was ended")
-            if not isinstance(lost, DisconnectedError):
-                raise lost
-            if log.last_persisted >= sequence:
-                return Message(kind="ack", ack_type="stats", status="success", sequence=sequence)
-            commander.status.check_expects_connection(_WHAT, lost)
-            # The next connection repeats it, unless that server has it already. A server answers
-            # before it says "persisted": after that no answer comes.
-            pending, answered = _pending(command_id)
-            table.add(pending)
-            await publisher.persisted.reached(sequence, answered)
-    finally:
-        table.forget(command_id)
-    return pending.ack
-
-
-def _pending(command_id: str) -> tuple[PendingCommand, trio.Event]:
-    event = trio.Event()
-    waiter = trio.lowlevel.current_task()
-    pending = PendingCommand(command_id, _WHAT, awaited="stats", wake=event.set, waiter=waiter)
-    return pending, event
+    recent = command.start == str(MOST_RECENT)
+    if recent:
+        command = command.copy().set_bookmark(EPOCH)
+    command.validate()
+    fields = command.to_fields()
+    if recent:
+        fields["bm"] = str(MOST_RECENT)
+    return fields

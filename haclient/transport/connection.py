@@ -32,6 +32,7 @@ from haclient.session.connection_state import Due, Heartbeat
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
+from haclient.transport.callers import Takers, current_caller, waiting_caller
 from haclient.transport.link import Link
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
@@ -52,7 +53,7 @@ _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
 
 
 class ClosedByClient(DisconnectedError):
-    """The connection has ended because this client has closed it."""
+    """This client has closed the connection."""
 
 
 class Obstacle(Protocol):
@@ -70,8 +71,8 @@ class Obstacle(Protocol):
 
     @property
     @abstractmethod
-    def consumer(self) -> trio.lowlevel.Task | None:
-        """The task that empties it."""
+    def consumer(self) -> object | None:
+        """Who empties it; see `haclient.transport.callers`."""
 
     @abstractmethod
     async def drained(self) -> None:
@@ -79,15 +80,22 @@ class Obstacle(Protocol):
 
 
 class FlowControl(Protocol):
-    """Makes the server send less for a full queue, so that reading need not stop."""
+    """Applies back-pressure to the server for a full queue, so that reading need not stop."""
 
     @abstractmethod
-    def holds_back(self, subscription: Subscription, queue: Delivery) -> bool:
-        """Whether reading can go on though this queue of this subscription is full."""
+    def obstacle(self, subscription: Subscription, queue: Delivery) -> Delivery | None:
+        """The queue for which reading has to stop, now that this one is full.
+
+        `None` if reading can go on.
+        """
+
+    @abstractmethod
+    async def drained(self, obstacle: Obstacle) -> None:
+        """Wait until there is room again for what reading has stopped for."""
 
     @abstractmethod
     async def run(self) -> None:
-        """Work for as long as the connection lasts.
+        """Run for as long as the connection lasts.
 
         Raises:
             DisconnectedError: The connection has to end.
@@ -109,8 +117,9 @@ class Connection:
         on_caught_up: Called about once a second while data arrives, and at the end of the link,
             with the caught-up time (everything that was sent before it has been received) and
             whether the link has ended.
-        flow_control: Holds full subscriptions back; without one, each stops the reading.
-        log: Logs the warnings, with the fields of the client; by default the logger of this module.
+        flow_control: Holds full subscriptions back; without it, each full queue stops reading.
+        log: The logger of the warnings, with the fields of the client; by default that of this
+            module.
     """
 
     def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
@@ -181,11 +190,26 @@ class Connection:
         Raises:
             UsageError: Reading has stopped until the calling task takes its messages.
         """
+        consumer, caller = self._stopping_consumer, waiting_caller()
+        shares = (
+            isinstance(consumer, Takers) and caller in consumer and consumer.stuck() is not None
+        )
+        if consumer is caller or shares:
+            raise would_deadlock(what)
+
+    @property
+    def is_stopped_by_caller(self) -> bool:
+        """Whether reading has stopped until the caller takes messages, or one that shares them."""
+        consumer, caller = self._stopping_consumer, current_caller()
+        return consumer is caller or (isinstance(consumer, Takers) and caller in consumer)
+
+    @property
+    def _stopping_consumer(self) -> object | None:
+        """The one whose full queue has stopped the reading; `None` if it goes on."""
         full = self.reading_stopped_by
         if full is None or not full.draining:  # the reader may not have noticed yet
-            return
-        if full.consumer is trio.lowlevel.current_task():
-            raise would_deadlock(what)
+            return None
+        return full.consumer
 
     async def run(self) -> HAClientError:
         """Serve the link until it ends; return the reason, as an error to raise in waiting tasks.
@@ -339,7 +363,8 @@ class Connection:
             self._heartbeat_changed.set()
         while (full := self.reading_stopped_by) is not None:
             self._refuse_deadlock(full)
-            await full.drained()
+            flow = self._flow_control
+            await (full.drained() if flow is None else flow.drained(full))
             self.reading_stopped_by = next(self._full_queues(), None)
         if self._heartbeat is not None:
             self._heartbeat.reading(trio.current_time(), active=True)
@@ -353,11 +378,11 @@ class Connection:
             yield self._events
 
     def _obstacle(self, subscription: Subscription) -> Delivery | None:
-        """The queue of a subscription, if it is so full that reading has to stop."""
+        """The queue for which reading has to stop, if that of this subscription is full."""
         queue, flow = subscription.sink, self._flow_control
         if not isinstance(queue, Delivery) or not queue.full:
             return None
-        return None if flow is not None and flow.holds_back(subscription, queue) else queue
+        return queue if flow is None else flow.obstacle(subscription, queue)
 
     def _refuse_deadlock(self, full: Obstacle) -> None:
         """Fail the pending commands of the consumer whose full queue stopped the reading.
@@ -368,8 +393,11 @@ class Connection:
         def error(pending: PendingCommand) -> HAClientError:
             return would_deadlock(pending.what)
 
-        if full.consumer is not None:
-            self.session.pending.fail_waiter(full.consumer, error)
+        consumer = full.consumer
+        if isinstance(consumer, Takers):
+            consumer = consumer.stuck()
+        if consumer is not None:
+            self.session.pending.fail_waiter(consumer, error)
         self._on_stopped()
 
     # -- beating ----------------------------------------------------------
@@ -418,6 +446,6 @@ class Connection:
 def would_deadlock(what: str) -> UsageError:
     """The error for a wait that could only end after the caller itself continues."""
     return UsageError(
-        f"{what} waits for an ack that stands behind messages which this task has yet to take: "
-        "its subscription is full. Issue it from another task, or take the messages first"
+        f"{what} waits for an ack that stands behind messages which the caller has yet to take: "
+        "its subscription is full. Issue it from another task or thread, or take the messages first"
     )

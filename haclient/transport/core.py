@@ -12,19 +12,20 @@ redelivered, and delivered, undiscarded ones are de-duplicated by the bookmark s
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
 from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.errors import (
+    AuthenticationError,
     DisconnectedError,
     HAClientError,
+    NameInUse,
     PublishFailed,
     TimedOut,
     UsageError,
@@ -40,13 +41,19 @@ from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.automatic_pauses import AutomaticPauses
 from haclient.transport.client_thread import ClientThread
-from haclient.transport.commands import Commander, Fields, delete_stored, drop_queued, lost_error
+from haclient.transport.commands import (
+    Commander,
+    Fields,
+    drop_queued,
+    lost_error,
+    plain_stream_lost,
+)
 from haclient.transport.connection import ClosedByClient, Connection
 from haclient.transport.dial import Dialler
-from haclient.transport.draining import drain, release_queues
-from haclient.transport.events import Events
-from haclient.transport.exception_reporter import ExceptionReporter
+from haclient.transport.draining import drain, drain_acks, release_queues
+from haclient.transport.exception_reporter import listeners_of
 from haclient.transport.flight_recorder import ClientFlight
+from haclient.transport.flushing import Flusher
 from haclient.transport.intake import Intake, OpenClients, open_clients
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
@@ -57,12 +64,13 @@ from haclient.transport.queue_acks import AckPolicy, QueueAcks
 from haclient.transport.reporter import Reporter
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
-from haclient.transport.wire_tap import GuardedTap, guarded
+from haclient.transport.stored_deletes import delete_stored
+from haclient.transport.subscription_changes import SubscriptionChanges
+from haclient.transport.wire_tap import guarded
 from haclient.transport.writer import Writer
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
-# Makes the server send its persisted ack now. The watermark is what is waited for: no id is needed.
-_FLUSH_PERSISTED: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
+_T = TypeVar("_T")
 
 
 class ClosedByOwnError(DisconnectedError):
@@ -89,7 +97,7 @@ class Core:
         self.status = ConnectionStatus(reconnects=manager is not None)
         self.session = Session()
         self.thread = ClientThread()
-        self.events, self.exceptions, tap = _listeners(settings)
+        self.events, self.exceptions = listeners_of(settings)
         self.reporter = Reporter(self.name, settings.clock_us, self.events)
         self._auditor = _auditor_of(settings)
         self.commander = Commander(
@@ -100,17 +108,12 @@ class Core:
             thread=self.thread,
             auditor=self._auditor,
         )
+        self.changes = SubscriptionChanges(self.commander, changed=self.changed)
         self.queue_acks = self._new_queue_acks()
-        publisher = Publisher if self._auditor is None else partial(AuditedPublisher, self._auditor)
-        self.publisher = publisher(
-            settings.publish_store,
-            max_unpersisted_bytes=settings.max_unpersisted_bytes,
-            would_deadlock=self._refuse_deadlock,
-            status=self.status,
-            thread=self.thread,
-        )
+        self.publisher = self._new_publisher()
+        self.flusher = Flusher(self.commander, self.publisher, self.queue_acks, ready=self.ready)
         self.flight = ClientFlight(settings.flight_recorder, self.name, settings.clock_us)
-        self._tap = self.flight.tap(tap)
+        self._tap = self.flight.tap(guarded(settings.wire_tap, self.exceptions))
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None
@@ -123,8 +126,8 @@ class Core:
         self._nursery: trio.Nursery | None = None
         self._dialler = Dialler(settings.dial_options)
         self._logging_on = False
-        self._live = trio.Event()
-        self._closed = trio.Event()
+        # Tasks that wait for a state of the recovery, and the end of the connection.
+        self._recovery, self._closed = trio.lowlevel.ParkingLot(), trio.Event()
         self.uri: Uri | None = None
         with ExitStack() as accepted:  # a client that cannot be made lets go of its audit log
             if self._auditor is not None:
@@ -142,6 +145,19 @@ class Core:
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
 
+    def _new_publisher(self) -> Publisher:
+        settings = self.settings
+        publisher = Publisher if self._auditor is None else partial(AuditedPublisher, self._auditor)
+        made = publisher(
+            settings.publish_store,
+            max_unpersisted_bytes=settings.max_unpersisted_bytes,
+            would_deadlock=self._refuse_deadlock,
+            status=self.status,
+            thread=self.thread,
+        )
+        made.move_hold.is_exempt = self._stops_reading
+        return made
+
     def _new_queue_acks(self) -> QueueAcks:
         settings = self.settings
         return QueueAcks(
@@ -150,6 +166,7 @@ class Core:
             self.thread,
             clock_us=settings.clock_us,
             policy=AckPolicy(settings.ack_batch_size, settings.ack_timeout, settings.on_lost_lease),
+            log=self.reporter.log,
         )
 
     # -- life -----------------------------------------------------------------
@@ -226,7 +243,8 @@ class Core:
         """Expect no other connection: every task that waits for one gets the reason."""
         self.status.stop(reason)
         self.publisher.persisted.release()  # no ack will come: each waiter looks at the status
-        self._live.set()
+        self._recovery.unpark_all()
+        self.commander.receivers.end(reason)
         if self.status.state is ConnectionState.RECONNECTING:
             self.set_state(ConnectionState.DISCONNECTED)
 
@@ -262,9 +280,9 @@ class Core:
             on_received=self._received if self._auditor is None else self._received_audited,
             events=self.events,
             ack_awaited=self._ack_awaited,
-            on_stopped=self.publisher.persisted.release,
+            on_stopped=self._recheck_waits,
             on_caught_up=self.commander.note_caught_up,
-            flow_control=AutomaticPauses(self.commander),
+            flow_control=AutomaticPauses(self.commander, self.changes),
             log=self.reporter.log,
         )
         self.connection = self.commander.connection = connection
@@ -336,14 +354,19 @@ class Core:
         """Trim the publish store to what the server has persisted, and number above it."""
         if self.status.server is not None:
             self.publisher.reconcile(self.status.server, self.settings.clock_us())
+        if self.publisher.log is not None:
+            self.commander.receivers.resume(self.publisher.log.last_persisted)
 
     def open_log(self) -> None:
-        """Start to send the publish store: first what is not persisted, then every new publish."""
+        """Start to send the publish store: first its unpersisted publishes, then every new one."""
         log = self.publisher.log
         if log is not None and log.unpersisted_count:
             count, sequence = log.unpersisted_count, log.last_sequence
             self.reporter.event("publishes_replayed", count=count, sequence=sequence)
         self.publisher.open_log()
+        # Before LIVE: that may take an ack behind messages of the handler whose publish is held.
+        self.publisher.move_hold.end()
+        self._recovery.unpark_all()
 
     def check_connected(self, connection: Connection | None = None) -> Connection:
         """The connection in use, which has to be this one if one is given.
@@ -425,8 +448,6 @@ class Core:
 
     def _lost(self, connection: Connection, reason: HAClientError) -> None:
         """The connection has ended: fail pending commands; end or keep the subscriptions."""
-        if self.status.is_live and self.status.expects_connection:
-            self._live = trio.Event()  # first: a later waiter must not see the old event set
         self.connection = self.commander.connection = None
         self.status.lost(reason)
         self.counters.disconnections += 1
@@ -451,6 +472,8 @@ class Core:
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
         """The connection of a subscription is lost."""
         keeps = self.status.expects_connection
+        if keeps and subscription in self.commander.receivers:
+            return  # its publish is sent again
         if keeps and subscription.phase is Phase.OPENING:
             subscription.phase = Phase.LOST  # its opener sends the command again
             drop_queued(subscription)
@@ -461,7 +484,7 @@ class Core:
                 drop_queued(subscription, keep_replaced=not subscription.is_of_queue)
             subscription.sink.mark(Marker.REPLAY if is_redelivered else Marker.GAP)
         elif keeps and not subscription.finite:
-            fail(subscription, _plain_stream_lost(subscription, reason))
+            fail(subscription, plain_stream_lost(subscription, reason))
         else:
             if subscription.is_of_queue:  # its messages are back in the queue
                 drop_queued(subscription)
@@ -489,20 +512,49 @@ class Core:
     def live(self) -> None:
         """The recovery is complete: wake every command that waited for it."""
         self.status.live()
-        self._live.set()
+        self._recovery.unpark_all()
 
     async def ready(self) -> None:
         """Wait until commands may be sent; a client that does not reconnect never waits.
 
         Raises:
             HAClientError: No connection will follow; this says why.
+            UsageError: The wait would deadlock: the recovery waits for an answer that stands behind
+                messages which the calling task has yet to take.
         """
+        await self._recovered(lambda: self.status.is_live)
+
+    async def takes_publishes(self) -> None:
+        """Wait until publishes may be sent, which is before the subscriptions are; see `ready`."""
+        await self._recovered(lambda: self.publisher.sends)
+
+    async def _recovered(self, is_enough: Callable[[], bool]) -> None:
         while self.status.reconnects:
             if self.status.stop_reason is not None:
                 raise self.status.stop_reason
-            if self.status.is_live:
+            if is_enough():
                 return
-            await self._live.wait()
+            self._refuse_deadlock("a call that waits for the connection")
+            await self._recovery.park()
+
+    async def until_answered(
+        self, command: Callable[[], Awaitable[_T]], what: str, timeout: float
+    ) -> _T:
+        """Run a command; where another connection will come, until a server has answered it."""
+        if not self.status.reconnects:
+            return await command()
+        lost: DisconnectedError | None = None
+        with trio.move_on_after(timeout):
+            while True:
+                await self.ready()
+                try:
+                    return await command()
+                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
+                    raise
+                except DisconnectedError as error:
+                    lost = error
+        why = "" if lost is None else f"; the last connection that it was sent on: {lost}"
+        raise TimedOut(f"{what}: no server accepted it within {timeout:g} s{why}") from lost
 
     def subscriptions(self) -> list[Subscription]:
         """Every subscription that has not ended."""
@@ -514,6 +566,18 @@ class Core:
         if self._manager is not None and request is not None:
             self.resumable[subscription.sub_id] = subscription
             self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body))
+
+    def keep_start(self, sub_id: str, start: str) -> None:
+        """Remember for a later process at which bookmark a restored subscription began at first."""
+        subscription = self.resumable.get(sub_id)
+        if subscription is not None and subscription.request is not None and start:
+            subscription.request = subscription.request.changed({"bm": start})
+            self.opened(subscription)
+
+    def changed(self, subscription: Subscription) -> None:
+        """Have its later form sent after a lost connection, unless it has ended."""
+        if self.resumable.get(subscription.sub_id) is subscription:
+            self.opened(subscription)
 
     def closed(self, subscription: Subscription) -> None:
         """A subscription was ended on purpose."""
@@ -529,13 +593,23 @@ class Core:
         if limit_s == 0 or (publisher.log is None and not self.status.is_logged_on):
             return
         began = trio.current_time()
-        left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
+        if self.status.is_logged_on:
+            self._send_acks()  # first: publishes that no server persists take the whole limit
+        left = await drain(publisher, self.flusher.persisted, limit_s=limit_s)
         if left:
             self.reporter.log.warning(
                 "client %s leaves with publishes not persisted: %s", self.name, left
             )
         if not self.queue_acks.is_idle and self.status.is_logged_on:
-            await self._drain_acks(max(0.0, limit_s - (trio.current_time() - began)))
+            left = await drain_acks(
+                self.flusher.acks, limit_s=max(0.0, limit_s - (trio.current_time() - began))
+            )
+            if left:
+                self.reporter.log.warning(
+                    "client %s leaves with unacknowledged messages, which may be redelivered: %s",
+                    self.name,
+                    left,
+                )
 
     def hold_publishes(self) -> None:
         """Let every publish wait from now on, since the client is about to be left."""
@@ -549,112 +623,6 @@ class Core:
         if not self.queue_acks.is_idle:
             told.append("acknowledgements of queue messages not sent")
         return told
-
-    async def _drain_acks(self, limit_s: float) -> None:
-        try:
-            await self.flush_acks(timeout=limit_s)
-        except (TimedOut, DisconnectedError) as error:
-            self.reporter.log.warning(
-                "client %s leaves with unacknowledged messages, which may be redelivered: %s",
-                self.name,
-                error,
-            )
-
-    async def flush_acks(self, *, timeout: float) -> None:
-        """Wait until the server has processed each acknowledgement so far.
-
-        Raises:
-            TimedOut: It took longer than `timeout` seconds.
-            DisconnectedError: The connection was lost, and no other one follows.
-        """
-        self.queue_acks.send_pending()
-        if not self.queue_acks.is_idle:  # a server processes commands in order
-            await self.flush(timeout=timeout)
-
-    async def flush_persisted(self, *, timeout: float) -> None:
-        """Wait until everything published so far is persisted.
-
-        Without a store, wait until the server has processed it, or persisted it where the caller
-        numbers the publishes. With one, a `flush` that asks for `persisted` goes along, so that the
-        server does not wait out its ack conflation.
-
-        Raises:
-            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
-            DisconnectedError: There is no connection, or it was lost.
-        """
-        log = self.publisher.log
-        if log is None:
-            numbered = self.publisher.sequences.last_published > 0
-            await self.flush(timeout=timeout, ack="persisted" if numbered else "processed")
-            return
-        target = log.last_sequence
-        if not log.unpersisted_count:
-            return
-        if self.connection is not None and self.status.is_logged_on:
-            self.connection.writer.send(_FLUSH_PERSISTED)
-        with trio.move_on_after(timeout):
-            await self.publisher.wait_persisted(target, "publish_flush")
-            return
-        raise TimedOut(
-            f"publish_flush: {log.unpersisted_count} publishes are not persisted after "
-            f"{timeout:g} s; {what_remains(log)}"
-        )
-
-    async def flush(self, *, timeout: float, ack: str = "processed") -> None:
-        """Wait until a server has processed every command sent so far.
-
-        Args:
-            timeout: Seconds to wait.
-            ack: `persisted` waits until it has persisted or refused every publish so far.
-
-        Raises:
-            TimedOut: It took longer than `timeout` seconds.
-            DisconnectedError: The connection was lost, and no other one follows.
-        """
-        with trio.move_on_after(timeout):
-            while True:
-                await self.ready()
-                fields = self.fields("flush", a=ack)
-                try:
-                    await self.commander.command(fields, what="flush", awaited=ack, timeout=timeout)
-                except DisconnectedError:  # the next connection gets a new flush
-                    if not self.status.reconnects:
-                        raise
-                else:
-                    return
-        raise TimedOut(f"flush: the server did not answer within {timeout:g} s")
-
-    async def wait_persisted(self, sequence: int, *, timeout: float) -> None:
-        """Wait until one publish, and all before it, is persisted.
-
-        Raises:
-            PublishFailed: The server refused it.
-            TimedOut: It took longer than `timeout` seconds.
-            DisconnectedError: The connection was lost.
-        """
-        with trio.move_on_after(timeout):
-            await self.publisher.wait_persisted(sequence, "wait_persisted")
-            if (reason := self.publisher.refusals.get(sequence)) is not None:
-                raise PublishFailed(
-                    f"the server refused publish {sequence}: {reason}",
-                    reason=reason,
-                    sequence=sequence,
-                )
-            return
-        raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
-
-    async def wait_empty(self, *, timeout: float) -> None:
-        """Wait until nothing is unpersisted.
-
-        Raises:
-            TimedOut: It took longer than `timeout` seconds.
-            DisconnectedError: The connection was lost.
-        """
-        with trio.move_on_after(timeout):
-            while self.publisher.log is not None and self.publisher.log.unpersisted_count:
-                await self.flush_persisted(timeout=math.inf)
-            return
-        raise TimedOut(f"wait_empty: not everything is persisted after {timeout:g} s")
 
     async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float) -> Message:
         """Delete SOW records.
@@ -696,12 +664,26 @@ class Core:
         return self.session.counters
 
     @property
+    def oldest_unpersisted_age_s(self) -> float:
+        """How long the oldest unpersisted publish has waited; 0 outside of the client's block."""
+        return self.publisher.oldest_age_s if self.entered else 0.0  # else there is no clock
+
+    @property
     def entered(self) -> bool:
         """Whether the client's `async with` was entered, and not left."""
         return self._nursery is not None
 
     def _ack_awaited(self) -> bool:
         return bool(self.session.pending or self.publisher.persisted)
+
+    def _recheck_waits(self) -> None:
+        """Have each waiting task check whether its wait would deadlock: reading has stopped."""
+        self.publisher.persisted.release()
+        self.publisher.move_hold.recheck()
+        self._recovery.unpark_all()
+
+    def _stops_reading(self) -> bool:
+        return self.connection is not None and self.connection.is_stopped_by_caller
 
     def _refuse_deadlock(self, what: str) -> None:
         if self.connection is not None:
@@ -713,9 +695,11 @@ class Core:
         self._received(received)
 
     def _received(self, received: Received) -> None:
-        self.counters.failed_writes += len(received.failed)
         self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
+            if self.publisher.log is not None and ack.sequence in self.publisher.refusals:
+                continue  # once for each stored publish, however often servers say so
+            self.counters.failed_writes += 1
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"
             self.reporter.log.warning("publish %s was refused: %s", which, ack.reason)
@@ -723,9 +707,9 @@ class Core:
             self.reporter.event("publish_refused", sequence=sequence, error=why)
             self.events.emit("failed_write", message, ack.reason)
         for subscription, error in received.ended:
-            of_it = {"sub_id": subscription.sub_id}
+            extra = {"sub_id": subscription.sub_id}
             self.reporter.log.error(
-                "client %s: the server has ended %s", self.name, error, extra=of_it
+                "client %s: the server has ended %s", self.name, error, extra=extra
             )
             self.reporter.event("subscription_ended", sub_id=subscription.sub_id, error=error)
             self.closed(subscription)
@@ -743,21 +727,6 @@ class Core:
             self.events.emit("last_chance", message)
 
 
-def _listeners(settings: Settings) -> tuple[Events, ExceptionReporter, GuardedTap | None]:
-    """The callbacks of the application, and what guards those that are called in place."""
-    events = Events(
-        failed_write=settings.on_failed_write,
-        duplicate=settings.on_duplicate,
-        last_chance=settings.on_last_chance,
-        disconnect=settings.on_disconnect,
-        exception=settings.on_exception,
-        state=settings.on_state,
-        event=settings.on_event,
-    )
-    exceptions = ExceptionReporter(events)
-    return events, exceptions, guarded(settings.wire_tap, exceptions)
-
-
 def _auditor_of(settings: Settings) -> Auditor | None:
     log = settings.audit_log
     return None if log is None else Auditor(log, settings.clock_us)
@@ -767,13 +736,3 @@ def fail(subscription: Subscription, error: HAClientError) -> None:
     """End it with an error: a stream raises it, a handler's task ends."""
     if isinstance(subscription.sink, Delivery):
         subscription.sink.end(error, raises=True)
-
-
-def _plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAClientError:
-    error = DisconnectedError(
-        f"the stream {subscription.sub_id!r} ended with its connection, and messages may be "
-        f"missing from here on: {reason}: open it again, open it with resumes=True to go on after "
-        "a gap, or use a bookmark_stream to miss nothing"
-    )
-    error.__cause__ = reason
-    return error

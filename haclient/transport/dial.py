@@ -251,4 +251,13 @@ def _apply_options(sock: trio.socket.SocketType, uri: Uri) -> None:
 
 def _refused(uri: Uri, error: OSError | None, why: str = "") -> ConnectionRefused:
     why = why or (error and (error.strerror or str(error))) or "it has no address"
-    return ConnectionRefused(f"cannot connect to {uri.safe}: {why}")
+    return ConnectionRefused(f"cannot connect to {uri.safe}: {why}{_hint(uri, error)}")
+
+
+def _hint(uri: Uri, error: OSError | None) -> str:
+    if uri.scheme == "mem":  # its errors say it all
+        return ""
+    if isinstance(error, socket.gaierror):
+        return ": is the host name right?" if error.errno == socket.EAI_NONAME else ""
+    is_nobody_there = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+    return ": is a server running there?" if is_nobody_there else ""

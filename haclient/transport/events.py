@@ -1,8 +1,8 @@
 """Calls the listeners of the application, off the reading task.
 
 Callbacks may be plain or async; one task calls them in order, so a callback that issues commands
-delays only the callbacks after it. The queue is bounded like a subscription's: when the callbacks
-cannot keep up, the reader stops reading until they have.
+delays only the callbacks after it. The queue is bounded like a subscription's, in events and in
+bytes: when the callbacks cannot keep up, the reader stops reading until they have.
 
 An error raised by a callback leaves the client's block, like that of a handler.
 """
@@ -24,7 +24,9 @@ from haclient.protocol.messages import Message
 EXCEPTION: Final = "exception"
 """The event of an exception, for the application's exception listener."""
 
-_CAP: Final = 65_536  # events; each may hold one message
+_COMMAND: Final = "command "  # and its name: the event of a message that arrives
+_CAP: Final = 65_536  # events
+_CAP_BYTES: Final = 16 * 1024 * 1024  # of the bodies of their messages
 _logger = logging.getLogger(__name__)
 
 Callback: TypeAlias = Callable[..., object]
@@ -38,6 +40,7 @@ class Events:
             name: (each,) for name, each in callbacks.items() if each is not None
         }
         self._queue: deque[tuple[str, tuple[Callback, ...], tuple[object, ...]]] = deque()
+        self._held_bytes = 0
         self._arrived = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
         self._failed = False
@@ -45,6 +48,11 @@ class Events:
 
     def __contains__(self, name: str) -> bool:
         return name in self._callbacks
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The events that have listeners."""
+        return frozenset(self._callbacks)
 
     def add(self, name: str, callback: Callback) -> None:
         """Add a listener; it gets every event from now on.
@@ -76,17 +84,18 @@ class Events:
         """Queue one event, if anyone listens."""
         if name in self._callbacks:
             self._queue.append((name, self._callbacks[name], values))
+            self._held_bytes += _size_of(values)
             self._arrived.unpark_all()
 
     @property
     def full(self) -> bool:
         """Whether the callbacks are too far behind."""
-        return len(self._queue) > _CAP
+        return len(self._queue) > _CAP or self._held_bytes > _CAP_BYTES
 
     @property
     def draining(self) -> bool:
         """Whether the callbacks have yet to catch up to half of the cap."""
-        return len(self._queue) > _CAP // 2
+        return len(self._queue) > _CAP // 2 or self._held_bytes > _CAP_BYTES // 2
 
     async def drained(self) -> None:
         """Wait until the callbacks have caught up to half of the cap."""
@@ -108,6 +117,7 @@ class Events:
         """
         if self._failed:
             self._queue = deque(each for each in self._queue if each[0] == EXCEPTION)
+            self._held_bytes = 0  # an exception holds no body
             self._failed = False
         while not self._failed and self._queue:
             try:
@@ -119,10 +129,11 @@ class Events:
     async def _call_all(self) -> None:
         while self._queue:
             name, callbacks, values = self._queue.popleft()
+            self._held_bytes -= _size_of(values)
             for callback in callbacks:
                 if callback in self._callbacks.get(name, ()):  # it may have been removed meanwhile
                     await self._call(callback, values)
-            if self._drained and len(self._queue) <= _CAP // 2:
+            if self._drained and not self.draining:
                 self._drained.unpark_all()
 
     async def _call(self, callback: Callback, values: tuple[object, ...]) -> None:
@@ -133,6 +144,10 @@ class Events:
         except Exception:  # it leaves the client's block, and no callback follows
             self._failed = True
             raise
+
+
+def _size_of(values: tuple[object, ...]) -> int:
+    return sum(len(each.data) for each in values if isinstance(each, Message))
 
 
 class CommandTap:
@@ -153,14 +168,20 @@ class CommandTap:
             UsageError: There is no such command.
         """
         try:
-            return f"command {CommandName(command)}"
+            return f"{_COMMAND}{CommandName(command)}"
         except ValueError:
             known = ", ".join(CommandName)
             raise UsageError(f"{command!r} is no command; there are {known}") from None
 
+    @classmethod
+    def if_needed(cls, events: Events) -> CommandTap | None:
+        """The tap, if a command has a listener: looking at each message takes time."""
+        is_needed = any(name.startswith(_COMMAND) for name in events.names)
+        return cls(events) if is_needed else None
+
     def __call__(self, messages: Sequence[Message]) -> None:
         """Queue a copy of each message that has listeners."""
         for message in messages:
-            name = f"command {message.command}"
+            name = f"{_COMMAND}{message.command}"
             if name in self._events:
                 self._events.emit(name, message.copy())

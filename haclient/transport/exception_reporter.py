@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from haclient.protocol.messages import Message
     from haclient.transport.message_queue import Handler
+    from haclient.transport.settings import Settings
 
 
 class ExceptionReporter:
@@ -72,3 +73,21 @@ class ExceptionReporter:
             if error is not apart_from:
                 self.report(error)
             raise
+
+
+def listeners_of(settings: Settings) -> tuple[Events, ExceptionReporter]:
+    """The callbacks of the application, and what reports their exceptions to one of them.
+
+    Args:
+        settings: Those of the client.
+    """
+    events = Events(
+        failed_write=settings.on_failed_write,
+        duplicate=settings.on_duplicate,
+        last_chance=settings.on_last_chance,
+        disconnect=settings.on_disconnect,
+        exception=settings.on_exception,
+        state=settings.on_state,
+        event=settings.on_event,
+    )
+    return events, ExceptionReporter(events)

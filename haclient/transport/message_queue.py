@@ -5,8 +5,8 @@ trio memory channel per message would cost 8 microseconds, this costs a fraction
 stand between batches, so that "caught up" and "ended" keep their place in the order.
 
 A queue is bounded in bytes. It never refuses a batch, since the bytes were already read; over the
-cap it reports `full`. The server is then asked to send less, see `automatic_pauses`, or the
-connection stops reading the socket until the queue is half empty.
+cap it reports `full`. Then the subscription is paused at the server (see `automatic_pauses`), or
+the connection stops reading the socket until the queue is half empty.
 
 A handler is called by a task of its own (`serve`), so a slow handler delays only its subscription.
 A plain function or a coroutine function will do. What happens when it raises is a policy: by
@@ -28,7 +28,8 @@ from typing_extensions import override
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
-from haclient.transport.queue_conflation import QueueConflation, Waiting, weight_of
+from haclient.transport.callers import Takers, current_caller
+from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
 
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
@@ -51,6 +52,7 @@ class Delivery(Sink):
         "_consumer_left",
         "_drained",
         "_may_raise",
+        "_processing",
         "_raises",
         "_rested",
         "_since_checkpoint",
@@ -67,23 +69,29 @@ class Delivery(Sink):
         "gaps",
         "handler",
         "held_bytes",
+        "is_caught_up",
         "is_of_deltas",
+        "is_of_past",
         "is_served",
         "on_stop",
+        "processed",
         "skips_rest",
+        "takers",
     )
 
     def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES, *, raises: bool = True) -> None:
         self._batches: deque[tuple[list[Message] | Marker, int]] = deque()
         self._waiting: trio.lowlevel.Task | None = None
-        self._consumer: trio.lowlevel.Task | None = None
+        self._consumer: object | None = None
+        self.takers: Takers | None = None  # of a stream whose callers are in other threads
         self._collects = False  # the consumer waits for more than it has in hand
         self._drained = trio.lowlevel.ParkingLot()
         self._since_checkpoint = 0
         self.cap_bytes = cap_bytes
         self.held_bytes = 0
         self.first_number = 0  # of the bookmark numbers that were ever put
-        self.caught_up = trio.Event()
+        self.caught_up = trio.Event()  # set at the end, too, so that nobody waits for ever
+        self.is_caught_up = False
         self.ended = False
         self.end_reason: HAClientError | None = None
         self.failed: HAClientError | None = None
@@ -93,10 +101,13 @@ class Delivery(Sink):
         self._raises = False
         self._stops = False
         self._consumer_left = False
+        self._processing: list[Message] = []  # the batch that `each` gives away
+        self.processed = 0  # how many of them, as far as another task can see
         self._rested = trio.lowlevel.ParkingLot()
         self.is_served = False  # a handler's task, which has ended when all its work has
         self.skips_rest = False
         self.is_of_deltas = False
+        self.is_of_past = False
         self.conflation: QueueConflation | None = None
         self.on_stop: Callable[[], object] | None = None
         self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
@@ -121,10 +132,10 @@ class Delivery(Sink):
             try:
                 replaced = conflation.replace(message)
             except UsageError as error:
-                self.fail(error)  # to the consumer: it is no fault of the connection
+                self.fail(error)  # for the consumer: the connection is not at fault
                 return
             self.held_bytes += weight_of([message])
-            if isinstance(replaced, Waiting):
+            if isinstance(replaced, KeySlot):
                 self._batches.append((replaced, 0))  # its weight changes with each replacement
             else:
                 self._took(weight_of([replaced]))
@@ -133,7 +144,7 @@ class Delivery(Sink):
     @override
     def mark(self, marker: Marker) -> None:
         if self.conflation is not None:
-            self.conflation.clear()  # nothing moves to before the marker
+            self.conflation.clear()  # no later message moves before the marker
         if marker is Marker.ENDED and not self._batches:
             self._end()  # a closed stream has ended even if it is never read again
         else:
@@ -163,10 +174,20 @@ class Delivery(Sink):
 
     def each(self, batch: list[Message]) -> Iterator[tuple[int, Message]]:
         """The messages of a batch with their indices, for as long as none is to be skipped."""
+        self._processing = batch
         for pair in enumerate(batch):
             if self.skips_rest:
-                return
+                break
+            self.processed = pair[0]
             yield pair
+        self._processing = []
+
+    def unprocessed(self) -> list[Message]:
+        """The messages that the handler has yet to return from: those that it has, then the queue.
+
+        The queue is not empty after an end by the server, which leaves it to the handler.
+        """
+        return self._processing[self.processed :] + self.undelivered()
 
     @property
     def at_rest(self) -> bool:
@@ -208,7 +229,7 @@ class Delivery(Sink):
         first = 0
         while len(queue) > kept:
             batch, size = queue.pop()
-            self._took(self._left(batch, size))
+            self._took(self._remove(batch, size))
             if isinstance(batch, list):  # with conflation they are not in the order of the numbers
                 earliest = next((each.number for each in batch if each.number > 0), first)
                 first = min(first or earliest, earliest)
@@ -224,11 +245,11 @@ class Delivery(Sink):
                 found.clear()
         return found
 
-    def _left(self, batch: list[Message] | Marker, size: int) -> int:
-        """What a batch that has left the queue counted for, in bytes."""
+    def _remove(self, batch: list[Message] | Marker, size: int) -> int:
+        """Note that a batch has left the queue; return its weight in bytes."""
         if self.conflation is None or isinstance(batch, Marker):
             return size
-        self.conflation.left(batch)
+        self.conflation.remove(batch)
         return weight_of(batch)
 
     @property
@@ -237,14 +258,19 @@ class Delivery(Sink):
         return sum(len(item) for item, _ in self._batches if isinstance(item, list))
 
     @property
+    def has_queued(self) -> bool:
+        """Whether the queue holds anything, messages or markers."""
+        return bool(self._batches)
+
+    @property
     def full(self) -> bool:
         """Whether more is held than the cap allows."""
         return self.held_bytes > self.cap_bytes and not self.ended
 
     @property
-    def consumer(self) -> trio.lowlevel.Task | None:
-        """The task that last requested messages."""
-        return self._consumer
+    def consumer(self) -> object | None:
+        """The caller that last requested messages; nobody while several callers share them."""
+        return self._consumer if self.takers is None else self.takers.only(self._consumer)
 
     @property
     def draining(self) -> bool:
@@ -270,7 +296,7 @@ class Delivery(Sink):
             HAClientError: The subscription ended by an error; everything before it was delivered.
             UsageError: Another task is waiting for the next messages.
         """
-        self._consumer = trio.lowlevel.current_task()  # known even if it never has to wait
+        self._consumer = current_caller()  # known even if it never has to wait
         if self._since_checkpoint >= _CHECKPOINT_EVERY:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()
@@ -307,6 +333,7 @@ class Delivery(Sink):
             batch, size = batches.popleft()
             match batch:
                 case Marker.CAUGHT_UP:
+                    self.is_caught_up = True
                     self.caught_up.set()
                 case Marker.GAP:
                     self.gaps += 1
@@ -319,15 +346,15 @@ class Delivery(Sink):
                 case Marker.REPLACED:
                     pass
                 case _:
-                    self._took(self._left(batch, size))
+                    self._took(self._remove(batch, size))
                     return batch
         return None
 
     def take_waiting(self, most: int | None) -> list[Message]:
-        """With conflation, what waits before the next marker: `next_batch` gives one message.
+        """With conflation, take the messages before the next marker; `next_batch` takes only one.
 
         Args:
-            most: The most messages; `None` for all.
+            most: The maximum number of messages; `None` for all.
         """
         taken: list[Message] = []
         while self._batches and (most is None or len(taken) < most):
@@ -338,11 +365,14 @@ class Delivery(Sink):
 
     def _lag(self) -> None:
         """A query or replay begins again; a task waiting for the end of the first still waits."""
+        self.is_caught_up = False
         if self.caught_up.is_set():
             self.caught_up = trio.Event()
 
     def _end(self) -> None:
         self.ended = True
+        if self.end_reason is not None:  # what follows at the server does not come any more
+            self.is_caught_up = False
         self.caught_up.set()
         self._batches.clear()
         if self.conflation is not None:
@@ -396,6 +426,7 @@ async def serve(
     policy: HandlerErrorPolicy,
     *,
     discards: bool = False,
+    log: logging.LoggerAdapter[logging.Logger] | None = None,
 ) -> None:
     """Call `handler` with every message until the subscription ends.
 
@@ -404,6 +435,8 @@ async def serve(
         handler: Called with each message.
         policy: What happens when it raises.
         discards: Whether a message is discarded when the handler has returned.
+        log: The logger of the warnings, with the fields of the client; by default that of this
+            module.
     """
     delivery.handler = handler
     while (batch := await delivery.next_batch()) is not None:
@@ -417,21 +450,29 @@ async def serve(
             except Exception as error:  # the application's: a policy decides
                 if policy == "raise":
                     raise
+                _warn(log or _logger, message, error)
                 await _absorb(policy, message, error)
             else:
                 if discards:
                     message.discard()
             if index % _HANDLER_CHECKPOINT_EVERY == _HANDLER_CHECKPOINT_EVERY - 1:
+                delivery.processed = index + 1
                 await trio.lowlevel.checkpoint()
 
 
-async def _absorb(policy: HandlerErrorPolicy, message: Message, error: Exception) -> None:
-    _logger.warning(
+def _warn(
+    log: logging.Logger | logging.LoggerAdapter[logging.Logger], message: Message, error: Exception
+) -> None:
+    log.warning(
         "a handler raised %s for a message of subscription %s on topic %s",
         type(error).__name__,
         message.sub_id,
         message.topic,
+        extra={"sub_id": message.sub_id},
     )
+
+
+async def _absorb(policy: HandlerErrorPolicy, message: Message, error: Exception) -> None:
     if callable(policy):
         result = policy(message, error)
         if isawaitable(result):

@@ -38,10 +38,13 @@ def _errors(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def _caused_by(error: BaseException, errors: list[BaseException]) -> bool:
-    cause = error.__cause__
-    while cause is not None:
+    cause, seen = error.__cause__, {id(error)}
+    while (
+        cause is not None and id(cause) not in seen
+    ):  # the causes set by an application may form a cycle
         if any(cause is each for each in errors):
             return True
+        seen.add(id(cause))
         cause = cause.__cause__
     return False
 

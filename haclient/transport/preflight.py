@@ -62,7 +62,7 @@ async def request_upgrade(link: Link, uri: Uri, headers: Mapping[str, str]) -> N
         ConnectionRefused: It refuses, or what answers does not speak HTTP.
         OSError: The link is broken.
     """
-    own = {} if any(name.lower() == "host" for name in headers) else {"Host": uri.address}
+    own = {} if any(name.lower() == "host" for name in headers) else {"Host": _host(uri)}
     lines = [f"GET {_path(uri)} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in {**own, **headers}.items()]
     lines += ["Connection: Upgrade", "Upgrade: amps", "", ""]
@@ -104,6 +104,12 @@ async def answer_upgrade(link: Link, received: bytes) -> None:
         f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
     )
     await _send_all(link, answer.encode())
+
+
+def _host(uri: Uri) -> str:
+    if uri.scheme == "unix":  # the path of a socket is no host
+        return "localhost"
+    return uri.address if uri.host.isascii() else f"{uri.host.encode('idna').decode()}:{uri.port}"
 
 
 def _path(uri: Uri) -> str:

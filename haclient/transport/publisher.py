@@ -17,9 +17,7 @@ every publish that has returned survives a power loss.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import count
 from threading import get_ident
 from typing import Final
 
@@ -54,6 +52,8 @@ from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.session.publisher_sequences import PublisherSequences
 from haclient.transport.client_thread import ClientThread
+from haclient.transport.persisted_watermark import Watermark
+from haclient.transport.publish_hold import PublishHold
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
 from haclient_stores.publish_stores.memory import NullPublishStore
@@ -67,51 +67,6 @@ _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
 _REMEMBERED_REFUSALS: Final = 1024  # for later queries about the result of one publish
 _BATCH_PIECE: Final = 1024  # messages of a batch between two looks at the socket
-
-
-class Watermark:
-    """Tasks that wait until the mark reaches their level."""
-
-    __slots__ = ("_heap", "_order")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, trio.Event]] = []
-        self._order = count()
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
-    def rise(self, level: int) -> None:
-        """Raise the mark to `level` and wake the tasks that wait for it."""
-        heap = self._heap
-        while heap and heap[0][0] <= level:
-            heapq.heappop(heap)[2].set()
-
-    def release(self) -> None:
-        """Wake every waiter, although the mark has not risen: each checks again."""
-        for _, _, event in self._heap:
-            event.set()
-        self._heap.clear()
-
-    async def reached(self, level: int, event: trio.Event | None = None) -> None:
-        """Wait for `rise` to at least `level`, or for `release`.
-
-        Args:
-            level: What to wait for.
-            event: Another event that also ends the wait if it happens first.
-        """
-        shared = event is not None
-        if event is None:
-            event = trio.Event()
-        entry = (level, next(self._order), event)
-        heapq.heappush(self._heap, entry)
-        try:
-            await event.wait()
-        finally:
-            # Cancelled, or another wait ended first: leave no entry behind.
-            if (shared or not event.is_set()) and entry in self._heap:
-                self._heap.remove(entry)
-                heapq.heapify(self._heap)
 
 
 class Publisher:
@@ -144,9 +99,11 @@ class Publisher:
         self._would_deadlock = would_deadlock
         self._status = status or ConnectionStatus()
         self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
+        self.move_hold = PublishHold()
         self._is_held = False
         self.refusals: dict[int, str] = {}
         self.sequences = PublisherSequences()
+        self.sent_unstored = self.confirmed_unstored = 0  # frames, so far
         self._heads: dict[str, bytes] = {}
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
@@ -181,6 +138,11 @@ class Publisher:
         if writer is not None:
             writer.log_open = True
             writer.wake()
+
+    @property
+    def sends(self) -> bool:
+        """Whether there is a connection that takes publishes."""
+        return self.writer is not None and self.writer.log_open
 
     def lost(self) -> None:
         """The link has ended. Waiters are woken unless another connection will follow."""
@@ -286,11 +248,14 @@ class Publisher:
         log = self.log
         if log is None:
             raise UsageError("append needs a publish store")
-        if isinstance(body, str):
-            body = body.encode()
         try:
+            if isinstance(body, str):
+                body = body.encode()
             sequence = log.append(head, _TAIL, body)
-        except TypeError:  # the body, in most cases: the error says what was wanted
+        except (
+            TypeError,
+            UnicodeEncodeError,
+        ):  # the body, in most cases: the error says what was wanted
             check_payload(body)
             raise
         if log.unsent_bytes >= self.gate.check_at:
@@ -326,13 +291,16 @@ class Publisher:
         if log is None:
             await self._send_unstored(publish_frame_without_store(topic, as_bytes(body)))
             return None
-        if isinstance(body, str):
-            body = body.encode()
         try:
+            if isinstance(body, str):
+                body = body.encode()
             sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
         except StoreFull as full:  # nothing was stored: wait for room
             sequence = await self._append_later(full, self._head(topic), body)
-        except TypeError:  # checked only after a failure, to keep the hot path short
+        except (
+            TypeError,
+            UnicodeEncodeError,
+        ):  # checked only after a failure, to keep the hot path short
             check_text("topic", topic)
             check_payload(body)
             raise
@@ -479,7 +447,7 @@ class Publisher:
         """Publish plainly without ever suspending.
 
         Raises:
-            WouldBlock: Over a high-water mark; nothing was stored.
+            WouldBlock: Over a high-water mark, or during a planned move; nothing was stored.
             UsageError: The store's durability is `fsync`, which has to wait.
         """
         if get_ident() != self._thread.ident:  # before anything is stored
@@ -489,6 +457,8 @@ class Publisher:
         if self._synced:
             raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
         if self.log is None:
+            if self.move_hold.is_active:
+                raise WouldBlock("publish_nowait: the client is about to move to another server")
             self.send_unstored(publish_frame_without_store(topic, as_bytes(body)))
             return None
         try:
@@ -508,6 +478,7 @@ class Publisher:
             DisconnectedError: There is no connection that has logged on, or none will follow.
         """
         while True:
+            await self.move_hold.ended()
             try:
                 self.send_unstored(frame)
             except DisconnectedError:  # nothing was sent
@@ -523,11 +494,11 @@ class Publisher:
         Raises:
             DisconnectedError: There is no connection that has logged on.
         """
-        if self.writer is None or not self.writer.log_open:
+        if not self.sends:
             reason = self._status.lost_reason
-            why = "" if reason is None else f": {reason}"
+            why = "enter or log on the client first" if reason is None else str(reason)
             raise DisconnectedError(
-                f"not logged on, and there is no publish store to keep it{why}"
+                f"not logged on, and there is no publish store to keep it: {why}"
             ) from reason
 
     def send_unstored(self, frame: bytes) -> None:
@@ -540,6 +511,7 @@ class Publisher:
         if writer is None or not writer.log_open:
             raise DisconnectedError("not logged on, and there is no publish store to keep it")
         writer.send(frame)
+        self.sent_unstored += 1
         if writer.outbox_bytes >= FLUSH_BYTES:
             self.gate.has_to_check = True
             writer.flush()

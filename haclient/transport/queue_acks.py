@@ -16,7 +16,7 @@ are queued in the client are dropped, and arrive as new messages with new leases
 * *Cancel, expire and lease extensions* refer to a lease that has ended, so they are dropped.
 
 Each command requests a `processed` ack; a command that was confirmed is not sent again. `retained`
-never holds more than the server had granted to the subscriptions together.
+never holds more than the server had granted to the subscriptions together and `MAX_CARRIED`.
 
 Acknowledgements are never in the publish store and have no sequence: a later process must not
 repeat an acknowledgement whose lease has ended.
@@ -67,6 +67,10 @@ DEFAULT_TIMEOUT_S: Final = 0.1
 MAX_UNCONFIRMED: Final = 10_000
 """Commands that may wait for the server's answer; beyond it the oldest is dropped."""
 
+MAX_CARRIED: Final = 10_000
+"""The limit of acknowledgements that are kept for the next link beyond those of the active
+subscriptions: of ended subscriptions and of earlier links. A peer may never confirm any."""
+
 MAX_EXTENDED: Final = 10_000
 """Extended leases that are recorded before the ended ones are removed."""
 
@@ -101,8 +105,10 @@ class QueueAcks:
         thread: The client's thread, on which messages are acknowledged.
         clock_us: Tells microseconds since 1970, by a clock that may step.
         policy: How they are sent.
+        log: Logs the warnings, with the fields of the client; by default the logger of this module.
 
     Attributes:
+        log: The same.
         writer: Sends on the connection in use; `None` while there is none.
         link: Counts the connections: a lease of an earlier one has ended.
         retained: Queue and bookmark of each acknowledgement to send again, until it is confirmed.
@@ -119,7 +125,9 @@ class QueueAcks:
         *,
         clock_us: Callable[[], int],
         policy: AckPolicy = DEFAULT_POLICY,
+        log: logging.LoggerAdapter[logging.Logger] | None = None,
     ) -> None:
+        self.log = _logger if log is None else log
         self._session = session
         self._status = status
         self.thread = thread
@@ -165,10 +173,10 @@ class QueueAcks:
         if pending is None or command is None:  # of an earlier link: it was kept, or dropped
             return
         if pending.error is not None and not isinstance(pending.error, DisconnectedError):
-            _logger.error("%s: the messages may be redelivered", pending.error)
+            self.log.error("%s: the messages may be redelivered", pending.error)
         if self.retained and command.is_plain:
-            for bookmark in command.bookmarks:
-                self.retained.pop((command.topic, bookmark), None)
+            for name in command.names():
+                self.retained.pop(name, None)
 
     def send_pending(self) -> None:
         """Send everything that was collected."""
@@ -198,8 +206,7 @@ class QueueAcks:
         """The link has ended, and each lease with it.
 
         Args:
-            subscriptions: What was active on it: no more than their backlogs together can be
-                unacknowledged.
+            subscriptions: The subscriptions that were active on it.
         """
         queues = [one.queue for one in subscriptions if isinstance(one.queue, QueueConsumer)]
         granted = sum(queue.most_unacknowledged for queue in queues if queue.is_queue)
@@ -207,7 +214,7 @@ class QueueAcks:
         self.link += 1
         self._resumed = False
         self._delayed.clear()
-        self._most_retained = max(granted, len(self.retained))
+        self._most_retained = max(granted + MAX_CARRIED, len(self.retained))
         unconfirmed, self._unconfirmed = self._unconfirmed, {}
         for _, command in unconfirmed.values():
             if command.is_plain:
@@ -229,8 +236,7 @@ class QueueAcks:
         if self.policy.on_lost_lease == "drop":
             self.dropped += len(command.bookmarks)
             return
-        for bookmark in command.bookmarks:
-            self.retained[command.topic, bookmark] = None
+        self.retained.update(dict.fromkeys(command.names()))
         while len(self.retained) > self._most_retained:
             del self.retained[next(iter(self.retained))]
             self.dropped += 1
@@ -245,7 +251,6 @@ class QueueAcks:
         if self._resumed:
             self.send([command])
         else:
-            self._most_retained += 1  # it was within the backlog of the lost link
             self._retain(command)
 
     # -- timers -------------------------------------------------------------------
@@ -394,7 +399,7 @@ class QueueConsumer(QueueSide):
         """Log a warning about this subscription, unless the same was logged before."""
         if about not in self._warned:
             self._warned.add(about)
-            _logger.warning(text, self._what)
+            self.acks.log.warning(text, self._what)
 
     @override
     def received(self, messages: list[Message], now: float) -> None:

@@ -1,12 +1,11 @@
-"""Conflation in the client: of the messages that wait in a queue, the newest of each key.
+"""Conflation in the client: only the newest queued message of each key is kept.
 
-A message takes the place of the one of its key that still waits, which is discarded. So a slow
-consumer gets each key in turn, with its newest message, and the resume position moves on. The
-message that has taken the place is undiscarded until the application discards it: where it is not
-processed, it is redelivered.
+A message replaces the queued message of the same key, which is discarded. So a slow consumer gets
+each key in turn, with its newest message, and the resume position advances. The new message stays
+undiscarded until the application discards it: if it is not processed, it is redelivered.
 
-A marker in the queue, such as the end of a replay, is not crossed, and neither is a message of
-another kind, such as the end of a query: what follows it waits behind it.
+No message moves across a marker in the queue, such as the end of a replay, or across a message of
+another kind, such as the end of a query: later messages are queued behind it.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 
 MESSAGE_OVERHEAD_BYTES: Final = 200
-"""What a waiting message counts for beside its body: about the length of a header."""
+"""The weight of a queued message in addition to its body: about the length of a header."""
 
 _CONFLATED: Final = frozenset({"p", "publish", "sow", "oof"})
 
 ConflationKey = Callable[[Message], Hashable]
-"""The key of a message; `None` for one that replaces none."""
+"""Returns the key of a message; `None` for a message that replaces none."""
 
 
-class Waiting(list[Message]):
-    """The place of one key in a queue: a list with its newest message.
+class KeySlot(list[Message]):
+    """The slot of one key in a queue: a list with its newest message.
 
     Attributes:
-        key: The key; `None` for a message that none replaces.
+        key: The key; `None` for a message that is never replaced.
     """
 
     __slots__ = ("key",)
@@ -41,54 +40,54 @@ class Waiting(list[Message]):
 
 
 class QueueConflation:
-    """Which messages of one queue may be replaced.
+    """The slots of one queue whose messages may be replaced.
 
     Args:
-        key: The key of a message.
+        key: Returns the key of a message.
     """
 
-    __slots__ = ("_key", "_waiting")
+    __slots__ = ("_key", "_slots")
 
     def __init__(self, key: ConflationKey) -> None:
         self._key = key
-        self._waiting: dict[Hashable, Waiting] = {}
+        self._slots: dict[Hashable, KeySlot] = {}
 
-    def replace(self, message: Message) -> Message | Waiting:
-        """Put a message in its place.
+    def replace(self, message: Message) -> Message | KeySlot:
+        """Put a message into the slot of its key.
 
         Returns:
-            The message that it has replaced, or a new place, which has to be put into the queue.
+            The message that it has replaced, or a new slot, which has to be put into the queue.
 
         Raises:
-            UsageError: The key function has failed, or its result is no key.
+            UsageError: The key function has failed, or its result is not hashable.
         """
         if message.kind not in _CONFLATED:
             self.clear()
-            return Waiting(message, None)
+            return KeySlot(message, None)
         try:
             key = self._key(message)
-            waiting = None if key is None else self._waiting.get(key)
+            slot = None if key is None else self._slots.get(key)
         except Exception as error:  # the application's function
             raise UsageError(
                 f"the key function of conflate raised {type(error).__name__}: it has to return "
-                "something that a dict takes as a key, or None"
+                "a hashable key, or None"
             ) from error
-        if waiting is None:
-            waiting = Waiting(message, key)
+        if slot is None:
+            slot = KeySlot(message, key)
             if key is not None:
-                self._waiting[key] = waiting
-            return waiting
-        replaced, waiting[0] = waiting[0], message
+                self._slots[key] = slot
+            return slot
+        replaced, slot[0] = slot[0], message
         return replaced
 
-    def left(self, place: list[Message]) -> None:
-        """A place is in the queue no more."""
-        if isinstance(place, Waiting) and self._waiting.get(place.key) is place:
-            del self._waiting[place.key]
+    def remove(self, slot: list[Message]) -> None:
+        """Forget a slot that has left the queue."""
+        if isinstance(slot, KeySlot) and self._slots.get(slot.key) is slot:
+            del self._slots[slot.key]
 
     def clear(self) -> None:
-        """Nothing that waits now may be replaced."""
-        self._waiting.clear()
+        """Forget all slots: the messages queued so far are not replaced any more."""
+        self._slots.clear()
 
 
 def sow_key(message: Message) -> Hashable:
@@ -97,5 +96,5 @@ def sow_key(message: Message) -> Hashable:
 
 
 def weight_of(batch: list[Message]) -> int:
-    """What messages count for in a queue with conflation, in bytes."""
+    """The weight of messages in a queue with conflation, in bytes."""
     return sum(len(message.data) + MESSAGE_OVERHEAD_BYTES for message in batch)

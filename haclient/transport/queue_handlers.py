@@ -16,7 +16,6 @@ or one task extends the leases of all messages whose handlers are at work.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
@@ -52,7 +51,6 @@ DEFAULT_MAX_BACKLOG: Final = 10
 _WORDS: Final = frozenset({"raise", "cancel", "expire", "continue", "discard"})
 _EXPIRES: Final = frozenset({"expire", "discard"})
 _CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
-_logger = logging.getLogger(__name__)
 
 
 class QueueHandlerOptions(TypedDict, total=False):
@@ -333,7 +331,8 @@ class QueueWorkers:
                     await result
             finally:
                 self._extender.end(message)
-                self._consumer.scopes.pop(name, None)
+                if self._consumer.scopes.get(name) is scope:  # else that of its redelivery
+                    del self._consumer.scopes[name]
         if scope.cancelled_caught:
             self._lease_ended(message)
         return not scope.cancelled_caught
@@ -341,11 +340,12 @@ class QueueWorkers:
     def _lease_ended(self, message: Message) -> None:
         """The lease of a message has ended before its handler: the server redelivers it."""
         message.lease = None
-        _logger.warning(
+        self._consumer.acks.log.warning(
             "the lease of message %s of the queue %s ended before it was processed: it comes "
             "again; extend_lease= holds it for longer",
             message.bookmark,
             message.topic,
+            extra={"sub_id": message.sub_id},
         )
 
 
@@ -384,15 +384,17 @@ class FailedMessages:
         if policy == "raise":
             raise error
         failures = self._consumer.failures.failed(message.topic, message.bookmark)
-        _logger.warning(
+        log = self._consumer.acks.log
+        log.warning(
             "a handler raised %s for message %s of the queue %s (failure %d)",
             type(error).__name__,
             message.bookmark,
             message.topic,
             failures,
+            extra={"sub_id": message.sub_id},
         )
         # The text of an error may repeat the message, so it is for those who ask for it.
-        _logger.debug("traceback of this failure", exc_info=error)
+        log.debug("traceback of this failure", exc_info=error)
         if isinstance(policy, DeadLetter):
             self._nursery.start_soon(self._send_dead_letter, policy, message, error, failures)
             return
@@ -405,15 +407,7 @@ class FailedMessages:
         if is_over or (isinstance(policy, str) and policy in _EXPIRES):
             message.ack(expire=True)
         else:
-            self._cancel_later(message, failures)
-
-    @staticmethod
-    def _cancel_later(message: Message, failures: int) -> None:
-        """Give a message back after a delay, unless it was acknowledged."""
-        lease = message.lease
-        if isinstance(lease, Lease):
-            acks = lease.consumer.acks
-            acks.schedule_ack(lease, message, AckOption.CANCEL, CancelDelay.delay_s(failures))
+            give_back(message, failures)
 
     async def _send_dead_letter(
         self, letter: DeadLetter, message: Message, error: Exception, failures: int
@@ -423,16 +417,33 @@ class FailedMessages:
         try:
             await self._publish(letter.topic, message.data, context)
         except HAClientError as failure:
-            _logger.error(  # noqa: TRY400  # refused or lost: what counts is in its text
+            self._consumer.acks.log.error(  # noqa: TRY400  # refused or lost: the text has the reason
                 "message %s of the queue %s could not be sent to %s and is given back: %s",
                 message.bookmark,
                 message.topic,
                 letter.topic,
                 failure,
+                extra={"sub_id": message.sub_id},
             )
-            self._cancel_later(message, failures)
+            give_back(message, failures)
         else:
             message.ack()
+
+
+def give_back(message: Message, failures: int | None = None) -> None:
+    """Give a message back to its queue, after a delay that grows with its failures.
+
+    Args:
+        message: The message; nothing happens if it is already acknowledged.
+        failures: How often it has failed in its subscription; `None` counts one more failure.
+    """
+    lease = message.lease
+    if not isinstance(lease, Lease):
+        return
+    if failures is None:
+        failures = lease.consumer.failures.failed(message.topic, message.bookmark)
+    acks = lease.consumer.acks
+    acks.schedule_ack(lease, message, AckOption.CANCEL, CancelDelay.delay_s(failures))
 
 
 class LeaseExtender:
@@ -464,8 +475,10 @@ class LeaseExtender:
             self._sleep.deadline = due
 
     def end(self, message: Message) -> None:
-        """Its handler has ended."""
-        self._due.pop((message.topic, message.bookmark), None)
+        """Its handler has ended; the handler of its redelivery may be at work."""
+        name = (message.topic, message.bookmark)
+        if name in self._due and self._due[name][1] is message:
+            del self._due[name]
 
     async def run(self) -> None:
         """Extend what is due, for ever."""

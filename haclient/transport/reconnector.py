@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from inspect import isawaitable
 from typing import Final, TypeAlias, TypeVar
 
@@ -18,7 +19,7 @@ import trio
 
 from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.chooser import DefaultServerChooser, MovingServerChooser
-from haclient.delay import DelayStrategy, ExponentialDelayStrategy
+from haclient.delay import DelayStrategy, ExponentialDelayStrategy, asked_by
 from haclient.errors import (
     AuthenticationError,
     CommandError,
@@ -29,19 +30,21 @@ from haclient.errors import (
     ProtocolError,
     PublishGap,
     ReconnectGaveUp,
+    SubscriptionStalled,
     TimedOut,
     UsageError,
 )
 from haclient.protocol.uri import Uri
 from haclient.session.connection_state import ConnectionState
+from haclient.session.name_conflicts import NameConflicts
 from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, RecoveryPlan
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery
+from haclient.transport.progress_watchdog import ProgressWatchdog
 from haclient.transport.requested_move import RequestedMove
 from haclient.transport.settings import HASettings
-from haclient.transport.writer import Writer
 
 Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]
 """Logs on to a server under another name, within so many seconds; why it failed, if it did."""
@@ -80,19 +83,23 @@ class Reconnector:
         self._move: RequestedMove | None = None  # that the application has asked for
         self._asked_to_move = trio.Event()
         self._is_chosen = True  # whether the chooser has chosen the current server
-        self._held: trio.Event | None = None  # what publishes wait for during a planned move
         self._settings = settings
         self._chooser = settings.server_chooser or DefaultServerChooser(settings.servers)
         self.delay: DelayStrategy = settings.delay_strategy or ExponentialDelayStrategy()
         self._manager = manager
         self._plan = RecoveryPlan()
         self._failures = FailureLog()
+        # The bookmarks at which shared replays begin on this connection, by sub id.
+        self._shared: dict[str, tuple[str, ...]] = {}
         self._refused_by: set[tuple[str, str]] = set()  # (sub id, server), since the last LIVE
         self._fatal: HAClientError | None = None  # the error to raise from the block
         self._uri = ""  # of this attempt
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._sweep: dict[str, HAClientError] = {}  # what each server said, before any logon
         self._abandoned: set[str] = set()  # server addresses with a logon that was not answered
+        self._name_conflicts = NameConflicts()
+        self._live_since = 0.0  # when this connection became live, in seconds
+        self._watchdog = self._new_watchdog(settings.progress_timeout)
         self._scope = trio.CancelScope()
         self._steps: dict[Recovery, Callable[[], Awaitable[None]]] = {
             Recovery.CHOOSING: self._choose,
@@ -107,7 +114,7 @@ class Reconnector:
         }
         core.drops = self._drops
         if settings.retry_on_disconnect:
-            core.publisher.wait_for_connection = core.ready
+            core.publisher.wait_for_connection = core.takes_publishes
         core.commander.resume.overlap_us = int(settings.failover_overlap * 1_000_000)
 
     async def connect_and_logon(self) -> None:
@@ -152,6 +159,8 @@ class Reconnector:
                 raise error
             if not core.status.is_live:
                 raise DisconnectedError("move_to: the connection was lost before the move began")
+            if address == core.status.address:  # where it has come by itself, during the check
+                return
             self._asked_to_move.set()
             await move.ended()
         finally:
@@ -195,7 +204,7 @@ class Reconnector:
 
     async def _run(self) -> None:
         with self._scope, ExitStack() as at_end:
-            at_end.callback(self._release_publishes)
+            at_end.callback(self._core.publisher.move_hold.end)
             at_end.callback(lambda: self._end_move(self._core.status.stop_reason or _ENDED))
             while self._core.status.stop_reason is None:
                 try:
@@ -209,10 +218,22 @@ class Reconnector:
         if self._fatal is not None:
             raise self._fatal
 
+    def _new_watchdog(self, timeout_s: float | None) -> ProgressWatchdog | None:
+        core = self._core
+        if timeout_s is None:
+            return None
+
+        def is_reading() -> bool:
+            return core.connection is not None and core.connection.reading_stopped_by is None
+
+        return ProgressWatchdog(
+            timeout_s, subscriptions=core.resumable.values, is_reading=is_reading
+        )
+
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
         core, state = self._core, self._plan.state
-        self._release_publishes()
+        core.publisher.move_hold.end()
         if core.status.stop_reason is not None:  # stopped on purpose, which is what made it fail
             return
         self._end_move(error)
@@ -223,9 +244,12 @@ class Reconnector:
             self._left_uri = ""
         final = self._is_final(error)
         self._warn(error)
-        if state not in {Recovery.CHOOSING, Recovery.WAITING, Recovery.LIVE}:
+        if state is Recovery.LIVE:
+            self._note_lost(error)
+        elif state not in {Recovery.CHOOSING, Recovery.WAITING}:
             core.counters.failed_attempts += 1
-        if self._plan.lost() and self._is_chosen:
+        is_blamed = self._plan.lost() or isinstance(error, SubscriptionStalled)
+        if is_blamed and self._is_chosen:
             self._chooser.report_failure(error, self._info())
         if core.status.server is None and state in {Recovery.DIALLING, Recovery.LOGGING_ON}:
             self._sweep[self._uri] = error
@@ -348,13 +372,18 @@ class Reconnector:
 
     async def _wait(self) -> None:
         try:
-            delay_s = self.delay.delay_for(self._uri, trio.current_time())
+            with asked_by(self):
+                delay_s = self.delay.delay_for(self._uri, trio.current_time())
         except TimedOut as error:  # the strategy gives up
             why = f"{error}; the last error: {self._chooser.error()}"
             raise ReconnectGaveUp(self._plan.attempts, why) from error
         # A planned move is not a loss: the chooser has seen that the server is there.
         is_move = self._left_uri and not self._plan.attempts
         await trio.sleep(0.0 if is_move else delay_s)
+
+    def _reset_delay(self) -> None:
+        with asked_by(self):
+            self.delay.reset()
 
     async def _dial(self) -> None:
         core, plan = self._core, self._plan
@@ -388,6 +417,7 @@ class Reconnector:
         if self._is_chosen:
             self._chooser.report_success(self._info())
         log, server = core.publisher.log, core.status.server
+        self._check_name()
         if self._settings.refuses_gaps and log is not None and server is not None:
             persisted = server.has_of(log.last_persisted)
             if persisted < log.last_persisted:
@@ -397,6 +427,44 @@ class Reconnector:
         if log is not None and log.gap is not None:
             self._core.reporter.log.warning(
                 "client %s goes on with %s: %s", core.name, self._info()["uri"], log.gap
+            )
+
+    def _check_name(self) -> None:
+        """End this client if another one publishes under its name.
+
+        This has to come before the store is reconciled, which would trim it to what the other
+        client has published.
+
+        Raises:
+            NameInUse: Another client does; this ends the client.
+        """
+        core, server = self._core, self._core.status.server
+        log = core.publisher.log
+        if log is None or server is None:
+            return
+        highest = log.last_sequence
+        if self._name_conflicts.note_logon(core.status.address, seen=server.seen, highest=highest):
+            self._fatal = NameInUse(
+                f"another client publishes as {core.name!r}: the server has seen sequence "
+                f"{server.seen}, this client has used {highest} at most. Its publishes that are "
+                f"not persisted: {log.unpersisted_count}; under this name the server drops them as "
+                "duplicates. Give each client a name of its own"
+            )
+            raise self._fatal
+
+    def _note_lost(self, error: HAClientError) -> None:
+        """Note why a live connection has ended."""
+        core = self._core
+        if isinstance(error, SubscriptionStalled):
+            core.reporter.event("subscription_stalled", sub_id=error.sub_id, error=error)
+        if type(error) is not DisconnectedError:  # a subclass names another reason
+            return
+        if self._name_conflicts.note_closed(trio.current_time() - self._live_since):
+            core.reporter.log.warning(
+                "client %s: %s has closed several connections soon after the logon: either the "
+                "server restarts, or another client uses the same name",
+                core.name,
+                self._info()["uri"],
             )
 
     async def _start_heartbeat(self) -> None:
@@ -435,6 +503,13 @@ class Reconnector:
                 places.release()
                 sent()
 
+        groups = self._shared_replays()
+        self._shared = {
+            one.sub_id: forms
+            for together in groups
+            for forms in [core.commander.shared_forms(together)]
+            for one in together
+        }
         async with open_nursery() as nursery:
             for entry in self._manager.entries():
                 subscription = core.resumable.get(entry.sub_id)
@@ -444,6 +519,8 @@ class Reconnector:
         if failures:
             raise failures[0]
         core.check_connected()
+        for together in groups:
+            await core.changes.resume_together(together, timeout=self._settings.resubscribe_limit_s)
         core.queue_acks.resume()
         core.set_state(ConnectionState.RESUBSCRIBED)
 
@@ -453,23 +530,35 @@ class Reconnector:
         core.check_connected()
         self._refused_by.clear()
         self._left_uri = ""
+        self._live_since = trio.current_time()
         core.live()
-        self._release_publishes()
+        core.publisher.move_hold.end()
         if self._move is not None and self._move.has_left:
             self._end_move(None)
+        end_reasons: list[Exception] = []
+
+        async def run_until_end(task: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await task()
+            except (_Moved, *_EXPECTED) as end:
+                end_reasons.append(end)  # several tasks may end at once: the first one counts
+                nursery.cancel_scope.cancel()
+
         async with open_nursery() as nursery:
-            nursery.start_soon(self._move_when_asked)
+            nursery.start_soon(run_until_end, self._move_when_asked)
             if isinstance(self._chooser, MovingServerChooser):
-                nursery.start_soon(self._watch, self._chooser)
+                nursery.start_soon(run_until_end, partial(self._watch, self._chooser))
+            if self._watchdog is not None:
+                nursery.start_soon(run_until_end, self._watchdog.run)
             with trio.move_on_after(STABLE_AFTER_S) as young:
                 await core.wait_lost()
             if young.cancelled_caught:
                 self._plan.stable()
                 self._failures.reset()
-                self.delay.reset()
+                self._reset_delay()
                 await core.wait_lost()
             nursery.cancel_scope.cancel()
-        raise core.status.why_not_connected()
+        raise end_reasons[0] if end_reasons else core.status.why_not_connected()
 
     # -- planned moves -------------------------------------------------------------
 
@@ -489,7 +578,7 @@ class Reconnector:
                 chooser.report_check(uri, error, trio.current_time())
             if not await self._answer(chooser.is_move_due(trio.current_time())):
                 continue
-            if await self._drained():
+            if await self._can_leave(lambda: True):
                 chooser.report_move()
                 raise _Moved
 
@@ -501,59 +590,84 @@ class Reconnector:
         """
         while True:
             await self._asked_to_move.wait()
-            move = self._move
+            move, passed = self._move, self._core.publisher.move_hold.passed
             if move is None:
                 await trio.lowlevel.checkpoint()
                 continue
-            if await self._drained() and self._move is move:
+            if await self._can_leave(lambda: self._move is move):  # noqa: B023  # called at once
                 move.has_left = True
                 raise _Moved
             if self._core.connection is None:
                 await trio.sleep_forever()  # lost meanwhile, which ends the move and this task
             self._forget_move(move)
-            move.end(
-                DisconnectedError(
-                    f"move_to: the client stays at {self._info()['uri']}, which "
-                    "did not confirm what was sent to it: try again when it answers"
-                )
+            stays = f"move_to: the client stays at {self._info()['uri']}"
+            move.end(DisconnectedError(f"{stays}, {self._why_not_drained(passed)}"))
+
+    def _why_not_drained(self, passed: int) -> str:
+        """Why the server has not confirmed in time.
+
+        Args:
+            passed: How many publishes had passed the hold before the wait.
+        """
+        connection, hold = self._core.connection, self._core.publisher.move_hold
+        is_stopped = connection is not None and connection.reading_stopped_by is not None
+        if is_stopped or passed != hold.passed:
+            return (
+                "whose confirmation comes after messages that a full queue has no room for: try "
+                "again when its handler or stream has taken them"
             )
+        return "which did not confirm what was sent to it: try again when it answers"
+
+    async def _can_leave(self, is_wanted: Callable[[], bool]) -> bool:
+        """Drain the connection; return whether the client can leave it, and still wants to.
+
+        Publishes that no store keeps are held meanwhile, so that none is lost. If the client can
+        leave, they are held until it is live with another server, or fails.
+        """
+        hold = self._core.publisher.move_hold
+        hold.add()
+        leaves = False
+        try:
+            leaves = await self._drained() and is_wanted()
+        finally:
+            if leaves:
+                hold.confirmed()
+            else:
+                hold.release()
+        return leaves
 
     async def _drained(self) -> bool:
-        """Wait until the server has what was sent to it; whether the client can leave it."""
+        """Wait until the server has what was sent; return whether the client can leave now."""
         core, limit_s = self._core, self._settings.connect_timeout
-        writer = core.publisher.writer
-        if writer is None:
+        if core.connection is None:
             return False  # just lost, which is found out in a moment
-        if core.publisher.log is None:
-            self._hold_publishes(writer)
         try:
             if core.publisher.log is None:
-                await core.flush(timeout=limit_s, ack="persisted")
+                await self._confirmed(limit_s)
             else:
-                await core.flush_persisted(timeout=limit_s)
-            await core.flush_acks(timeout=limit_s)
+                await core.flusher.persisted(timeout=limit_s)
+                await core.flusher.acks(timeout=limit_s)
         except (TimedOut, DisconnectedError, CommandError) as error:
             if core.publisher.log is None:  # what was sent is kept nowhere else
-                self._release_publishes()
-                if core.connection is not None:
-                    core.open_log()
-                self._core.reporter.log.warning("client %s does not move: %s", core.name, error)
+                core.reporter.log.warning("client %s does not move: %s", core.name, error)
                 return False
         return True
 
-    def _hold_publishes(self, writer: Writer) -> None:
-        """Without a store: let publishes wait for the next server, so that none is cut off."""
-        self._held = held = trio.Event()
-        writer.log_open = False
-        self._core.publisher.wait_for_connection = held.wait
+    async def _confirmed(self, limit_s: float) -> None:
+        """Wait until the server has persisted or refused what no store keeps, and has the acks.
 
-    def _release_publishes(self) -> None:
-        """Let them be sent, or fail, as without a move."""
-        held, self._held = self._held, None
-        if held is not None:
-            waits = self._settings.retry_on_disconnect
-            self._core.publisher.wait_for_connection = self._core.ready if waits else None
-            held.set()
+        Raises:
+            TimedOut: It took longer than `limit_s` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        hold, passed = self._core.publisher.move_hold, -1
+        with trio.move_on_after(limit_s):
+            while passed != hold.passed:  # what has passed a hold meanwhile counts as well
+                passed = hold.passed
+                await self._core.flusher.processed(timeout=limit_s, ack="persisted")
+                await self._core.flusher.acks(timeout=limit_s)
+            return
+        raise TimedOut(f"flush: the server did not answer within {limit_s:g} s")
 
     async def _leave_for_another(self) -> None:
         """Close a connection that works; the next attempt is at the chooser's new server."""
@@ -562,7 +676,7 @@ class Reconnector:
             "client %s leaves %s for another server", core.name, self._info()["uri"]
         )
         self._plan.stable()  # this connection did not fail, however young it was
-        self.delay.reset()
+        self._reset_delay()
         self._plan.lost()
         self._left_uri = self._uri
         why = "the client moves to a server of higher priority"
@@ -574,10 +688,19 @@ class Reconnector:
 
     # -- resubscribing -------------------------------------------------------------
 
+    def _shared_replays(self) -> list[list[Subscription]]:
+        """The groups of subscriptions that share a replay."""
+        groups: dict[int, list[Subscription]] = {}
+        for one in self._core.resumable.values():
+            # The answer to the common resume may have come after that to a later pause.
+            if one.resumed_with and not one.pauses.is_paused_by_application:
+                groups.setdefault(id(one.resumed_with), []).append(one)
+        return [each for each in groups.values() if len(each) > 1]
+
     async def _resubscribe_one(
         self, subscription: Subscription, entry: Entry, on_sent: Callable[[], object]
     ) -> None:
-        """Subscribe one again, from where its store says.
+        """Resubscribe one subscription, at its recovery point.
 
         Raises:
             HAClientError: The connection is of no use, or this subscription is not to go on.
@@ -586,12 +709,13 @@ class Reconnector:
         if subscription.request is None:
             return
         try:
+            subscription.request = subscription.request.changed(entry.fields)
             await core.commander.resubscribe(
                 subscription,
-                subscription.request.changed(entry.fields),
+                shared=self._shared.get(subscription.sub_id),
                 still_wanted=lambda: core.resumable.get(subscription.sub_id) is subscription,
                 on_sent=on_sent,
-                timeout=self._settings.connect_timeout,
+                timeout=self._settings.resubscribe_limit_s,
             )
         except (CommandError, AuthenticationError) as error:  # the policy decides
             self._refused(subscription, error)

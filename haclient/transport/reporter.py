@@ -1,8 +1,8 @@
-"""What a client reports of itself: log records with fields, and events for listeners.
+"""Reports of a client about itself: log records with fields, and events for listeners.
 
-Both are made here, so that a fact of the connection is described once. A log record is for people:
-it has a sentence, and the fields `client`, `uri`, `sub_id` and `attempt` for those who filter logs.
-An event is for programs: it has a name and values, and is made only while somebody listens.
+Both are created here. A log record is for people: it has a sentence, and the fields `client`,
+`uri`, `sub_id` and `attempt` to filter by. An event is for programs: it has a name and values, and
+is created only while there are listeners.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ EventName: TypeAlias = Literal[
     "publish_refused",
     "resubscribed",
     "subscription_ended",
+    "subscription_stalled",
     "subscription_paused",
     "subscription_resumed",
     "duplicates_dropped",
@@ -38,7 +39,7 @@ EventName: TypeAlias = Literal[
 EVENT_NAMES: Final[frozenset[str]] = frozenset(get_args(EventName))
 
 EVENT: Final = "event"
-"""The name of the listeners of events among the callbacks of a client."""
+"""The key of the event listeners among the callbacks of a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +51,12 @@ class ClientEvent:
         at_us: When, in microseconds since 1970.
         client: The name of the client.
         uri: The server in use or tried last, without its password; empty before the first one.
-        sub_id: The subscription, where it is about one.
-        attempt: The number of the attempt to connect, from 1 on, where it is about one.
-        count: How many messages or records it is about.
-        sequence: The highest sequence number of the publishes that it is about.
+        sub_id: The subscription that the event concerns, if any.
+        attempt: The number of the connection attempt, from 1 on, if the event concerns one.
+        count: The number of messages or publishes that the event concerns.
+        sequence: The highest sequence number of the publishes that the event concerns.
         bookmark: The recovery point, for `recovery_point_moved`.
-        error: Why, where something has failed.
+        error: The reason of a failure.
     """
 
     name: EventName
@@ -75,7 +76,7 @@ EventListener: TypeAlias = Callable[[ClientEvent], object]
 
 
 class Reporter:
-    """Makes the log records and the events of one client.
+    """Creates the log records and the events of one client.
 
     Args:
         client_name: Its name.
@@ -95,8 +96,8 @@ class Reporter:
         self._events = events
 
     @property
-    def is_heard(self) -> bool:
-        """Whether somebody listens to events."""
+    def has_listeners(self) -> bool:
+        """Whether there are event listeners."""
         return EVENT in self._events
 
     def event(  # noqa: PLR0913  # the values of one event, all by keyword
@@ -111,7 +112,7 @@ class Reporter:
         error: Exception | None = None,
     ) -> None:
         """Report an event to the listeners, if there are any; see `ClientEvent` for the values."""
-        if not self.is_heard:
+        if not self.has_listeners:
             return
         event = ClientEvent(
             name=name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from ssl import SSLContext
@@ -20,7 +20,7 @@ from typing_extensions import override
 from haclient.auth import Authenticator
 from haclient.chooser import AsyncServerChooser, ServerChooser
 from haclient.delay import DelayStrategy
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import HAClientError, UsageError, did_you_mean
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.connection_state import Heartbeat, StateListener
@@ -84,6 +84,22 @@ def seconds(timeout: float | None) -> float:
     return timeout
 
 
+def check_names(kind: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Refuse unknown keyword arguments, as Python does.
+
+    Args:
+        kind: The class that was called.
+        options: The names that were given.
+        known: The names of the arguments.
+
+    Raises:
+        TypeError: One is unknown.
+    """
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{kind}() has no argument {name!r}{did_you_mean(name, known)}")
+
+
 class ClientOptions(TypedDict, total=False):
     """Keyword arguments that `Client` and `HAClient` share.
 
@@ -96,8 +112,9 @@ class ClientOptions(TypedDict, total=False):
         logon_correlation_id: Shown by the server's administration.
         on_failed_write: Called with the message and the reason when the server refuses a publish.
         on_duplicate: Called with each message that a bookmark store filtered out.
-        on_last_chance: Called with each message that belongs to no subscription.
-        on_disconnect: Called with the reason of each lost connection.
+        on_last_chance: Called with each message that no subscription takes (an unhandled message).
+        on_disconnect: Called with the reason of each connection that has ended, also at the end of
+            the block.
         on_exception: Called with each exception that a handler or listener raises, and with each
             other error of a background task that leaves the block, before it does. It decides
             nothing, and is for logs and alarms; see `on_handler_error`.
@@ -107,12 +124,12 @@ class ClientOptions(TypedDict, total=False):
         flight_recorder: Keeps the last protocol events, passwords masked; they are logged with the
             error of a lost connection or of a failed attempt. `None`, the default, for none.
         on_state: The first state listener; see `Client.add_state_listener`.
-        on_event: The first listener of events; see `Client.add_event_listener`.
+        on_event: The first event listener; see `Client.add_event_listener`.
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
             `"continue"` ignores it, `"discard"` also discards the message; a callable decides
             itself.
-        max_queued_bytes: Bytes that a subscription may hold before the server has to wait: it is
-            asked to pause one with a bookmark; for others the client stops reading.
+        max_queued_bytes: Bytes that the queue of a subscription may hold. Beyond that, the client
+            pauses a bookmark subscription at the server; for any other it stops reading.
         max_unpersisted_bytes: Unpersisted bytes at which `publish` begins to wait for acks,
             connected or not.
         exit_timeout: Seconds that leaving the block waits for publishes to be persisted, before it
@@ -169,7 +186,11 @@ class HAOptions(ClientOptions, total=False):
             or in the next process (`FileSubscriptionManager`).
         connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
             each subscription.
-        on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the
+        resubscribe_timeout: Seconds for a server's answer to each subscription that is sent again,
+            since one that replays or queries may take longer than a logon; `None`, the default,
+            for `connect_timeout`. The time does not run while the server still takes or persists
+            the publishes before it.
+        on_publish_gap: What to do with a server that lacks acknowledged messages: try the
             next one (`"refuse"`), continue (`"continue"`), or end the client (`"raise"`).
         on_resubscribe_failure: What happens to a subscription that no server accepts again. Each
             server is asked once; when one refuses it again, `"fail"` ends the block with the error,
@@ -177,6 +198,10 @@ class HAOptions(ClientOptions, total=False):
             strategy allows. A callable gets id and error and answers with one of these.
         failover_overlap: After a fail-over, replay starts this many seconds before the last data
             received. Must exceed clock skew plus replication lag.
+        progress_timeout: Reconnect when a bookmark subscription has received neither a message nor
+            a persisted ack for this many seconds, although the connection is alive and the
+            subscription is not held back. Choose more than the longest silence of its topics;
+            `None`, the default, for no limit.
         retry_on_disconnect: Whether a publish without a publish store waits for the next connection
             while there is none, instead of raising `DisconnectedError`. A publish that was in
             flight when the connection was lost is still lost.
@@ -187,9 +212,11 @@ class HAOptions(ClientOptions, total=False):
     delay_strategy: DelayStrategy | None
     subscription_manager: SubscriptionManager | None
     connect_timeout: float
+    resubscribe_timeout: float | None
     on_publish_gap: OnPublishGap
     on_resubscribe_failure: OnResubscribeFailure
     failover_overlap: float
+    progress_timeout: float | None
     retry_on_disconnect: bool
 
 
@@ -241,6 +268,12 @@ class Settings:
                 "exit_timeout is in seconds, 0 to leave at once or None to wait for as long as it "
                 f"takes, not {self.exit_timeout!r}"
             )
+        if self.max_queued_bytes < 0:
+            raise UsageError(f"max_queued_bytes is 0 or more, not {self.max_queued_bytes!r}")
+        if self.max_unpersisted_bytes < 1:
+            raise UsageError(
+                f"max_unpersisted_bytes is 1 or more, not {self.max_unpersisted_bytes!r}"
+            )
         self._check_acks()
 
     def _check_acks(self) -> None:
@@ -277,9 +310,11 @@ class HASettings(Settings):
     delay_strategy: DelayStrategy | None = None
     subscription_manager: SubscriptionManager | None = None
     connect_timeout: float = TIMEOUT_S
+    resubscribe_timeout: float | None = None
     on_publish_gap: OnPublishGap = "refuse"
     on_resubscribe_failure: OnResubscribeFailure = "fail"
     failover_overlap: float = 5.0
+    progress_timeout: float | None = None
     retry_on_disconnect: bool = False
 
     @override
@@ -301,12 +336,31 @@ class HASettings(Settings):
             raise UsageError(
                 f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
             )
+        for name in ("connect_timeout", "resubscribe_timeout"):
+            limit_s: float | None = getattr(self, name)
+            if limit_s is not None and not limit_s > 0:
+                raise UsageError(f"{name} is in seconds above 0, not {limit_s!r}")
+        if not 0 <= self.failover_overlap < math.inf:
+            raise UsageError(
+                f"failover_overlap is in seconds from 0 on, not {self.failover_overlap!r}"
+            )
+        progress_s = self.progress_timeout
+        if progress_s is not None and not 0 < progress_s < math.inf:
+            raise UsageError(
+                f"progress_timeout is in seconds above 0, or None for no limit, not {progress_s!r}"
+            )
         store = self.publish_store
         if isinstance(store, PublishLog) and store.error_on_publish_gap and not self.refuses_gaps:
             raise UsageError(
                 "on_publish_gap='continue' goes on where error_on_publish_gap=True of the publish "
                 "store says stop: give one of the two"
             )
+
+    @property
+    def resubscribe_limit_s(self) -> float:
+        """Seconds for the answer to each subscription that is sent again."""
+        limit_s = self.resubscribe_timeout
+        return self.connect_timeout if limit_s is None else limit_s
 
     @property
     def refuses_gaps(self) -> bool:

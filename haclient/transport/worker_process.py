@@ -38,6 +38,30 @@ _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 
 
+def _name(work: Callable[[Message], object]) -> str:
+    return getattr(work, "__qualname__", type(work).__name__)
+
+
+def call(work: Callable[[Message], _T], message: Message) -> _T:
+    """Call the function of a worker, in its thread or process.
+
+    Args:
+        work: The function.
+        message: Its argument.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        WorkerError: It called `sys.exit`, which would end the client's program without a word.
+        Exception: What it raised.
+    """
+    try:
+        return work(message)
+    except SystemExit as error:
+        raise WorkerError(f"{_name(work)} raised SystemExit({error.code!r})") from error
+
+
 # -- in the worker process -----------------------------------------------------------------------
 
 
@@ -57,7 +81,7 @@ def _end_with_parent() -> None:
 def _run(work: Callable[[Message], object], message: Message) -> tuple[bool, bytes]:
     """Call the function; return whether it returned, and the pickle of its result or exception."""
     try:
-        result = work(message)
+        result = call(work, message)
     except Exception as error:  # of any kind: it is the application's
         return False, _pickled_exception(error)
     try:
@@ -83,10 +107,6 @@ def _pickled_exception(error: Exception) -> bytes:
 
 
 # -- in the client -------------------------------------------------------------------------------
-
-
-def _name(work: Callable[[Message], object]) -> str:
-    return getattr(work, "__qualname__", type(work).__name__)
 
 
 def check_picklable(work: Callable[[Message], object]) -> None:
@@ -139,7 +159,10 @@ class WorkerProcess(Generic[_T]):
         )
         self._executor = executor
         try:
-            self._pid = await _result(executor.submit(os.getpid))
+            running = executor.submit(os.getpid)
+            # At once: a process that never gets through its imports has to be killed, too.
+            self._pid = next(iter(executor._processes), 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # only its own function would tell
+            await _result(running)
         except BrokenProcessPool as error:
             self._executor = None
             raise WorkerError(

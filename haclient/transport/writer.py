@@ -120,6 +120,21 @@ class Writer:
         self.outbox_bytes += len(frame)
         self.wake()
 
+    def backlog(self) -> Callable[[], tuple[int, int]]:
+        """A measure of how far the server has got with the publishes before a command queued now.
+
+        Returns:
+            Its value is higher each time that the server has taken or persisted more of them.
+        """
+        log = self._log
+        if log is None:
+            return lambda: (0, 0)
+        last_byte, last_sequence = self._log_sent_bytes + log.unsent_bytes, log.last_sequence
+        return lambda: (
+            min(self._log_sent_bytes, last_byte),
+            min(log.last_persisted, last_sequence),
+        )
+
     def send_urgent(self, frame: bytes) -> None:
         """Queue a frame for the next frame boundary."""
         self._urgent.append(frame)

@@ -8,7 +8,7 @@ a thread while the others continue.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from threading import get_ident
 from typing import Protocol, runtime_checkable
 
@@ -254,6 +254,15 @@ class SubscriptionLog(Protocol):
     def undiscarded_count(self) -> int:
         """How many entries are not discarded."""
 
+    @property
+    def redelivered_count(self) -> int | None:
+        """How many redelivered messages got a new number; `None` if the store does not count them.
+
+        Their entries were not discarded when their connection or process ended. The count only
+        rises while the store is open.
+        """
+        return None
+
     @abstractmethod
     def begin(
         self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
@@ -374,6 +383,16 @@ class SubscriptionLog(Protocol):
     @abstractmethod
     def ended(self) -> None:
         """No consumer holds messages any more: all undiscarded ones must be redelivered."""
+
+    def ended_except(self, numbers: Collection[int]) -> None:  # noqa: ARG002  # overridden by ours
+        """`ended`, but a handler still processes some messages: they stay with it.
+
+        A store that does not override it redelivers the others when `ended` is called.
+
+        Args:
+            numbers: Their numbers.
+        """
+        return
 
     @abstractmethod
     def is_discarded(self, bookmark: str) -> bool:

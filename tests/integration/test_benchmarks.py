@@ -49,13 +49,13 @@ def run(results: Path, *groups: str) -> str:
 
 def test_a_small_run_gives_rows_and_ratios(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
-    said = run(
-        results, "publish", "facades", "receive", "latency", "footprint", "recovery", "startup"
-    )
+    groups = ("publish", "facades", "receive", "latency", "footprint", "recovery", "startup")
+    said = run(results, *groups, "idle", "resubscribe")
     found = json.loads(results.read_text())
     assert found["rows"]["publish file 100 B"]["median"] > 0
     assert found["rows"]["aio publish_many"]["median"] > 0
     assert found["rows"]["bytes per bookmark record"]["median"] > 0
+    assert found["rows"]["1 000 subscriptions entered again"]["median"] > 0
     assert {"name", "value", "relation", "bound", "met"} <= found["ratios"][0].keys()
     for name in found["rows"]:
         assert name in said

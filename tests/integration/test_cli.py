@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import socket
@@ -17,7 +18,7 @@ from support.process import haclient, running_broker, start_haclient
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     data = tmp_path_factory.mktemp("broker")
-    with running_broker(data / "log", "--sow", "people:/id") as broker:
+    with running_broker(data / "log", *("--sow", "people:/id"), *("--sow", "guests:/id")) as broker:
         yield broker
 
 
@@ -143,6 +144,92 @@ def test_a_reader_that_goes_away_ends_a_subscription_in_order(broker: BrokerProc
         child.close_stdout()
         assert child.wait() == 0
         assert child.err == ""
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("subscribe", "--topic", "guests", "--bookmark", "epoch"),
+        ("subscribe", "--topic", "guests", "--last", "1"),
+        ("sow-and-subscribe", "--topic", "guests"),
+    ],
+    ids=["replay", "last", "sow"],
+)
+def test_a_reader_that_goes_away_is_noticed_though_no_message_comes(
+    broker: BrokerProcess, words: tuple[str, ...]
+) -> None:
+    publish(broker, "guests", '{"id": 77}')
+    with start_haclient(*words, "--filter", "/id = 77", "--server", broker.uri) as child:
+        assert child.line() == '{"id": 77}'
+        child.close_stdout()
+        assert child.wait() == 0
+        assert child.err == ""
+
+
+@pytest.mark.row("CLI9")
+def test_what_nobody_has_read_comes_again_from_the_store(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    publish(broker, "unread-rows", *map(str, range(2000)))
+    follow = ("subscribe", "--server", broker.uri, "--topic", "unread-rows")
+    store = ("--store", tmp_path / "store")
+    with start_haclient(*follow, *store, pipe_bytes=4096) as child:
+        read = len(child.lines(5))
+        child.close_stdout()
+        assert child.wait() == 0
+    rest = haclient(*follow, *store, "-e")
+    assert rest.code == 0
+    printed = [int(line) for line in rest.lines]
+    assert printed == list(range(printed[0], 2000))  # without a gap, after what was printed
+    assert printed[0] >= read
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+def test_a_signal_ends_a_query_that_is_followed_in_order(
+    broker: BrokerProcess, number: int
+) -> None:
+    publish(broker, "guests", '{"id": 78}')
+    with start_haclient(
+        *("sow-and-subscribe", "--topic", "guests", "--filter", "/id = 78"),
+        environment={"AMPS_URI": broker.uri},
+    ) as child:
+        assert child.line() == '{"id": 78}'
+        is_service_end = number == signal.SIGTERM
+        assert child.stop(number) == (0 if is_service_end else 130)
+        told = "" if is_service_end else "haclient: error: interrupted after 1 messages\n"
+        assert child.err == told
+
+
+@pytest.mark.row("CLI9")
+def test_records_that_are_deleted_are_counted_and_gone(broker: BrokerProcess) -> None:
+    publish(broker, "guests", '{"id": 81}', '{"id": 82}', '{"id": 83}')
+    common = ("--server", broker.uri, "--topic", "guests")
+    deleted = haclient("sow-delete", *common, "--filter", "/id IN (81, 82)")
+    assert (deleted.code, deleted.err) == (0, "")
+    assert "2" in deleted.out
+    found = haclient("sow", *common, "--filter", "/id IN (81, 82, 83)")
+    assert (found.code, found.lines) == (0, ['{"id": 83}'])
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("words", [("-e",), ("--last", "2", "-e")], ids=["exit", "last"])
+def test_bytes_that_are_no_text_come_out_as_they_went_in(
+    broker: BrokerProcess, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    bodies = [b"\xff\xfe", b"a\x00\x80b"]
+    (tmp_path / "rows").write_bytes(b"\n".join(bodies) + b"\n")
+    topic = f"bytes-{len(words)}"
+    common = ("--server", broker.uri, "--topic", topic)
+    assert haclient("publish", *common, "--file", tmp_path / "rows").code == 0
+    with start_haclient("subscribe", *common, "--bookmark", "epoch", *words) as child:
+        assert child.lines(2) == bodies
+        assert child.wait() == 0
+    with start_haclient("subscribe", *common, "--bookmark", "epoch", *words, "--json") as child:
+        found = [base64.b64decode(json.loads(line)["data_base64"]) for line in child.lines(2)]
+        assert found == bodies
+        assert child.wait() == 0
 
 
 @pytest.mark.row("CLI9")

@@ -10,11 +10,14 @@ from pathlib import Path
 import trio
 
 from haclient.ha import HAClient
-from support.process import Child, running_broker
+from support.process import SMALL_PIPE_BYTES, Child, running_broker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "publish_table.py"
-ROWS = 3500
+ROWS = 4000
 KILLS = (700, 1, 1300, 400)  # after so many rows; the others are published in the end
+FIRST_ID = 10**18
+"""Wide, so that few of them fit into the pipe: what was printed but not read before a kill is at
+most what is in the pipe and in one read of it, 410 rows, so the last kill finds rows left."""
 
 
 async def published(uri: str) -> list[str]:
@@ -40,12 +43,12 @@ def test_a_table_is_published_exactly_once_however_often_the_publisher_is_killed
         connection.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY, body TEXT)")
         connection.executemany(
             "INSERT INTO outbox VALUES (?, ?)",
-            [(3 * number, body) for number, body in enumerate(bodies, 1)],  # ids with gaps
+            [(FIRST_ID + 3 * n, body) for n, body in enumerate(bodies)],  # ids with gaps
         )
     with running_broker(tmp_path / "broker") as broker:
         command = [sys.executable, str(EXAMPLE), broker.uri, str(database), str(tmp_path / "store")]
         for rows in KILLS:
-            with Child(command, pipe_bytes=4096) as process:
+            with Child(command, pipe_bytes=SMALL_PIPE_BYTES) as process:
                 assert len(process.lines(rows)) == rows
                 process.kill()
         with Child(command) as process:

@@ -26,13 +26,13 @@ from haclient import MOST_RECENT, FileSubscriptionManager, HAClient
 from haclient.stores import LoggedBookmarkStore
 uri, folder = sys.argv[1:]
 async def main():
-    count = 0
+    count, three = 0, trio.Event()
     async def handle(message):
         nonlocal count
         count += 1
         message.discard()
         if count == 3:
-            print("three", flush=True)
+            three.set()
     async with HAClient(
         "sub",
         servers=[uri],
@@ -40,10 +40,17 @@ async def main():
         subscription_manager=FileSubscriptionManager(f"{folder}/subscriptions"),
     ) as client:
         await client.bookmark_subscribe(
-            "orders", sub_id="o", bookmark=MOST_RECENT, handler=handle, filter="/n > 0"
+            "^orders/.*$",
+            sub_id="o",
+            bookmark=MOST_RECENT,
+            handler=handle,
+            filter="/n > 0",
+            options="timestamp",
         )
         await client.bookmark_subscribe("ended", sub_id="e", handler=handle)
         await client.unsubscribe("e")
+        await three.wait()
+        print("three", flush=True)
         await trio.sleep_forever()
 trio.run(main)
 """
@@ -52,7 +59,9 @@ trio.run(main)
 async def publish(uri: str, numbers: range) -> None:
     async with HAClient("pub", servers=[uri]) as client:
         for number in numbers:
-            await client.publish("orders", b'{"n":%d}' % number)
+            topic = ("orders/eu", "orders/us")[number % 2]
+            await client.publish(topic, b'{"n":%d}' % number)
+            await client.publish("elsewhere", b'{"n":%d}' % (100 + number))
         await client.publish_flush(timeout=30)
 
 
@@ -61,6 +70,7 @@ async def resumed(uri: str, folder: Path, count: int) -> list[bytes]:
     enough = trio.Event()
 
     def handle(message: Message) -> None:
+        assert message.timestamp, "its options were kept"
         got.append(message.data)
         message.discard()
         if len(got) == count:
@@ -93,6 +103,7 @@ def test_after_a_kill_the_next_process_has_them_again(tmp_path: Path) -> None:
         got = trio.run(resumed, uri, tmp_path, 3)
         assert [each for each in got if each in {b'{"n":4}', b'{"n":5}', b'{"n":6}'}] == got[-3:]
         assert b'{"n":0}' not in got, "the filter was kept"
+        assert len(got) == 3, "and the pattern"
 
         # Left in order, the subscriptions stay as well. A facade binds its handlers likewise.
         found: list[bytes] = []

@@ -55,6 +55,26 @@ def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_key_in_a_file_of_its_own(files: Certificates, tmp_path: Path) -> None:
+    command = [*COMMAND, "broker", "run"]
+    with BrokerProcess(
+        "--tls-cert",
+        str(files.server_chain),
+        "--tls-key",
+        str(files.server_key),
+        data_dir=tmp_path / "data",
+        listen="tcps://127.0.0.1:0",
+        command=command,
+    ) as process:
+        done = run("ping", "--server", process.uri, "--tls-ca", str(files.authority))
+        assert done.returncode == 0, done.stderr
+    listen = ("--listen", "tcps://127.0.0.1:0", "--data", str(tmp_path / "other"))
+    keyless = run("broker", "run", "--tls-cert", str(files.server_chain), *listen)
+    assert keyless.returncode == 2
+    assert "key" in keyless.stderr
+    assert len(keyless.stderr.splitlines()) == 1
+
+
 async def test_nothing_is_lost_while_a_broker_with_tls_is_killed(
     files: Certificates, tmp_path: Path
 ) -> None:

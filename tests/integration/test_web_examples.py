@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251  # FastAPI runs in it
 import importlib
+import json
 from collections.abc import Generator
 from types import ModuleType
 
 import httpx
 import pytest
+from django.test import Client
 from flask import Flask
 
 from haclient.blocking import HAClient
@@ -79,9 +81,33 @@ def test_flask_places_and_finds_orders(flask_example: ModuleType) -> None:
     assert placed.json["sequence"] > 0
     assert web.get("/orders/7").json == ORDER
     assert web.get("/orders/8").status_code == 404
-    refused = web.post("/orders", json={"id": "x"})
-    assert refused.status_code == 422
-    assert "this is no order" in refused.text
+    for wrong in ('{"id": "x"}', "no json"):
+        refused = web.post("/orders", data=wrong)
+        assert refused.status_code == 422
+        assert "this is no order" in refused.text
+
+
+def test_django_places_and_finds_orders(broker: BrokerThread) -> None:
+    example = importlib.import_module("examples.django_orders")
+    web = Client(headers={"host": "localhost"})
+    try:
+        assert web.get("/health").json() == {"ready": True, "alive": True}
+        placed = web.post("/orders", json.dumps(ORDER), "application/json")
+        assert placed.status_code == 201
+        assert placed.json()["sequence"] > 0
+        assert web.get("/orders/7").json() == ORDER
+        assert web.get("/orders/8").status_code == 404
+        for wrong in ('{"id": "x"}', "no json"):
+            refused = web.post("/orders", wrong, "application/json")
+            assert refused.status_code == 422
+            assert b"this is no order" in refused.content
+        assert web.get("/orders").status_code == 405
+        first = example.amps.get()
+        assert example.amps.get() is first
+    finally:
+        example.amps.close()
+    with HAClient.memory_backed("reader", servers=[broker.uri]) as reader:
+        assert [each.json() for each in reader.sow("orders").open()] == [ORDER]
 
 
 def test_flask_opens_one_client_for_all_threads(flask_example: ModuleType) -> None:

@@ -165,6 +165,16 @@ class AllStores(RuleBasedStateMachine):
         for world in self.worlds:
             world.lose_link()
 
+    @rule(choose=st.integers(0, 20))
+    def enter_anew(self, choose: int) -> None:
+        for world in self.worlds:
+            world.enter_anew(choose)
+
+    @rule(choose=st.integers(0, 20))
+    def discard_kept(self, choose: int) -> None:
+        for world in self.worlds:
+            world.discard_kept(choose)
+
     @rule(count=st.integers(1, 10), at=st.integers(0, 60))
     def ack(self, count: int, at: int) -> None:
         for world in self.worlds:
@@ -311,7 +321,8 @@ def test_a_killed_store_goes_on_where_adapters_were_told(
 def mixed_move(rng: random.Random, kept: Kept) -> None:
     """Batches of several publishers, discards mostly in order, lost links, acks, prunes."""
     world = kept.world
-    match rng.choice(["arrive"] * 6 + ["discard"] * 6 + ["lose"] * 2 + ["ack"] * 3 + ["", "prune"]):
+    moves = ["arrive"] * 6 + ["discard"] * 6 + ["lose"] * 2 + ["ack"] * 3 + ["", "prune"]
+    match rng.choice([*moves, "anew"]):
         case "arrive":
             for _ in range(rng.randint(1, 4)):
                 publisher = rng.randint(1, 3)
@@ -324,6 +335,9 @@ def mixed_move(rng: random.Random, kept: Kept) -> None:
                 world.discard(rng.choice([0, 0, 0, rng.randrange(20)]))
         case "lose":
             world.lose_link()
+        case "anew":
+            world.discard_kept(rng.randrange(20))
+            world.enter_anew(rng.randrange(20))
         case "ack":
             world.synced = min(len(world.log), world.synced + rng.randint(1, 6))
             world.ack(rng.randrange(60))

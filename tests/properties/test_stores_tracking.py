@@ -71,6 +71,14 @@ class TrackerMachine(RuleBasedStateMachine):
     def lose_link(self) -> None:
         self.world.lose_link()
 
+    @rule(choose=st.integers(0, 20))
+    def enter_anew(self, choose: int) -> None:
+        self.world.enter_anew(choose)
+
+    @rule(choose=st.integers(0, 20))
+    def discard_kept(self, choose: int) -> None:
+        self.world.discard_kept(choose)
+
     @rule(count=st.integers(1, 10))
     def sync_more(self, count: int) -> None:
         self.world.synced = min(len(self.world.log), self.world.synced + count)

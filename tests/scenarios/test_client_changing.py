@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -11,14 +12,16 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.client import Client
 from haclient.errors import BadFilter, CommandError, DisconnectedError, TimedOut, UsageError
 from haclient.ha import HAClient
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.broker import running_broker
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, together
+from support.peer import Peer, Server, answering, delivery, together
 from support.recovery import entered, live, lose
 
 virtual = in_virtual_time
@@ -29,13 +32,24 @@ async def subscribed(client: Client, peer: Peer, *sub_ids: str) -> None:
         await together(
             partial(
                 client.bookmark_subscribe,
-                "orders",
+                "^orders/.*$",
                 sub_id=sub_id,
                 handler=lambda _: None,
                 bookmark=EPOCH,
+                filter=f"/for = '{sub_id}'",
+                options="timestamp,rate=1000",
             ),
             lambda: peer.answer("subscribe"),
         )
+
+
+def check_sent_again(sent: list[Message], *paused: bool) -> None:
+    """Each is the subscription that it was, apart from whether it is paused."""
+    for each, is_paused in zip(sent, paused, strict=True):
+        assert each.topic == "^orders/.*$"
+        assert each.filter == f"/for = '{each.sub_id}'"
+        options = Options.parse(each.options)
+        assert (options.timestamp, options.rate, options.pause) == (True, "1000", is_paused)
 
 
 # -- pause and resume -----------------------------------------------------------------------
@@ -168,6 +182,78 @@ async def test_what_is_paused_is_entered_paused_after_a_lost_connection(server: 
         third = await live(server)
         assert not Options.parse((await third.answer("subscribe")).options).pause
         assert not store.subscription("s").paused
+
+
+@virtual
+@pytest.mark.row("SM6", "OP6")
+async def test_those_of_one_resume_are_entered_again_paused_and_resumed_by_one_command(
+    server: Server,
+) -> None:
+    store = MemoryBookmarkStore()
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, bookmark_store=store, exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        for sub_id in ("a", "b", "c"):
+            await subscribed(client, peer, sub_id)
+        await together(lambda: client.pause(["a", "b"]), lambda: peer.answer("subscribe"))
+        await together(lambda: client.resume(["a", "b"]), lambda: peer.answer("subscribe"))
+        await peer.publish("a", b"1", bm="7|1|")
+        await peer.publish("b", b"2", bm="7|2|")
+        await peer.publish("c", b"3", bm="7|3|")
+        await wait_all_tasks_blocked()
+        for sub_id, bookmark in (("a", "7|1|"), ("b", "7|2|"), ("c", "7|3|")):
+            store.discard(sub_id, store.subscription(sub_id).oldest_undiscarded)
+            await peer.ack(None, "persisted", sub_id=sub_id, bm=bookmark)
+        await wait_all_tasks_blocked()
+        for _ in range(2):
+            await lose(peer)
+            peer = await live(server)  # noqa: PLW2901  # the next connection
+            sent = [await peer.answer("subscribe") for _ in range(3)]
+            assert [each.sub_id for each in sent] == ["a", "b", "c"]
+            check_sent_again(sent, True, True, False)
+            first, second, third = (set(each.bookmark.split(",")) for each in sent)
+            assert first == second == {"7|1|", "7|2|"}
+            assert third == {"7|3|"}
+            assert store.subscription("a").paused
+            assert client.state.value != "resubscribed"
+            resumed = await peer.answer("subscribe")
+            assert (resumed.sub_id, resumed.options) == ("a,b", "resume")
+            await wait_all_tasks_blocked()
+            assert not store.subscription("a").paused
+            assert client.state.value == "resubscribed"
+        await together(lambda: client.pause("a"), lambda: peer.answer("subscribe"))
+        await lose(peer)
+        last = await live(server)
+        sent = [await last.answer("subscribe") for _ in range(3)]
+        check_sent_again(sent, True, False, False)
+        await together(lambda: client.resume("a"), lambda: last.answer("subscribe"))
+
+
+@virtual
+@pytest.mark.row("SM6")
+async def test_a_server_that_resumes_no_group_gets_each_subscription_by_itself(
+    server: Server,
+) -> None:
+    store = MemoryBookmarkStore()
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, bookmark_store=store, exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        for sub_id in ("a", "b"):
+            await subscribed(client, peer, sub_id)
+        await together(lambda: client.pause(["a", "b"]), lambda: peer.answer("subscribe"))
+        await together(lambda: client.resume(["a", "b"]), lambda: peer.answer("subscribe"))
+        await lose(peer)
+        again = await live(server)
+        for _ in range(2):
+            await again.answer("subscribe")
+        await again.refuse(await again.expect("subscribe"), "invalid subid")
+        third = await live(server)
+        sent = [await third.answer("subscribe") for _ in range(2)]
+        check_sent_again(sent, False, False)
+        async with answering(third):
+            await client.flush(timeout=1)
 
 
 @virtual
@@ -402,6 +488,38 @@ async def test_a_subscribe_with_replace_gives_the_subscription_its_new_handler(
 
 @virtual
 @pytest.mark.row("CC22")
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("_", range(4))  # the tasks that the answer wakes run in any order
+async def test_the_messages_right_after_a_replace_go_to_its_handler(
+    server: Server, _: int, *, is_late: bool
+) -> None:
+    first, second = list[bytes](), list[bytes]()
+    async with Client("c", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.subscribe("orders", handler=lambda m: first.append(m.data), sub_id="s"),
+            lambda: peer.answer("subscribe"),
+        )
+        command = Command("subscribe", topic="orders", sub_id="s", filter="/b", options="replace")
+        command.set_timeout(1.0)
+        async with trio.open_nursery() as nursery:
+
+            async def replace() -> None:
+                with suppress(TimedOut):
+                    await client.execute_async(command, lambda m: second.append(m.data))
+
+            nursery.start_soon(replace)
+            heard = await peer.expect("subscribe", filter="/b")
+            if is_late:
+                await trio.sleep(2.0)
+            header = {"c": "ack", "a": "processed", "status": "success", "cid": heard.command_id}
+            await peer.send(encode_frame(header) + delivery("s", b"2"))
+        await wait_all_tasks_blocked()
+        assert (first, second) == ([], [b"2"])
+
+
+@virtual
+@pytest.mark.row("CC22")
 async def test_a_stream_goes_on_when_it_is_replaced_and_when_that_is_refused(
     server: Server,
 ) -> None:
@@ -465,3 +583,59 @@ async def test_the_reference_broker_pauses_resumes_and_replaces() -> None:
             for number in (3, 30):
                 await publisher.publish("orders", b'{"n":%d}' % number)
             assert (await anext(stream)).json() == {"n": 30}
+
+
+@pytest.mark.row("SM6", "OP6")
+async def test_a_shared_replay_keeps_the_order_of_the_log_also_after_a_lost_connection() -> None:
+    topics = ("x", "y", "z")
+    arrived: list[int] = []
+    here = {29: trio.Event(), 59: trio.Event()}
+
+    def note(direction: str, header: str) -> None:
+        if direction == "<" and '"c":"p"' in header:
+            arrived.append(topics.index(header.split('"sids":"')[1][0]))
+
+    def count(message: Message) -> None:
+        message.discard()
+        if (number := int(message.data)) in here:
+            here[number].set()
+
+    async with (
+        running_broker() as broker,
+        HAClient(
+            "sub",
+            servers=[f"{broker.uris[0]}/amps/json"],
+            bookmark_store=MemoryBookmarkStore(),
+            wire_tap=note,
+        ) as client,
+        Client("pub") as publisher,
+    ):
+        await publisher.connect(f"{broker.uris[0]}/amps/json")
+        await publisher.logon()
+
+        async def publish(numbers: range) -> None:
+            for number in numbers:
+                await publisher.publish(topics[number % 3], b"%d" % number)
+            await publisher.flush()
+
+        await publish(range(30))
+        for topic in topics:
+            await client.bookmark_subscribe(
+                topic, sub_id=topic, bookmark=EPOCH, handler=count, options="pause"
+            )
+        core = client._core
+        assert core.connection is not None
+        core.connection.link.close()
+        await core.wait_lost()
+        await client.flush()
+        await client.resume(topics)
+        with trio.fail_after(60):
+            await here[29].wait()
+        assert arrived == [0, 1, 2] * 10
+        arrived.clear()
+        core.connection.link.close()
+        await core.wait_lost()
+        await publish(range(30, 60))
+        with trio.fail_after(60):
+            await here[59].wait()
+        assert arrived[-30:] == [0, 1, 2] * 10

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import DisconnectedError, PublishFailed, StoreError, TimedOut
+from haclient.errors import DisconnectedError, PublishFailed, StoreError, TimedOut, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient_stores.interfaces import PublishStore
@@ -36,7 +36,7 @@ async def lose(client: Client, peer: Peer) -> None:
     assert client.state is ConnectionState.DISCONNECTED
 
 
-@pytest.mark.row("CC2", "CC6", "PS4", "PS5", "PS14")
+@pytest.mark.row("CC2", "CC6", "PS4", "PS5", "PS14", "X8")
 async def test_connect_log_on_publish_ack(store: PublishStore) -> None:
     async with listening() as server, Client("pub", publish_store=store) as client:
         peer = await server.log_on(client)
@@ -151,7 +151,7 @@ async def test_an_ack_for_all_in_the_middle_of_the_replay_holds_no_command_up() 
             await again.ack(message)
 
 
-@pytest.mark.row("PS6", "CC37")
+@pytest.mark.row("PS6", "CC37", "CC29")
 async def test_a_refused_publish_is_told_and_the_run_around_it_goes_on(store: PublishStore) -> None:
     failed: list[tuple[bytes, str, str, int | None]] = []
 
@@ -331,3 +331,38 @@ async def test_what_the_server_would_take_for_a_duplicate_is_never_dropped_in_si
         with pytest.raises(StoreError, match="log on before the first publish"):
             await server.log_on(client, seen=early + 1_000)  # our clock was set back
         assert made.unpersisted_count == 1
+
+
+async def test_a_body_that_is_no_unicode_is_refused_before_anything_is_stored(
+    store: PublishStore,
+) -> None:
+    async with listening() as server, Client("pub", publish_store=store, exit_timeout=0) as client:
+        await server.log_on(client)
+        with pytest.raises(UsageError, match="surrogate pair"):
+            await client.publish("orders", "a\udc80")
+        with pytest.raises(UsageError, match="surrogate pair"):
+            client.publish_nowait("orders", "a\udc80")
+        assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("PS6", "CC29")
+async def test_a_refusal_that_comes_twice_is_reported_once(store: PublishStore) -> None:
+    refused: list[tuple[bytes, str]] = []
+
+    def note(message: Message, reason: str) -> None:
+        refused.append((message.data, reason))
+
+    async with (
+        listening() as server,
+        Client("pub", publish_store=store, on_failed_write=note) as client,
+    ):
+        peer = await server.log_on(client)
+        await client.publish("orders", b"a")
+        await client.publish("orders", b"b")
+        first, second = await numbers(peer, 2)
+        for sequence in (first, first, second, first):
+            await peer.ack(None, "persisted", status="failure", s=sequence, reason="not entitled")
+        await wait_all_tasks_blocked()
+        assert refused == [(b"a", "not entitled"), (b"b", "not entitled")]
+        assert client.metrics.failed_writes == 2
+        assert client.unpersisted_count == 0

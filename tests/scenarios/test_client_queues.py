@@ -870,7 +870,6 @@ async def test_leaving_the_block_sends_what_was_collected_and_waits_for_it(serve
         await wait_all_tasks_blocked()
         nursery.start_soon(_answer_all, peer)
     assert [(m.command, m.bookmark) for m in peer.heard[2:]] == [
-        ("flush", ""),
         ("sow_delete", "7|1|"),
         ("flush", ""),
     ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import SubIdInUse, TimedOut
+from haclient.errors import BadFilter, SubIdInUse, TimedOut, UsageError
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
+from haclient.transport.connection import Connection
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
@@ -151,6 +153,85 @@ async def test_what_a_slow_handler_has_in_hand_comes_to_no_later_stream(
     await close_without_waiting(stream)
 
 
+async def test_what_an_earlier_handler_has_kept_comes_again_while_it_is_still_at_work(
+    client: Client, peer: Peer
+) -> None:
+    at_fourth, busy = trio.Event(), trio.Event()
+    kept: list[Message] = []
+
+    async def handle(message: Message) -> None:
+        kept.append(message)
+        if message.data == b"2":
+            message.discard()
+        if message.data == b"4":
+            at_fourth.set()
+            await busy.wait()
+
+    async def subscribe() -> None:
+        await client.bookmark_subscribe("orders", sub_id="s", handler=handle)
+
+    await together(subscribe, lambda: peer.answer("subscribe"))
+    await peer.publish("s", b"1", b"2", bm="7|1|")
+    await wait_all_tasks_blocked()
+    await peer.publish("s", b"3", b"4", b"5", bm="7|3|")  # it has finished with 3
+    await at_fourth.wait()
+    await together(lambda: client.unsubscribe("s"), lambda: peer.answer("unsubscribe"))
+    stream = await opened(client, peer)
+    bodies = [b"1", b"2", b"3", b"4", b"5", b"6"]
+    await peer.publish("s", *bodies, bm="7|1|")
+    assert await taken(stream, 3) == [b"1", b"3", b"6"]
+    busy.set()
+    await wait_all_tasks_blocked()
+    assert [each.data for each in kept] == bodies[:5]
+    kept[3].discard()
+    await together(stream.aclose, lambda: peer.answer("unsubscribe"))
+    stream = await opened(client, peer)
+    await peer.publish("s", *bodies, bm="7|1|")
+    assert await taken(stream, 1) == [b"5"]  # which the handler has left undiscarded
+    await close_without_waiting(stream)
+
+
+@pytest.mark.parametrize("meanwhile", ["plain", "refused"])
+async def test_undiscarded_messages_come_again_whatever_used_the_id_when_their_handler_ended(
+    client: Client, peer: Peer, meanwhile: str
+) -> None:
+    first, busy = trio.Event(), trio.Event()
+
+    async def handle(_: Message) -> None:
+        first.set()
+        await busy.wait()
+
+    async def subscribe() -> None:
+        await client.bookmark_subscribe("orders", sub_id="s", handler=handle)
+
+    async def refused() -> None:
+        with pytest.raises(BadFilter):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=handle, filter="((")
+
+    async def refuse() -> None:
+        command = await peer.expect("subscribe")
+        busy.set()
+        await wait_all_tasks_blocked()
+        await peer.refuse(command, "bad filter")
+
+    await together(subscribe, lambda: peer.answer("subscribe"))
+    await peer.publish("s", b"1", b"2", bm="7|1|")
+    await first.wait()
+    await together(lambda: client.unsubscribe("s"), lambda: peer.answer("unsubscribe"))
+    if meanwhile == "plain":
+        plain = client.stream("other", sub_id="s")
+        await together(plain.open, lambda: peer.answer("subscribe"))
+        busy.set()
+        await wait_all_tasks_blocked()
+        await together(plain.aclose, lambda: peer.answer("unsubscribe"))
+    else:
+        await together(refused, refuse)
+    stream = await opened(client, peer)
+    await peer.publish("s", b"1", b"2", b"3", bm="7|1|")
+    assert await taken(stream, 3) == [b"1", b"2", b"3"]
+    await close_without_waiting(stream)
+
+
 async def test_messages_of_a_subscribe_that_was_given_up_come_again(
     client: Client, peer: Peer
 ) -> None:
@@ -182,3 +263,50 @@ async def test_an_id_in_use_is_refused_before_the_store_forgets_anything(
     assert client.bookmark_store is not None
     assert client.bookmark_store.is_discarded("s", "7|1|")
     await close_without_waiting(stream)
+
+
+async def test_an_id_whose_unsubscribe_could_not_be_waited_for_is_waited_for_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer stands behind a full queue; whoever uses the id next sleeps until it is read."""
+    asked: list[str] = []
+    refuse = Connection.refuse_deadlock
+
+    def counting(connection: Connection, what: str) -> None:
+        asked.append(what)
+        refuse(connection, what)
+
+    monkeypatch.setattr(Connection, "refuse_deadlock", counting)
+    async with Client("sub", max_queued_bytes=10_000, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        stream = client.stream("orders", sub_id="a")
+        await together(stream.open, lambda: peer.answer("subscribe"))
+        await together(
+            lambda: client.subscribe("trades", sub_id="b", handler=print),
+            lambda: peer.answer("subscribe"),
+        )
+        await peer.publish("a", b"first")
+        assert (await anext(stream)).data == b"first"  # this task is the one that takes them
+
+        async def fill() -> Message:
+            left = await peer.expect("unsubscribe")
+            await peer.publish("a", *[bytes(1_000)] * 20)
+            return left
+
+        async with trio.open_nursery() as nursery:
+            lefts: list[Message] = []
+
+            async def serve() -> None:
+                lefts.append(await fill())
+
+            nursery.start_soon(serve)
+            with pytest.raises(UsageError, match="unsubscribe waits for an ack"):
+                await client.unsubscribe("b")
+            asked.clear()
+            nursery.start_soon(partial(client.subscribe, "trades", sub_id="b", handler=print))
+            for _ in range(50):
+                await trio.lowlevel.checkpoint()
+            assert len(asked) < 5
+            await taken(stream, 20)
+            await peer.ack(lefts[0])
+            await peer.answer("subscribe", sub_id="b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 import trio
@@ -17,9 +17,12 @@ from haclient.errors import (
     NotEntitled,
     SubIdInUse,
     TimedOut,
+    UsageError,
 )
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
+from haclient.streams import MessageStream
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
 
@@ -110,6 +113,17 @@ async def test_unsubscribing_what_is_over_sends_nothing(client: Client, peer: Pe
     assert [message.command for message in peer.heard] == ["logon"]
 
 
+@pytest.mark.parametrize("empty", ["", [], [""]])
+async def test_an_empty_id_ends_nothing(client: Client, peer: Peer, empty: str | list[str]) -> None:
+    async with answering(peer):
+        await client.subscribe("orders", handler=print, sub_id="s")
+        assert await client.execute_async(Command("publish", topic="orders", data=b"1")) == ""
+        await client.unsubscribe(empty)
+        await client.flush()
+    assert [message.command for message in peer.heard][2:] == ["publish", "flush"]
+    assert residue(client) == (1, 0)
+
+
 @pytest.mark.row("CC37", "CC11")
 @pytest.mark.parametrize(
     ("reason", "kind"),
@@ -139,6 +153,57 @@ async def test_a_subscription_that_is_not_answered_is_taken_back(
         await client.subscribe("orders", handler=print, sub_id="s", timeout=3)
     await peer.expect("subscribe")
     await peer.ack(await peer.expect("unsubscribe", sub_id="s"))
+    await wait_all_tasks_blocked()
+    assert residue(client) == (0, 0)
+
+
+@pytest.mark.row("CC24")
+@pytest.mark.parametrize(
+    "name",
+    ["sow", "sow_and_subscribe", "sow_and_delta_subscribe", "delta_subscribe", "subscribe"],
+)
+async def test_a_command_that_is_not_answered_is_taken_back(
+    client: Client, peer: Peer, name: str
+) -> None:
+    command = Command(name, topic="orders", timeout=3)
+    started = trio.current_time()
+    with pytest.raises(TimedOut, match="did not answer within 3 s"):
+        await client.execute(command)
+    assert trio.current_time() - started == pytest.approx(3)
+    await ended_at_the_server(client, peer, name)
+
+
+OPENED: dict[str, Callable[[Client], MessageStream]] = {
+    "sow": lambda client: client.sow("orders", timeout=3),
+    "sow_and_subscribe": lambda client: client.sow_and_stream("orders", timeout=3),
+    "sow_and_delta_subscribe": lambda client: client.sow_and_delta_stream("orders", timeout=3),
+    "delta_subscribe": lambda client: client.delta_stream("orders", timeout=3),
+    "bookmark": lambda client: client.bookmark_stream("orders", sub_id="s", timeout=3),
+    "queue": lambda client: client.queue_stream("orders", timeout=3),
+    "subscribe": lambda client: client.stream("orders", timeout=3),
+}
+
+
+@pytest.mark.row("CC24")
+@pytest.mark.parametrize("name", OPENED)
+async def test_each_stream_has_a_limit_for_the_servers_answer(
+    client: Client, peer: Peer, name: str
+) -> None:
+    started = trio.current_time()
+    with pytest.raises(TimedOut, match="did not answer within 3 s"):
+        await OPENED[name](client).open()
+    assert trio.current_time() - started == pytest.approx(3)
+    await ended_at_the_server(client, peer, name)
+    with pytest.raises(UsageError, match="wanted seconds from 0 on"):
+        client.stream("orders", timeout=-1)
+
+
+async def ended_at_the_server(client: Client, peer: Peer, name: str) -> None:
+    """The command of that name is followed by the unsubscribe that takes it back."""
+    command = await peer.expect("subscribe" if name in {"bookmark", "queue"} else name)
+    leaving = await peer.expect("unsubscribe")
+    assert command.sub_id in leaving.sub_ids or command.query_id == leaving.query_id
+    await peer.ack(leaving)
     await wait_all_tasks_blocked()
     assert residue(client) == (0, 0)
 
@@ -185,6 +250,7 @@ async def test_an_id_that_is_active_is_refused_before_anything_is_sent(
     assert len(peer.heard) == 2
 
 
+@pytest.mark.row("CC28")
 async def test_a_message_for_nobody_goes_to_the_last_chance(server: Server) -> None:
     last: list[bytes] = []
     async with Client("sub", on_last_chance=lambda m: last.append(m.data)) as client:

@@ -1,4 +1,4 @@
-"""What other threads than the client's may do, as the server and the stores see it.
+"""What other threads than the client's and forked processes may do, as server and stores see it.
 
 In real time: under the autojump clock time would jump while a thread works.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 
@@ -22,8 +23,11 @@ from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.custom import DictBookmarkStore
+from support.forks import refusals
 from support.peer import Server, together
 
 
@@ -241,3 +245,55 @@ async def test_every_other_call_from_another_thread_is_refused_before_anything_h
         sequence = await client.publish("t", b"mine")
         await peer.expect("publish", sequence=sequence)
         await peer.persisted(sequence or 0)
+
+
+@pytest.mark.row("CC6", "CC11")
+async def test_every_call_in_a_forked_process_is_refused_before_anything_happens(
+    server: Server,
+) -> None:
+    """Its thread has the ident of the client's, which forked."""
+    store = MemoryPublishStore()
+    async with Client("c", publish_store=store) as client:
+        peer = await server.log_on(client)
+
+        def calling(call: Call) -> None:
+            result = call(client)
+            if isawaitable(result):
+                next(result.__await__())
+
+        assert refusals(*(partial(calling, call) for call in CALLS.values())) == len(CALLS)
+        await wait_all_tasks_blocked()
+        assert [message.command for message in peer.heard] == ["logon"]
+        sequence = await client.publish("t", b"mine")
+        await peer.expect("publish", sequence=sequence)
+        await peer.persisted(sequence or 0)
+
+
+@pytest.mark.row("BS3", "BS22")
+@pytest.mark.parametrize("make", [MemoryBookmarkStore, DictBookmarkStore])
+async def test_a_discard_in_a_forked_process_is_refused(
+    server: Server, make: Callable[[], BookmarkStore]
+) -> None:
+    store = make()
+    async with Client("c", bookmark_store=store) as client:
+        peer = await server.log_on(client)
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        await together(stream.open, lambda: peer.answer("subscribe"))
+        await peer.publish("s", b"a", bm="7|1|")
+        message = await anext(stream)
+        assert refusals(message.discard) == 1
+        message.discard()
+        assert store.is_discarded("s", "7|1|")
+
+
+@pytest.mark.row("QC3", "QC13")
+async def test_a_message_of_a_queue_is_not_acknowledged_in_a_forked_process(server: Server) -> None:
+    async with Client("c", ack_batch_size=1) as client:
+        peer = await server.log_on(client)
+        stream = client.queue_stream("work", sub_id="s", max_backlog=1)
+        await together(stream.open, lambda: peer.answer("subscribe"))
+        await peer.say("p", b"1", t="work", sids="s", bm="7|1|", lp="30s")
+        message = await anext(stream)
+        assert refusals(message.ack, lambda: message.extend_lease(60)) == 2
+        message.ack()
+        assert (await peer.expect("sow_delete")).bookmark == "7|1|"

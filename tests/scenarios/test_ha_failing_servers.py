@@ -350,6 +350,26 @@ async def test_the_client_ends_with_what_the_chooser_says_when_it_has_no_server(
                 pytest.fail("never entered")
 
 
+@pytest.mark.row("DS5")
+async def test_clients_that_share_a_delay_strategy_give_up_each_by_itself() -> None:
+    dead = "unix://localhost:0/amps/json?path=/nonexistent/amps"
+    strategy = FixedDelayStrategy(1.0, give_up_after=5.0)
+    tried_s: list[float] = []
+
+    async def give_up(name: str) -> None:
+        began = trio.current_time()
+        with pytest.raises(ReconnectGaveUp):
+            async with HAClient(name, servers=[dead], delay_strategy=strategy):
+                pytest.fail("never entered")
+        tried_s.append(trio.current_time() - began)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(give_up, "first")
+        await trio.sleep(3.0)
+        nursery.start_soon(give_up, "second")
+    assert tried_s == pytest.approx([5.0, 5.0])
+
+
 # -- what is said ----------------------------------------------------------------------------------
 
 

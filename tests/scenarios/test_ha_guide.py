@@ -1,100 +1,48 @@
 """What a guide to high availability tells its readers, in its order, as programs that run.
 
-Each test is what an application would write, against brokers that are stopped and started.
+Each test is what an application would write, against brokers that are stopped and started. This
+part is about the client, its reconnecting and its stores; `test_ha_guide_servers.py` and
+`test_ha_guide_messages.py` follow.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+import json
 from pathlib import Path
 
 import pytest
 import trio
 from typing_extensions import override
 
-from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import (
-    ConnectionInfo,
-    DefaultServerChooser,
-    FailureCountServerChooser,
-    ServerChooser,
-)
+from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
-from haclient.delay import ExponentialDelayStrategy, FixedDelayStrategy
-from haclient.errors import (
-    DisconnectedError,
-    ReconnectGaveUp,
-    TimedOut,
-    UsageError,
-)
+from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
-from haclient.protocol.commands import Command
-from haclient.protocol.messages import Message
 from haclient.sow_adapter import SOWRecoveryPointAdapter
-from haclient.transport.memory_network import network
+from haclient.stores import (
+    FilePublishStore,
+    LoggedBookmarkStore,
+    MemoryBookmarkStore,
+    MemoryPublishStore,
+    PrunePolicy,
+    RingPublishStore,
+    StoreLocked,
+    publish_store_size,
+)
 from haclient_fake_server.config import BrokerConfig, SowTopic
-from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
-from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
-from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
-from support.instances import Instance, address, instances
+from support.inbox import Inbox, until
+from support.instances import durable, instances, restart
+from support.recovery import RecordedDelay, Recorder
 
 pytestmark = in_virtual_time
-
-NOWHERE = f"{address('nowhere')}/amps/json"
-
-
-def durable(path: Path) -> BrokerConfig:
-    """A broker whose log outlives it."""
-    sow = (
-        SowTopic("prices", ("/id",)),
-        SowTopic("/ADMIN/bookmark_store", ("/clientName", "/subId")),
-    )
-    return BrokerConfig(data_dir=path, segment_bytes=1 << 20, ack_interval_s=0.05, sow_topics=sow)
-
-
-async def restart(broker: Instance) -> None:
-    """A server that is away for a while."""
-    await broker.stop()
-    await trio.sleep(2)
-    await broker.start()
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    """Wait for it. The broker's threads write files while every task waits for them."""
-    with trio.fail_after(60):
-        while not happened():  # noqa: ASYNC110 - it happens in several places
-            await trio.sleep(0.01)
-
-
-class Inbox:
-    """A handler that finishes each message, and what it got."""
-
-    def __init__(self) -> None:
-        self.got: list[bytes] = []
-        self._arrived = trio.lowlevel.ParkingLot()
-
-    def __call__(self, message: Message) -> None:
-        self.got.append(message.data)
-        message.discard()
-        self._arrived.unpark_all()
-
-    async def until(self, *bodies: bytes) -> None:
-        """Wait for exactly these."""
-        with trio.fail_after(60):
-            while len(self.got) < len(bodies):
-                await self._arrived.park()
-        assert self.got == list(bodies)
 
 
 # -- the client, beside one that does not reconnect ------------------------------------------------
 
 
-@pytest.mark.row("HA1", "HA3")
+@pytest.mark.row("HA1", "HA2")
 async def test_one_client_connects_in_one_step_and_comes_back_and_the_other_does_neither(
     tmp_path: Path,
 ) -> None:
@@ -109,6 +57,100 @@ async def test_one_client_connects_in_one_step_and_comes_back_and_the_other_does
         await client.flush(timeout=60)
         with pytest.raises(DisconnectedError):
             await plain.flush(timeout=60)
+
+
+# -- the steps of a reconnect ----------------------------------------------------------------------
+
+
+@pytest.mark.row("HA3", "HA4", "PS7", "SC1", "SC3", "DS1", "SM2")
+async def test_the_steps_of_a_reconnect_have_an_order(tmp_path: Path) -> None:
+    steps: list[str] = []
+
+    class Trimmed(DictPublishStore):
+        @override
+        def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
+            before = self.unpersisted_count
+            super().reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
+            steps.append(f"store trimmed by {before - self.unpersisted_count}")
+
+    def frame(direction: str, header: str) -> None:
+        command: str = json.loads(header)["c"]
+        if direction == ">" and command != "heartbeat":
+            steps.append("publish" if command == "p" else command)
+
+    async with instances("east", config=durable(tmp_path)) as (east,):
+        client = HAClient(
+            "c",
+            server_chooser=Recorder({"east": east.uri}, steps),
+            delay_strategy=RecordedDelay(steps, 0.5),
+            publish_store=Trimmed(),
+            logon_options="ack_conflation=1h",  # the ack of the first publish does not come
+            wire_tap=frame,
+        )
+        async with client:
+            await client.subscribe("prices", handler=print)
+            await client.publish("orders", b"persisted, unknown to the client")
+            await trio.sleep(10)
+            steps.clear()
+            await east.stop()
+            await client.publish("orders", b"not sent yet")
+            await trio.sleep(0.25)  # the attempt without a delay has failed
+            await east.start()
+            await client.flush(timeout=60)
+            assert steps[: steps.index("flush")] == [
+                "uri east",
+                "authenticator east",
+                "delay 0.0",
+                "failure east: ConnectionRefused",
+                "uri east",
+                "authenticator east",
+                "delay 0.5",
+                "logon",
+                "success east",
+                "store trimmed by 1",
+                "publish",
+                "subscribe",
+            ]
+
+
+@pytest.mark.row("HA6", "SC4", "OB7")
+@pytest.mark.parametrize("application", ["idle", "waits"])
+async def test_an_empty_uri_ends_the_reconnecting_and_the_listener_gets_the_reason(
+    application: str,
+) -> None:
+    class Closing(DefaultServerChooser):
+        """Has no server after hours."""
+
+        is_open = True
+        asked = 0
+
+        @override
+        def current_uri(self) -> str:
+            self.asked += 1
+            return super().current_uri() if self.is_open else ""
+
+        @override
+        def error(self) -> str:
+            return "the exchange is closed"
+
+    told: list[str] = []
+    async with instances("east") as (east,):
+        chooser = Closing([east.uri])
+        with pytest.raises(ReconnectGaveUp, match="the exchange is closed"):  # noqa: PT012  # the block raises it
+            async with HAClient(
+                "c", server_chooser=chooser, on_exception=lambda error: told.append(str(error))
+            ) as client:
+                await trio.sleep(10)
+                chooser.is_open = False
+                await east.cut()
+                if application == "waits":
+                    await client.flush(timeout=None)
+                await trio.sleep(3600)
+        assert len(told) == 1
+        assert "the exchange is closed" in told[0]
+        assert chooser.asked == 2
+        await trio.sleep(3600)  # the server is there, and nobody asks for it
+        assert chooser.asked == 2
 
 
 # -- the choice of stores --------------------------------------------------------------------------
@@ -154,7 +196,7 @@ async def test_four_clients_with_different_stores_survive_what_their_stores_prom
             await until(lambda: b"later" in seen)  # only its connection is restored
 
 
-@pytest.mark.row("HA12", "PS19", "BS20")
+@pytest.mark.row("HA12", "PS1", "BS22")
 async def test_stores_of_ones_own_take_part(tmp_path: Path) -> None:
     inbox = Inbox()
     async with (
@@ -173,6 +215,96 @@ async def test_stores_of_ones_own_take_part(tmp_path: Path) -> None:
         await client.publish("orders", b"2")
         await east.start()
         await inbox.until(b"1", b"2")
+
+
+@pytest.mark.row("PS3", "PS7")
+async def test_a_delete_that_was_not_confirmed_is_sent_again_as_publishes_are(
+    tmp_path: Path,
+) -> None:
+    async with (
+        instances("east", config=durable(tmp_path)) as (east,),
+        HAClient.memory_backed("c", servers=[east.uri]) as client,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def records() -> list[bytes]:
+            async with client.sow("prices") as found:
+                return [each.data async for each in found]
+
+        await client.publish("prices", b'{"id":1}')
+        await client.publish("prices", b'{"id":2}')
+        assert await records() == [b'{"id":1}', b'{"id":2}']
+        await client.wait_empty(timeout=60)
+        await east.stop()
+        nursery.start_soon(lambda: client.sow_delete("prices", filter="/id = 1", timeout=3600))
+        await trio.sleep(1)
+        assert client.unpersisted_count == 1
+        await client.publish("prices", b'{"id":3}')
+        await east.start()
+        await client.wait_empty(timeout=60)
+        assert await records() == [b'{"id":2}', b'{"id":3}']
+
+
+@pytest.mark.row("PS10", "PS11", "BS13", "BS14", "HA11")
+@pytest.mark.parametrize("kind", ["memory", "files"])
+async def test_stores_in_memory_end_with_their_process_and_those_in_files_do_not(
+    kind: str, tmp_path: Path
+) -> None:
+    def process() -> HAClient:
+        """What a new process has: the same program, and the files if there are any."""
+        if kind == "memory":
+            return HAClient.memory_backed("c", servers=[east.uri], exit_timeout=0)
+        return HAClient.file_backed(
+            "c",
+            publish_path=tmp_path / "c.pub",
+            bookmark_path=tmp_path / "c.bm",
+            servers=[east.uri],
+            exit_timeout=0,
+        )
+
+    async with instances("east", config=durable(tmp_path / "broker")) as (east,):
+        inbox, again = Inbox(), Inbox()
+        async with process() as client:
+            await client.bookmark_subscribe("orders", sub_id="s", handler=inbox)
+            await client.publish("orders", b"1")
+            await inbox.until(b"1")
+            await client.wait_empty(timeout=60)
+            await restart(east)
+            await client.publish("orders", b"2")
+            await inbox.until(b"1", b"2")  # a lost connection repeats nothing with either
+            await client.wait_empty(timeout=60)
+            await east.stop()
+            await client.publish("orders", b"3")
+        await east.start()
+        async with process() as client:
+            await client.bookmark_subscribe("orders", sub_id="s", handler=again)
+            await client.publish("orders", b"4")
+            if kind == "memory":  # "3" is lost, and what was finished comes again
+                await again.until(b"1", b"2", b"4")
+            else:
+                await again.until(b"3", b"4")
+
+
+@pytest.mark.row("PS12", "BS21")
+async def test_a_store_file_belongs_to_one_instance_at_a_time(tmp_path: Path) -> None:
+    def instance(name: str) -> HAClient:
+        return HAClient.file_backed(
+            name,
+            publish_path=tmp_path / "c.pub",
+            bookmark_path=tmp_path / "c.bm",
+            servers=[east.uri],
+        )
+
+    async with instances("east", config=durable(tmp_path / "broker")) as (east,):
+        async with instance("c"):
+            with pytest.raises(StoreLocked):
+                instance("c")
+            with pytest.raises(StoreLocked):
+                LoggedBookmarkStore(tmp_path / "c.bm")
+        with pytest.raises(StoreLocked, match="'c'"):  # it is free, and that of another client
+            instance("another")
+        async with instance("c") as client:
+            await client.flush(timeout=60)
 
 
 @pytest.mark.row("BS17")
@@ -198,6 +330,69 @@ async def test_a_bookmark_file_is_pruned_when_the_application_is_idle(tmp_path: 
         await client.publish_flush(timeout=60)
 
 
+@pytest.mark.row("BS17", "BS16")
+@pytest.mark.parametrize(
+    ("policy", "messages"),
+    [(PrunePolicy(every_messages=10_000), 11_000), (PrunePolicy(growths=1), 50_000)],
+    ids=["after 10 000 messages", "after a growth"],
+)
+async def test_a_bookmark_file_is_pruned_by_the_client_when_its_policy_says_so(
+    policy: PrunePolicy, messages: int, tmp_path: Path
+) -> None:
+    happened: list[str] = []
+    inbox, after = Inbox(), Inbox()
+    bodies = [b"%d" % each for each in range(messages)]
+
+    def subscriber() -> HAClient:
+        return HAClient(
+            "c",
+            servers=[east.uri],
+            bookmark_store=LoggedBookmarkStore(tmp_path / "bm", prune_policy=policy),
+            on_event=lambda event: happened.append(event.name),
+        )
+
+    async with (
+        instances("east", config=durable(tmp_path / "broker")) as (east,),
+        HAClient.memory_backed("publisher", servers=[east.uri]) as publisher,
+    ):
+        async with subscriber() as client:
+            await client.bookmark_subscribe("orders", sub_id="s", handler=inbox)
+            await publisher.publish_many("orders", bodies[:5000])
+            await inbox.until(*bodies[:5000])
+            await trio.sleep(600)
+            assert "store_pruned" not in happened
+            await publisher.publish_many("orders", bodies[5000:])
+            await inbox.until(*bodies)
+            await until(lambda: "store_pruned" in happened)
+        async with subscriber() as client:  # a prune forgets nothing that counts
+            await client.bookmark_subscribe("orders", sub_id="s", handler=after)
+            await publisher.publish("orders", b"new")
+            await after.until(b"new")
+
+
+@pytest.mark.row("BS17", "BS16")
+def test_a_bookmark_file_is_pruned_when_the_application_ends(tmp_path: Path) -> None:
+    """Not in virtual time: the last thing that a process does is the thread that prunes."""
+    path = tmp_path / "bm"
+
+    async def process(*bodies: bytes) -> int:
+        inbox = Inbox()
+        store = LoggedBookmarkStore(path, prune_policy=PrunePolicy(on_exit=True))
+        async with (
+            instances("east", config=durable(tmp_path / "broker")) as (east,),
+            HAClient.memory_backed("publisher", servers=[east.uri]) as publisher,
+            HAClient("c", servers=[east.uri], bookmark_store=store) as client,
+        ):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=inbox)
+            await publisher.publish_many("orders", list(bodies))
+            await inbox.until(*bodies)
+            return path.stat().st_size
+
+    before = trio.run(process, *(b"%d" % each for each in range(50_000)))
+    assert path.stat().st_size < 0.6 * before
+    trio.run(process, b"new")  # nothing comes again
+
+
 # -- recovery points in a topic --------------------------------------------------------------------
 
 
@@ -221,363 +416,132 @@ async def test_a_subscription_resumes_from_a_topic_where_the_application_has_no_
                         await trio.sleep(5)
 
 
-# -- servers ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.row("HA5", "SC1", "SC3")
-async def test_the_next_server_is_used_when_the_primary_cannot_be_connected_to() -> None:
-    chooser = DefaultServerChooser()
-    chooser.add(address("primary") + "/amps/json")
-    chooser.add(address("secondary") + "/amps/json")
-    names = ("primary", "secondary")
-    async with instances(*names, replicate=True) as (primary, secondary):
-        await primary.stop()
-        async with HAClient.memory_backed("c", server_chooser=chooser) as client:
-            await client.publish("orders", b"1")
-            assert client._core.status.address == "secondary:1"
-            await primary.start()
-            await trio.sleep(10)
-            await secondary.cut()  # a lost connection: the same server first
-            await client.flush(timeout=60)
-            assert client._core.status.address == "secondary:1"
-            await secondary.stop()
-            await client.flush(timeout=60)
-            assert client._core.status.address == "primary:1"
-
-
-@pytest.mark.row("DS1", "DS2", "DS3")
-async def test_the_time_between_attempts_grows_up_to_a_limit_and_ends_after_another() -> None:
-    class Attempts(DefaultServerChooser):
-        def __init__(self, uri: str) -> None:
-            super().__init__([uri])
-            self.times: list[float] = []
-
-        @override
-        def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-            self.times.append(trio.current_time())
-            super().report_failure(error, info)
-
-    chooser = Attempts(NOWHERE)
-    strategy = ExponentialDelayStrategy(
-        initial=0.2, factor=1.5, maximum=5.0, jitter=0.0, give_up_after=60.0
+@pytest.mark.row("RP4")
+async def test_the_topic_of_recovery_points_and_its_fields_may_have_other_names() -> None:
+    config = BrokerConfig(
+        ack_interval_s=0.05, sow_topics=(SowTopic("points", ("/application", "/subscription")),)
     )
-    began = trio.current_time()
-    with pytest.raises(ReconnectGaveUp, match="the limit is 60 s"):
-        async with HAClient("c", server_chooser=chooser, delay_strategy=strategy):
-            pytest.fail("never entered")
-    waits = [
-        after - before for before, after in zip(chooser.times, chooser.times[1:], strict=False)
-    ]
-    assert waits[:4] == pytest.approx([0.2, 0.3, 0.45, 0.675])
-    assert waits[-3:-1] == [5.0, 5.0]
-    assert chooser.times[0] == began
-    assert chooser.times[-1] - began == 60.0  # the last attempt
+
+    def adapter(client: Client) -> SOWRecoveryPointAdapter:
+        return SOWRecoveryPointAdapter(
+            client,
+            topic="points",
+            client_name_field="application",
+            sub_id_field="subscription",
+            bookmark_field="position",
+        )
+
+    async with (
+        instances("east", config=config) as (east,),
+        HAClient.memory_backed("points", servers=[east.uri]) as points,
+        HAClient.memory_backed("publisher", servers=[east.uri]) as publisher,
+    ):
+        for body in (b"1", b"2"):
+            inbox = Inbox()
+            store = MemoryBookmarkStore(adapter=adapter(points))
+            async with HAClient("c", servers=[east.uri], bookmark_store=store) as client:
+                await publisher.publish("orders", body)
+                await client.bookmark_subscribe("orders", sub_id="s", handler=inbox)
+                await inbox.until(body)
+                await trio.sleep(5)
+        async with points.sow("points") as found:
+            (record,) = [json.loads(each.data) async for each in found]
+    assert (record["application"], record["subscription"]) == ("c", "s")
+    assert record["position"].startswith(f"{publisher.name_hash}|")
 
 
-@pytest.mark.row("SC2", "SC4", "SC5", "AT9")
-async def test_a_chooser_of_ones_own_gives_address_and_credentials_of_each_attempt() -> None:
-    class Tokens(DefaultAuthenticator):
-        def __init__(self, token: str) -> None:
-            self.token = token
-
-        @override
-        async def authenticate(self, user: str, password: str) -> str:
-            return self.token
-
-    class OnCall(ServerChooser):
-        """Has a new token for each attempt, and no server for a third one."""
-
-        def __init__(self, *uris: str) -> None:
-            self.uris = [*uris, ""]
-            self.reported: list[str] = []
-
-        @override
-        def current_uri(self) -> str:
-            return self.uris[len(self.reported)]
-
-        @override
-        def current_authenticator(self) -> Authenticator:
-            return Tokens(f"token {len(self.reported)}")
-
-        @override
-        def report_success(self, info: ConnectionInfo) -> None:
-            self.reported.append("success")
-
-        @override
-        def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-            self.reported.append("failure")
-
-        @override
-        def error(self) -> str:
-            return "the desk is closed"
-
-    config = BrokerConfig(users={"desk": "token 1"})
-    async with instances("east", config=config) as (east,):
-        chooser = OnCall(NOWHERE, east.uri.replace("://", "://desk@"))
-        async with HAClient("c", server_chooser=chooser):
-            assert chooser.reported == ["failure", "success"]
-        with pytest.raises(ReconnectGaveUp, match="the desk is closed"):
-            async with HAClient("c", server_chooser=chooser):
+@pytest.mark.row("RP5")
+async def test_the_adapter_refuses_the_client_whose_state_it_keeps(tmp_path: Path) -> None:
+    async with (
+        instances("east", config=durable(tmp_path)) as (east,),
+        HAClient("c", servers=[east.uri]) as same,
+    ):
+        store = MemoryBookmarkStore(adapter=SOWRecoveryPointAdapter(same))
+        with pytest.raises(UsageError, match="a client of its own"):
+            async with HAClient("c", servers=[east.uri], bookmark_store=store):
                 pytest.fail("never entered")
 
 
-@pytest.mark.row("SC10")
-async def test_a_server_that_failed_more_than_five_times_is_skipped_until_all_have() -> None:
-    tried: list[str] = []
-
-    class Counting(FailureCountServerChooser):
-        @override
-        def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-            tried.append(info["uri"].partition("://")[2][0])
-            super().report_failure(error, info)
-
-    uris = [f"mem://{name}:1/amps/json" for name in ("a-down", "b-down")]
-    chooser = Counting(uris)
-    with pytest.raises(ReconnectGaveUp):
-        async with HAClient(
-            "c",
-            server_chooser=chooser,
-            delay_strategy=FixedDelayStrategy(1.0, give_up_after=20.0),
-        ):
-            pytest.fail("never entered")
-    assert tried[:12] == ["a", "b"] * 6
-    assert {*tried[12:]} == {"a", "b"}  # all have: none is skipped any more
+# -- how large stores become -----------------------------------------------------------------------
 
 
-# -- heartbeats ------------------------------------------------------------------------------------
-
-
-@pytest.mark.row("HB1", "HB2", "HA9")
-async def test_a_server_that_falls_silent_is_left_after_two_intervals(tmp_path: Path) -> None:
-    lost: list[float] = []
-    async with instances("east", config=durable(tmp_path)) as (east,):
-        client = HAClient.memory_backed(
-            "importantStuff", servers=[east.uri], on_disconnect=lambda _: lost.append(now())
-        )
-        await client.set_heartbeat(3.0)
-        now = trio.current_time
-        async with client:
-            await trio.sleep(30)
-            assert not lost  # regular beats keep it
-            began = now()
-            for connection in network().connections:
-                connection.server.sending.silent = True
-            await trio.sleep(20)
-            assert 3.0 <= lost[0] - began <= 6.5
-            await client.flush(timeout=60)  # it is back, on another connection
-
-
-# -- publishers ------------------------------------------------------------------------------------
-
-
-@pytest.mark.row("CC9", "PS12", "PS14")
-async def test_a_publisher_that_ends_says_what_is_not_persisted_and_the_next_run_sends_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.row("BS14", "BS16")
+async def test_a_bookmark_log_grows_by_a_few_bytes_for_each_message_until_it_is_pruned(
+    tmp_path: Path,
 ) -> None:
-    def publisher() -> HAClient:
-        store = FilePublishStore(tmp_path / "pub")
-        return HAClient("pub", servers=[east.uri], publish_store=store, exit_timeout=1.0)
+    path = tmp_path / "bm"
+    grown: list[int] = []
 
+    def resized(size: int) -> bool:
+        grown.append(size)
+        return True
+
+    store = LoggedBookmarkStore(path, prune_policy=None, resize_handler=resized)
     inbox = Inbox()
     async with (
         instances("east", config=durable(tmp_path / "broker")) as (east,),
-        HAClient("sub", servers=[east.uri], bookmark_store=MemoryBookmarkStore()) as subscriber,
+        HAClient(
+            "c", servers=[east.uri], publish_store=MemoryPublishStore(), bookmark_store=store
+        ) as client,
     ):
-        await subscriber.bookmark_subscribe("loggedTopic", sub_id="s", handler=inbox)
-        async with publisher() as client:
-            for number in range(3):
-                await client.publish("loggedTopic", b"%d" % number)
-            await client.publish_flush(timeout=10)
-            assert client.unpersisted_count == 0
+        await client.bookmark_subscribe("orders", sub_id="a long subscription id", handler=inbox)
+        bodies = [b"%d" % each for each in range(80_000)]
+        await client.publish_many("orders", bodies)
+        await inbox.until(*bodies)
+        await client.publish_flush(timeout=3600)
+        await trio.sleep(3600)  # time alone gives nothing back
+        size = path.stat().st_size
+        assert grown == sorted(grown)
+        assert grown[-1] == size
+        assert 16 * len(bodies) < size < 2 * 24 * len(bodies) + 2**20  # an arrival and a discard
+        store.prune()
+        assert path.stat().st_size <= 2**20 + 4096  # a header, and room to grow
+
+
+@pytest.mark.row("PS19", "PS18")
+async def test_a_publish_store_is_as_large_as_the_outage_at_the_highest_rate(
+    tmp_path: Path,
+) -> None:
+    rate, body = 100, bytes(1000)
+    size = publish_store_size(rate, len(body), downgrade_age_s=120.0, check_period_s=15.0)
+    assert size.messages == rate * 135
+    store = RingPublishStore(tmp_path / "pub", size.bytes)
+    async with (
+        instances("east", config=durable(tmp_path / "broker")) as (east,),
+        HAClient(
+            "c", servers=[east.uri], publish_store=store, max_unpersisted_bytes=size.bytes
+        ) as client,
+    ):
+        for _ in range(2):  # the second outage has the whole of it again
             await east.stop()
-            for number in range(3, 6):
-                await client.publish("loggedTopic", b"%d" % number)
-            with pytest.raises(TimedOut, match="3 publishes are not persisted"):
-                await client.publish_flush(timeout=10)
-            assert client.unpersisted_count == 3
-        assert "3 publishes are not persisted" in caplog.text
+            for _ in range(135):
+                await client.publish_many("orders", [body] * rate)
+                await trio.sleep(1)
+            assert client.unpersisted_count == size.messages
+            await east.start()
+            await client.wait_empty(timeout=3600)
+        await east.stop()
+        many = [bytes(100_000)] * (size.bytes // 100_000)
+        with trio.move_on_after(60) as waits:  # for room: a ring never takes more
+            await client.publish_many("orders", many)
+        assert waits.cancelled_caught
         await east.start()
-        async with publisher() as client:  # the same name, the same file
-            await client.wait_empty(timeout=60)
-        await inbox.until(*(b"%d" % number for number in range(6)))
 
 
-# -- subscribers -----------------------------------------------------------------------------------
+@pytest.mark.row("PS11", "PS18")
+async def test_a_publish_store_uses_the_space_of_persisted_messages_again(tmp_path: Path) -> None:
+    store = FilePublishStore(tmp_path / "pub", segment_bytes=256 * 1024)
 
-
-@pytest.mark.row("SM1", "SM2", "SM3")
-async def test_subscriptions_with_handlers_are_placed_again_with_their_query(
-    tmp_path: Path,
-) -> None:
-    plain: list[bytes] = []
-    records: list[tuple[str, bytes]] = []
-
-    def record(each: Message) -> None:
-        if each.command not in {"group_begin", "group_end"}:
-            records.append((each.command, each.data))
-
-    async with (
-        instances("east", config=durable(tmp_path)) as (east,),
-        HAClient.memory_backed("pub", servers=[east.uri]) as publisher,
-        HAClient("sub", servers=[east.uri]) as client,
-    ):
-        await client.subscribe("orders", handler=lambda each: plain.append(each.data))
-        await publisher.publish("prices", b'{"id":1,"px":1}')
-        await publisher.publish_flush(timeout=60)
-        await client.sow_and_subscribe(
-            "prices",
-            filter="/px > 0",
-            handler=record,
-        )
-        await until(lambda: len(records) > 0)
-        assert records == [("sow", b'{"id":1,"px":1}')]
-        await restart(east)
-        await until(lambda: len(records) > 1)
-        assert records == [("sow", b'{"id":1,"px":1}')] * 2
-        await publisher.publish("orders", b"1")
-        await publisher.publish("prices", b'{"id":1,"px":-1}')
-        await publisher.publish("prices", b'{"id":2,"px":2}')
-        await until(lambda: len(records) > 2 and len(plain) > 0)
-        assert plain == [b"1"]
-        assert records[2:] == [("publish", b'{"id":2,"px":2}')]
-
-
-@pytest.mark.row("MS1", "MS2")
-async def test_a_stream_ends_with_its_connection_and_the_program_subscribes_again(
-    tmp_path: Path,
-) -> None:
-    got: list[bytes] = []
-    async with (
-        instances("east", config=durable(tmp_path)) as (east,),
-        HAClient.memory_backed("pub", servers=[east.uri]) as publisher,
-        HAClient("sub", servers=[east.uri]) as client,
-        trio.open_nursery() as nursery,
-    ):
-        subscribed = trio.Event()
-
-        async def process() -> None:
-            nonlocal subscribed
-            while len(got) < 2:
-                try:
-                    async with client.stream("topic") as messages:
-                        subscribed.set()
-                        async for message in messages:
-                            got.append(message.data)
-                            if len(got) == 2:
-                                break
-                except DisconnectedError:
-                    continue
-
-        nursery.start_soon(process)
-        for body in (b"1", b"2"):
-            await subscribed.wait()
-            subscribed = trio.Event()
-            await publisher.publish("topic", body)
-            await publisher.publish_flush(timeout=60)
-            if body == b"1":
-                await until(lambda: len(got) == 1)
-                await restart(east)
-    assert got == [b"1", b"2"]
-
-
-# -- bookmark subscriptions ------------------------------------------------------------------------
-
-
-@pytest.mark.row("CC13", "CC14", "BS1", "BS4")
-async def test_each_run_resumes_after_what_was_finished_whether_client_or_server_failed(
-    tmp_path: Path,
-) -> None:
-    def subscriber() -> HAClient:
-        return HAClient.file_backed(
-            "aSubscriber",
-            publish_path=tmp_path / "pub",
-            bookmark_path=tmp_path / "subscribe.log",
-            servers=[east.uri],
-        )
+    def used() -> int:
+        return sum(each.stat().st_size for each in (tmp_path / "pub").iterdir())
 
     async with (
         instances("east", config=durable(tmp_path / "broker")) as (east,),
-        HAClient.memory_backed("pub", servers=[east.uri]) as publisher,
+        HAClient("c", servers=[east.uri], publish_store=store) as client,
     ):
-        expected: list[bytes] = []
-        for run in range(3):
-            inbox = Inbox()
-            async with subscriber() as client:
-                command = Command(
-                    "subscribe", topic="orders", sub_id="MySubId", bookmark=MOST_RECENT
-                )
-                await client.execute_async(command, inbox)
-                await publisher.publish("orders", b"%d" % run)
-                await inbox.until(b"%d" % run)
-                await restart(east)
-                await publisher.publish("orders", b"%d after" % run)
-                await inbox.until(b"%d" % run, b"%d after" % run)
-            expected += inbox.got
-        other = Inbox()
-        async with subscriber() as client:  # another id: an entirely new subscription
-            await client.bookmark_subscribe("orders", sub_id="another", handler=other)
-            await other.until(*expected)
-
-
-@pytest.mark.row("BS2", "BS8")
-async def test_an_old_message_that_is_never_finished_comes_again_and_the_finished_do_not(
-    tmp_path: Path,
-) -> None:
-    got: list[bytes] = []
-
-    def handle(message: Message) -> None:
-        got.append(message.data)
-        if message.data != b"stuck":
-            message.discard()
-
-    def subscriber() -> HAClient:
-        store = LoggedBookmarkStore(tmp_path / "bm")
-        return HAClient("c", servers=[east.uri], bookmark_store=store)
-
-    async with (
-        instances("east", config=durable(tmp_path / "broker")) as (east,),
-        HAClient.memory_backed("publisher", servers=[east.uri]) as publisher,
-    ):
-        bodies = [b"0", b"stuck", *(b"%d" % each for each in range(1, 50))]
-        await publisher.publish_many("orders", bodies)
-        await publisher.publish_flush(timeout=60)
-        for expected in (bodies, [b"stuck"], [b"stuck"]):
-            async with subscriber() as client:
-                await client.bookmark_subscribe("orders", sub_id="s", handler=handle)
-                await trio.sleep(5)
-                await restart(east)
-                await client.flush(timeout=60)
-                await trio.sleep(5)  # the application still has it in hand: not delivered twice
-            assert got == expected
-            got.clear()
-
-
-@pytest.mark.row("CC13", "BM3")
-async def test_where_a_subscription_begins(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    async with (
-        instances("east", config=durable(tmp_path)) as (east,),
-        HAClient.memory_backed("c", servers=[east.uri]) as client,
-        HAClient("without a store", servers=[east.uri]) as without,
-    ):
-        await client.publish("orders", b"old")
-        await client.publish_flush(timeout=60)
-        inboxes = {name: Inbox() for name in ("epoch", "now", "recent", "without")}
-        for name, bookmark in (("epoch", EPOCH), ("now", NOW), ("recent", MOST_RECENT)):
-            await client.bookmark_subscribe(
-                "orders", sub_id=name, bookmark=bookmark, handler=inboxes[name]
-            )
-        await without.bookmark_subscribe(
-            "orders", sub_id="s", bookmark=MOST_RECENT, handler=inboxes["without"]
-        )
-        with pytest.raises(UsageError, match="bookmark"):  # not as if it had been NOW
-            await client.bookmark_subscribe(
-                "orders", sub_id="wrong", bookmark="1|nonsense|", handler=print
-            )
-        await client.publish("orders", b"new")
-        await inboxes["epoch"].until(b"old", b"new")
-        await inboxes["recent"].until(b"old", b"new")  # seen for the first time: from the start
-        await inboxes["without"].until(b"old", b"new")
-        await inboxes["now"].until(b"new")
+        sizes: list[int] = []
+        for _ in range(20):  # 10 MB in all, of which 0.5 MB wait at a time
+            await client.publish_many("orders", [bytes(1000)] * 500)
+            await client.wait_empty(timeout=3600)
+            sizes.append(used())
+        assert max(sizes) <= sizes[0] + 256 * 1024

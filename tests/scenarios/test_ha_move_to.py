@@ -10,15 +10,16 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.errors import AuthenticationError, DisconnectedError, TimedOut, UsageError
+from haclient.errors import AuthenticationError, DisconnectedError, TimedOut, UsageError, WouldBlock
 from haclient.ha import HAClient
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering
+from support.peer import Peer, Server, answering, delivery
 from support.recovery import entered, live, not_answering
 
 pytestmark = in_virtual_time
@@ -157,6 +158,71 @@ async def test_a_client_stays_when_its_server_does_not_confirm(
         assert (await peer.expect("publish")).data == b"1"
 
 
+@pytest.mark.row("HA29")
+async def test_a_move_that_is_cancelled_while_the_server_is_drained_lets_publishes_go_on(
+    server: Server, other: Server
+) -> None:
+    async with at(server, has_store=False) as (client, peer), trio.open_nursery() as nursery:
+        nursery.start_soon(checked, other)
+        with trio.CancelScope() as scope:
+            nursery.start_soon(cancelled_when_drained, peer, scope)
+            await client.move_to(other.uri)
+        assert scope.cancelled_caught
+        nursery.start_soon(client.publish, "orders", b"1")
+        await wait_all_tasks_blocked()
+        await peer.ack(peer.heard[-1], "persisted")
+        assert (await peer.expect("publish")).data == b"1"
+        client.publish_nowait("orders", b"2")
+        assert (await peer.expect("publish")).data == b"2"
+
+
+async def cancelled_when_drained(peer: Peer, scope: trio.CancelScope) -> None:
+    await peer.expect("flush")
+    scope.cancel()
+
+
+@pytest.mark.row("HA29")
+async def test_a_publish_that_may_not_wait_is_refused_only_while_a_move_drains_the_connection(
+    server: Server, other: Server
+) -> None:
+    async with at(server, has_store=False) as (client, peer), trio.open_nursery() as nursery:
+        nursery.start_soon(client.move_to, other.uri)
+        await checked(other)
+        flush = await peer.expect("flush")
+        with pytest.raises(WouldBlock, match="about to move to another server"):
+            client.publish_nowait("orders", b"1")
+        await peer.ack(flush, "persisted")
+        await live(other)
+        await wait_all_tasks_blocked()
+        client.publish_nowait("orders", b"2")
+        assert (await other.peers[-1].expect("publish")).data == b"2"
+
+
+@pytest.mark.row("HA29")
+async def test_a_client_that_has_come_to_the_server_during_its_check_stays_there(
+    server: Server, other: Server
+) -> None:
+    client = HAClient("ha", servers=[server.uri, other.uri], heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(client.move_to, other.uri)
+        check = await other.accept()
+        peer.link.close()  # not live for long: the next server follows
+        there = await live(other)
+        await wait_all_tasks_blocked()
+        await check.log_on()
+        await check.expect_end()
+        await wait_all_tasks_blocked()
+        assert await next_frame_within(there, 1.0) is None
+        await client.disconnect()
+
+
+async def next_frame_within(peer: Peer, limit_s: float) -> Message | None:
+    """The client's next frame; `None` if there is none, and it has not left."""
+    with trio.move_on_after(limit_s):
+        return await peer.hear()
+    return None
+
+
 async def checked(server: Server) -> None:
     peer = await server.accept()
     assert (await peer.log_on()).client_name.startswith("ha-check")
@@ -256,3 +322,191 @@ async def test_a_client_that_is_disconnected_during_a_move_ends_it(
             await checked(other)
             await peer.expect("flush")
             await client.disconnect()
+
+
+@pytest.mark.row("HA29")
+async def test_a_publish_that_a_move_has_held_is_sent_before_the_subscriptions_are_back(
+    server: Server, other: Server
+) -> None:
+    """A handler waits with it: the answer to its subscription may be behind its full queue."""
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=lambda _: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.move_to, other.uri)
+            checked = await live(other)
+            await checked.expect_end()
+            flush = await peer.expect("flush")
+            nursery.start_soon(client.publish, "orders", b"held")
+            await wait_all_tasks_blocked()
+            await peer.ack(flush)
+            await peer.ack(flush, "persisted")
+            moved = await live(other)
+            heard = [await moved.hear(), await moved.hear()]
+            assert {each.command for each in heard} == {"publish", "subscribe"}
+            await moved.ack(next(each for each in heard if each.command == "subscribe"))
+        await client.disconnect()
+
+
+@pytest.mark.row("HA29")
+async def test_a_handler_whose_full_queue_has_stopped_the_reading_publishes_during_a_move(
+    server: Server, other: Server
+) -> None:
+    """The confirmation of the old server comes behind the messages that it has yet to take."""
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
+    )
+
+    has_moved = trio.Event()
+
+    async def republish(message: Message) -> None:
+        await client.publish("copies", message.data[:1])
+
+    async def move() -> None:
+        await client.move_to(other.uri)
+        has_moved.set()
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=republish)
+        async with trio.open_nursery() as nursery:
+            began = trio.current_time()
+            nursery.start_soon(move)
+            await checked(other)
+            flush = await peer.expect("flush")
+            bodies = [bytes([number]) + bytes(1_000) for number in range(16)]
+            for half in (bodies[:8], bodies[8:]):
+                await peer.publish("s", *half)
+                await wait_all_tasks_blocked()
+            await peer.ack(flush, "persisted")
+            copies: list[bytes] = []
+            while (heard := await peer.hear()).command == "publish":
+                copies.append(heard.data)
+            assert heard.command == "flush", "what has passed is to be confirmed, too"
+            assert 0 < len(copies) < 16
+            await peer.ack(heard, "persisted")
+            moved = await live(other)
+            async with answering(moved):
+                await has_moved.wait()
+                await wait_all_tasks_blocked()
+            copies += [each.data for each in moved.heard if each.command == "publish"]
+        assert copies == [body[:1] for body in bodies]
+        assert trio.current_time() == began
+        await client.disconnect()
+
+
+@pytest.mark.row("HA29")
+async def test_a_move_tells_that_a_full_queue_keeps_the_client_from_reading(
+    server: Server, other: Server
+) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        heartbeat=None,
+        connect_timeout=3.0,
+        exit_timeout=0,
+        max_queued_bytes=4_000,
+    )
+
+    async def never(_: Message) -> None:
+        await trio.sleep_forever()
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=never)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(checked, other)
+            for _ in range(2):
+                await peer.publish("s", *[bytes(1_000)] * 8)
+                await wait_all_tasks_blocked()
+            with pytest.raises(DisconnectedError, match=r"the client stays at .* a full queue has"):
+                await client.move_to(other.uri)
+        await client.disconnect()
+
+
+@pytest.mark.row("HA29")
+async def test_what_passes_while_acknowledgements_are_confirmed_is_confirmed_before_a_move(
+    server: Server, other: Server
+) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
+    )
+
+    async def republish(message: Message) -> None:
+        await client.publish("copies", message.data[:1])
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=republish)
+        async with trio.open_nursery() as nursery:
+
+            async def consume() -> None:
+                async with client.queue_stream("jobs", sub_id="q") as stream:
+                    async for message in stream:
+                        message.ack()
+
+            nursery.start_soon(consume)
+            await peer.ack(await peer.expect("subscribe"), opts="max_backlog=9")
+            await peer.say("p", b"1", t="jobs", sids="q", bm="7|1|", lp="20990321T221052.535075Z")
+            nursery.start_soon(client.move_to, other.uri)
+            await checked(other)
+            ack = None
+            while (flush := await peer.hear()).command != "flush":
+                ack = flush
+            await peer.ack(flush, "persisted")
+            while (second := await peer.hear()).command != "flush":
+                ack = second
+            bodies = [bytes([number]) + bytes(1_000) for number in range(16)]
+            for half in (bodies[:8], bodies[8:]):
+                await peer.publish("s", *half)
+                await wait_all_tasks_blocked()
+            if ack is not None:
+                await peer.ack(ack)
+            await peer.ack(second, second.ack_type)
+            heard: list[str] = []
+            while (message := await peer.hear_or_end()) is not None:
+                heard.append(message.command)
+                if message.command == "flush":
+                    await peer.ack(message, message.ack_type)
+            assert heard[0] == "publish"
+            assert heard[-1] == "flush", "what has passed is to be confirmed, too"
+            nursery.cancel_scope.cancel()
+        await client.disconnect()
+
+
+@pytest.mark.row("HA29")
+@pytest.mark.parametrize("_", range(8))  # the tasks that the answer wakes run in any order
+async def test_nothing_passes_once_a_move_is_confirmed(
+    server: Server, other: Server, _: int
+) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
+    )
+
+    async def republish(message: Message) -> None:
+        await client.publish("copies", message.data[:1])
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=republish)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.move_to, other.uri)
+            await checked(other)
+            flush = await peer.expect("flush")
+            await peer.publish("s", b"0")
+            await wait_all_tasks_blocked()
+            header = {"c": "ack", "a": "persisted", "status": "success", "cid": flush.command_id}
+            await peer.send(encode_frame(header) + delivery("s", *[b"1" * 1_000] * 8))
+            heard: list[str] = ["flush"]
+            while (message := await peer.hear_or_end()) is not None:
+                heard.append(message.command)
+                if message.command == "flush":
+                    await peer.ack(message, message.ack_type)
+            assert heard[-1] == "flush", heard
+            moved = await live(other)
+            async with answering(moved):
+                await wait_all_tasks_blocked()
+            copies = [each.command for each in moved.heard if each.command == "publish"]
+            assert heard.count("publish") + len(copies) == 9
+        await client.disconnect()

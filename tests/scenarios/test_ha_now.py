@@ -6,10 +6,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.ha import HAClient
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient_fake_server.config import BrokerConfig, SowTopic
+from haclient_fake_server.pytest_plugin import ClusterFactory
+from haclient_fake_server.testing.faults import Cut
 from haclient_stores.bookmark import MOST_RECENT, NOW, Timestamp, parse_bookmark
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -186,3 +191,60 @@ async def test_an_option_that_a_server_does_not_know_is_not_sent_to_it(server: S
         command = await old.answer("subscribe")
         assert (command.bookmark, command.options) == ("7|9|", "")
         await client.disconnect()
+
+
+@pytest.mark.row("BS9", "SM4")
+async def test_a_query_with_what_follows_it_begins_at_now_again(
+    server: Server, other: Server
+) -> None:
+    """Its records are the present: a position in the log would be one of the past."""
+    client = client_of(server, other)
+    async with entered(client, partial(live, server)) as peer:
+        got: list[bytes] = []
+        async with answering(peer):
+            await client.execute_async(
+                Command("sow_and_subscribe", topic="orders", sub_id="s", bookmark=NOW),
+                lambda message: got.append(message.data),
+            )
+            await peer.ack(None, "completed", sub_id="s", bm="7|9|")
+            await peer.publish("s", b"x", bm="7|10|")
+            await wait_all_tasks_blocked()
+        first = peer.heard[-1]
+        await lose(peer)
+        for at in (server, other):
+            again = await live(at)
+            heard = await again.answer("sow_and_subscribe")
+            assert (heard.bookmark, heard.options) == (str(NOW), first.options) == ("0|1|", "")
+            await lose(again)
+        assert got == [b"x"]
+        await client.disconnect()
+
+
+@pytest.mark.row("BS9")
+async def test_the_reference_broker_answers_such_a_query_again(
+    amps_cluster: ClusterFactory,
+) -> None:
+    records = SowTopic("orders", ("/id",))
+    cluster = await amps_cluster("a", on="memory", config=BrokerConfig(sow_topics=(records,)))
+    got: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        if message.data:
+            got.append(message.data[-2:-1])
+
+    async with (
+        HAClient.memory_backed("sub", servers=cluster.uris) as client,
+        HAClient.memory_backed("pub", servers=cluster.uris) as publisher,
+    ):
+        command = Command("sow_and_subscribe", topic="orders", sub_id="s", bookmark=NOW)
+        await client.execute_async(command, handle)
+        await publisher.publish("orders", '{"id":1,"v":1}')
+        await publisher.publish_flush()
+        await cluster.apply(Cut())
+        await trio.sleep(1.0)
+        await client.flush()
+        await publisher.publish("orders", '{"id":1,"v":2}')
+        await publisher.publish_flush()
+        await client.flush()
+        await wait_all_tasks_blocked()
+    assert got == [b"1", b"1", b"2"]

@@ -170,6 +170,85 @@ async def test_a_connection_that_was_given_up_says_what_for(server: Server) -> N
             await client.flush(timeout=1)
 
 
+@pytest.mark.row("SM9")
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_subscription_may_take_longer_than_the_logon(
+    server: Server,
+    resumed: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    """Its limit counts for a group that is resumed by one command as well."""
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        bookmark_store=MemoryBookmarkStore(),
+        heartbeat=None,
+        connect_timeout=1.0,
+        resubscribe_timeout=30.0,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            for sub_id in ("a", "b"):
+                await client.bookmark_subscribe("orders", sub_id=sub_id, handler=lambda _: None)
+            if resumed:
+                await client.pause(["a", "b"])
+                await client.resume(["a", "b"])
+        await lose(peer)
+        slow = await live(server)
+        sent = [await slow.expect("subscribe") for _ in range(2)]
+        await trio.sleep(25.0)
+        for each in sent:
+            await slow.ack(each)
+        if resumed:
+            group = await slow.expect("subscribe", sub_id="a,b")
+            await trio.sleep(25.0)
+            await slow.ack(group)
+        async with answering(slow):
+            await client.flush(timeout=1)
+        await drop(slow)
+        mute = await live(server)
+        waited = trio.current_time()
+        for _ in sent:
+            await mute.expect("subscribe")
+        await mute.expect_end()
+        assert trio.current_time() - waited == pytest.approx(30.0, abs=1.0)
+
+
+@pytest.mark.row("SM9", "HA17")
+@pytest.mark.parametrize("progress", ["takes", "persists", "none"])
+async def test_a_backlog_before_a_subscription_is_no_delay_of_its_answer(
+    server: Server, progress: str
+) -> None:
+    client = HAClient.memory_backed(
+        "ha", servers=[server.uri], heartbeat=None, connect_timeout=1.0, exit_timeout=0
+    )
+    count = 300
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=lambda _: None)
+        await drop(peer)
+        for _ in range(count):
+            await client.publish("orders", bytes(10_000))
+        slow = await live(server)
+        began, sequence = trio.current_time(), 0
+        for _ in range(count):
+            sequence = (await slow.expect("publish")).sequence or 0
+            await trio.sleep(0.02 if progress == "takes" else 0)
+        for at in range(20 if progress == "persists" else 0):
+            await slow.persisted(sequence - count + 1 + at)
+            await trio.sleep(0.5)
+        again = await slow.expect("subscribe")
+        assert (trio.current_time() - began > 5.0) == (progress != "none")
+        if progress == "none":
+            await slow.expect_end()
+            assert trio.current_time() - began == pytest.approx(2.0, abs=1.0)
+        else:
+            await slow.ack(again)
+            async with answering(slow):
+                await client.flush(timeout=1)
+        assert len(server.peers) == 2
+        await client.disconnect()
+
+
 @pytest.mark.row("BS2", "BS11")
 async def test_what_stood_before_something_unreadable_is_delivered_once(server: Server) -> None:
     """It is in the bookmark store already: forgotten, it would never come again."""

@@ -13,6 +13,7 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
+from haclient.transport import queue_acks
 from haclient.transport.settings import HAOptions
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
@@ -240,20 +241,21 @@ async def test_a_cancel_that_was_put_off_ends_with_its_link(server: Server) -> N
 
 
 @pytest.mark.row("QC14")
-async def test_no_more_is_kept_than_the_servers_have_granted(server: Server) -> None:
+async def test_what_is_kept_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that answers no acknowledgement and sends beyond its backlog."""
+    monkeypatch.setattr(queue_acks, "MAX_CARRIED", 3)
     client = ha_client(server)
     async with entered(client, lambda: live(server)) as peer:
         await subscribed(client, peer, lambda _: None)
         await leased(peer, *range(1, 51))
         await wait_all_tasks_blocked()
         await drop(peer)
-        assert len(client._core.queue_acks.retained) == 30
-        assert client.dropped_acks == 20
+        assert len(client._core.queue_acks.retained) == 30 + 3
+        assert client.dropped_acks == 17
         again = await live(server)
         await accept(again)
         repeated = await again.expect("sow_delete")
-        assert repeated.bookmark.split(",") == [f"7|{n}|" for n in range(21, 51)]
+        assert repeated.bookmark.split(",") == [f"7|{n}|" for n in range(18, 51)]
 
 
 @pytest.mark.row("QC14")
@@ -330,3 +332,55 @@ async def test_a_dead_letter_that_is_lost_with_its_link_leaves_its_message_in_th
             await trio.sleep(100)
             await client.flush_acks()
         assert [m.command for m in again.heard] == ["logon", "subscribe"]
+
+
+@pytest.mark.row("QC13")
+@pytest.mark.parametrize("cancels", [True, False])
+async def test_the_end_of_an_old_handler_leaves_the_lease_of_the_redelivery_alone(
+    server: Server,
+    cancels: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    """The first handler fails on a lost link, while the second one works on the same message."""
+    calls: list[float] = []
+    ended: list[str] = []
+
+    async def handler(_: Message) -> None:
+        calls.append(trio.current_time())
+        if len(calls) == 1:
+            await trio.sleep(10.0)
+            raise LookupError("of the lost link")
+        try:
+            await trio.sleep(35.0)
+        except trio.Cancelled:
+            ended.append("cancelled")
+            raise
+        ended.append("finished")
+
+    client = ha_client(server, ack_timeout=0.0)
+    async with entered(client, lambda: live(server)) as peer:
+        await together(
+            lambda: client.queue_subscribe(
+                "work",
+                handler=handler,
+                sub_id="s",
+                max_backlog=30,
+                workers=2,
+                extend_lease=20.0,
+                cancel_at_lease_end=cancels,
+            ),
+            lambda: accept(peer),
+        )
+        await peer.say("p", b"1", t="work", sids="s", bm="7|1|", lp="1h")
+        await trio.sleep(5.0)
+        await drop(peer)
+        again = await live(server)
+        await accept(again)
+        await again.say("p", b"1", t="work", sids="s", bm="7|1|", lp="10s")
+        times: list[float] = []
+        while (message := await again.expect("sow_delete")).options:
+            assert message.options == "lease_extension=20s"
+            times.append(trio.current_time() - calls[1])
+        assert len(times) >= 3, times
+        assert message.bookmark == "7|1|"
+        assert ended == ["finished"]
+        await client.disconnect()

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
@@ -18,14 +19,17 @@ from haclient.errors import (
     NameInUse,
     NotEntitled,
     ReconnectGaveUp,
+    StoreError,
+    SubscriptionStalled,
     UsageError,
 )
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
-from haclient.subscription_manager import MemorySubscriptionManager
+from haclient.subscription_manager import Entry, MemorySubscriptionManager
 from haclient.transport.nursery import open_nursery
+from haclient.transport.reporter import ClientEvent
 from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -156,6 +160,56 @@ async def test_a_name_that_somebody_else_has_is_not_fought_for(server: Server) -
             await peer.ack(None, status="failure", reason="name in use")
             await drop(peer)
             await trio.sleep_forever()
+
+
+@pytest.mark.row("HA28")
+async def test_who_publishes_under_a_name_of_which_more_was_seen_than_it_sent_ends(
+    server: Server,
+) -> None:
+    store = MemoryPublishStore()
+    client = HAClient("ha", servers=[server.uri], publish_store=store, heartbeat=None)
+    with pytest.raises(NameInUse, match="not persisted: 1;"):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, partial(live, server, seen=7)) as peer:
+            number = await client.publish("orders", b"mine")
+            assert number is not None
+            await lose(peer)
+            await live(server, seen=number + 5)  # closed without a word, and used by another
+            await trio.sleep_forever()
+    assert store.unpersisted_count == 1  # not trimmed to what the other one has published
+
+
+@pytest.mark.row("HA28")
+async def test_what_a_server_has_seen_of_an_earlier_process_is_nobody_elses(
+    server: Server, other: Server
+) -> None:
+    store = MemoryPublishStore()
+    servers = [server.uri, other.uri]
+    client = HAClient("ha", servers=servers, publish_store=store, heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        number = await client.publish("orders", b"1")
+        assert number is not None
+        server.stop_listening()
+        await lose(peer)
+        again = await live(other, seen=number + 1000)
+        await wait_all_tasks_blocked()
+        assert client.state is ConnectionState.RESUBSCRIBED
+        async with answering(again):
+            await client.publish("orders", b"2")
+            await client.wait_empty(timeout=1)
+
+
+@pytest.mark.row("HA28")
+async def test_connections_that_are_closed_soon_after_each_other_raise_a_suspicion(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        for _ in range(5):
+            await lose(peer)
+            peer = await live(server)  # noqa: PLW2901  # the next connection
+            await wait_all_tasks_blocked()
+    said = [each.getMessage() for each in caplog.records if "same name" in each.getMessage()]
+    assert len(said) == 1
 
 
 @pytest.mark.row("HA17", "PS7")
@@ -398,6 +452,10 @@ async def test_a_command_that_does_not_resubscribe_ends_with_its_connection(
 ) -> None:
     got: list[bytes] = []
     client = HAClient("ha", servers=[server.uri], heartbeat=None)
+
+    def served() -> list[str]:
+        return sorted(client._subscriber._served)
+
     async with entered(client, partial(live, server)) as peer:
         once = Command(kind, topic="orders", sub_id="once")
         lasting = Command(kind, topic="orders", sub_id="lasting")
@@ -414,10 +472,10 @@ async def test_a_command_that_does_not_resubscribe_ends_with_its_connection(
         await again.publish("once", b"nobody asked")
         await wait_all_tasks_blocked()
         assert [body for body in got if body] == [b"a"]
-        assert client._subscriber._served == ["lasting"]  # the other handler's task has ended
+        assert served() == ["lasting"]  # the other handler's task has ended
         async with answering(again):  # and nothing else was sent again: its id is free
             await client.execute_async(once, lambda _: None)
-        assert client._subscriber._served == ["lasting", "once"]
+        assert served() == ["lasting", "once"]
 
 
 @pytest.mark.row("MS3", "SM2")
@@ -470,7 +528,7 @@ async def test_resuming_needs_a_client_that_reconnects() -> None:
             stream("orders", resumes=True)
 
 
-@pytest.mark.row("SM8", "CC37")
+@pytest.mark.row("SM8", "CC37", "OB1")
 @pytest.mark.parametrize("policy", ["fail", "drop"])
 async def test_a_handlers_subscription_that_the_server_ends_is_not_entered_again(
     server: Server, policy: OnResubscribeFailure, caplog: pytest.LogCaptureFixture
@@ -478,6 +536,8 @@ async def test_a_handlers_subscription_that_the_server_ends_is_not_entered_again
     client = HAClient(
         "ha", servers=[server.uri], heartbeat=None, on_resubscribe_failure=policy, exit_timeout=0
     )
+    events: list[ClientEvent] = []
+    client.add_event_listener(events.append)
 
     async def run() -> None:
         async with entered(client, partial(live, server)) as peer:
@@ -499,6 +559,8 @@ async def test_a_handlers_subscription_that_the_server_ends_is_not_entered_again
     else:
         await run()
     assert "the server has ended subscription 's': not entitled" in caplog.text
+    ends = [each for each in events if each.name == "subscription_ended"]
+    assert [(each.sub_id, type(each.error)) for each in ends] == [("s", NotEntitled)]
 
 
 async def test_a_command_waits_until_there_is_a_connection(server: Server) -> None:
@@ -632,3 +694,130 @@ async def test_the_replay_elsewhere_begins_before_the_silence_that_ended_the_lin
         async with answering(moved):
             await stream.aclose()
             await client.flush(timeout=1)
+
+
+@pytest.mark.row("SM12")
+async def test_a_subscription_that_the_server_has_forgotten_is_entered_again_elsewhere(
+    server: Server, other: Server
+) -> None:
+    seen: list[str] = []
+    events: list[ClientEvent] = []
+    client = HAClient(
+        "ha",
+        server_chooser=Recorder({"A": server.uri, "B": other.uri}, seen),
+        bookmark_store=MemoryBookmarkStore(),
+        heartbeat=None,
+        progress_timeout=60.0,
+        on_event=events.append,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.bookmark_stream(
+            "^orders/.*$", sub_id="s", bookmark=EPOCH, filter="/px > 1", options="timestamp"
+        )
+        async with answering(peer):
+            await stream.open()
+            await peer.publish("s", b"1", bm="7|1|")
+            (await anext(stream)).discard()
+            began = trio.current_time()
+            moved = await live(other)  # the first one answers what comes, and sends no message
+        assert 60.0 <= trio.current_time() - began <= 80.0
+        again = await moved.answer("subscribe")
+        assert (again.topic, again.filter, again.sub_id) == ("^orders/.*$", "/px > 1", "s")
+        assert again.options == "bookmark_not_found=epoch,timestamp"
+        assert seen.count("failure A: SubscriptionStalled") == 1
+        stalled = next(each for each in events if each.name == "subscription_stalled")
+        assert (stalled.sub_id, type(stalled.error)) == ("s", SubscriptionStalled)
+        async with answering(moved):
+            await moved.publish("s", b"1", b"2", bm="7|1|")
+            assert (await anext(stream)).data == b"2"
+            await stream.aclose()
+
+
+@pytest.mark.row("SM12")
+@pytest.mark.parametrize("has_store", [True, False])
+async def test_messages_are_progress_with_a_bookmark_store_or_without(
+    server: Server,
+    has_store: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        bookmark_store=MemoryBookmarkStore() if has_store else None,
+        heartbeat=None,
+        progress_timeout=60.0,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.bookmark_subscribe(
+                "orders", sub_id="s", bookmark=EPOCH, handler=lambda message: message.discard()
+            )
+            for number in range(1, 11):
+                await trio.sleep(30.0)
+                await peer.publish("s", b"x", bm=f"7|{number}|")
+                await wait_all_tasks_blocked()
+        assert client.metrics.connections == 1
+
+
+@pytest.mark.row("SM12")
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+def test_a_progress_timeout_that_can_never_work_is_refused(timeout: float) -> None:
+    with pytest.raises(UsageError, match="progress_timeout"):
+        HAClient("ha", servers=["tcp://a:1/amps/json"], progress_timeout=timeout)
+
+
+class FullManager(MemorySubscriptionManager):
+    """One whose disk is full."""
+
+    @override
+    def add(self, entry: Entry) -> None:
+        raise StoreError("no room for the subscription")
+
+
+@pytest.mark.row("SM10")
+async def test_a_subscription_that_cannot_be_kept_is_ended_before_the_call_raises(
+    server: Server,
+) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, subscription_manager=FullManager()
+    )
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            with pytest.raises(StoreError, match="no room"):
+                await client.subscribe("orders", sub_id="s", handler=print)
+            await client.flush(timeout=1)
+        assert [each.command for each in peer.heard[1:]] == ["subscribe", "unsubscribe", "flush"]
+        assert client.metrics.subscriptions == ()
+
+
+@pytest.mark.row("SM10")
+async def test_of_restored_subscriptions_some_may_be_discarded_when_they_are_handled(
+    server: Server,
+) -> None:
+    manager, store = MemorySubscriptionManager(), MemoryBookmarkStore()
+    for sub_id in ("a", "b"):
+        fields = {"c": "subscribe", "t": "orders", "bm": "0", "sub_id": sub_id, "a": "processed"}
+        manager.add(Entry(sub_id, dict(fields)))
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        heartbeat=None,
+        bookmark_store=store,
+        subscription_manager=manager,
+        exit_timeout=0,
+    )
+    got: list[bytes] = []
+
+    def note(message: Message) -> None:
+        got.append(message.data)
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            with pytest.raises(UsageError, match="auto_discard"):
+                await client.restore_subscriptions({"a": note, "b": note}, auto_discard="a")
+            assert await client.restore_subscriptions(
+                {"a": note, "b": note}, auto_discard=["a"]
+            ) == ["a", "b"]
+            await peer.publish("a,b", b"1", bm="7|1|")
+            await wait_all_tasks_blocked()
+        assert got == [b"1", b"1"]
+        assert [store.subscription(each).undiscarded_count for each in "ab"] == [0, 1]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -17,6 +19,8 @@ from haclient.priority_chooser import PriorityServerChooser
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
+from haclient.subscription_manager import MemorySubscriptionManager
+from haclient.transport.nursery import open_nursery
 from haclient.transport.reconnector import MAX_RESUBSCRIBING
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -29,7 +33,8 @@ pytestmark = in_virtual_time
 
 TOPIC, FILTER = "^orders/(eu|us)/.*$", '/px > 10 AND /side = "buy, or /sell"'
 Subscribing = Callable[[HAClient, AsyncExitStack], Awaitable[object]]
-Leaving = Callable[[Peer, Server, Server], Awaitable[Peer]]
+MoveTo = Callable[[str], None]  # begins a move of the client
+Leaving = Callable[[MoveTo, Peer, Server, Server], Awaitable[Peer]]
 
 
 def ignore(message: Message) -> None:
@@ -137,7 +142,9 @@ async def replaced(client: HAClient, _: AsyncExitStack) -> None:
 
 
 async def paused(client: HAClient, _: AsyncExitStack) -> None:
-    await client.bookmark_subscribe(TOPIC, sub_id="b", handler=ignore, filter=FILTER)
+    await client.bookmark_subscribe(
+        TOPIC, sub_id="b", handler=ignore, filter=FILTER, options="timestamp"
+    )
     await client.pause("b")
 
 
@@ -162,31 +169,43 @@ ALL = [
 ]
 
 
-async def loss(peer: Peer, _: Server, second: Server) -> Peer:
+async def loss(_move_to: MoveTo, peer: Peer, _: Server, second: Server) -> Peer:
     """A lasting connection is lost, and made again to the same server."""
     await lose(peer)
     return await live(second)
 
 
-async def fail_over(peer: Peer, first: Server, _: Server) -> Peer:
+async def fail_over(_move_to: MoveTo, peer: Peer, first: Server, _: Server) -> Peer:
     """A server fails at once, and another one is used."""
     await drop(peer)
     return await live(first)
 
 
-async def move(peer: Peer, first: Server, _second: Server) -> Peer:
-    """The client moves to a better server."""
-    async with answering(peer):
-        for _ in range(10):
-            checked = await first.accept()
-            logon = await checked.log_on()
-            if logon.client_name == "ha":
-                return checked
-            await checked.expect_end()
+async def accepted_at(first: Server) -> Peer:
+    """The connection of a client that moves, after those that have checked its new server."""
+    for _ in range(10):
+        checked = await first.accept()
+        logon = await checked.log_on()
+        if logon.client_name == "ha":
+            return checked
+        await checked.expect_end()
     pytest.fail("it did not move")
 
 
-async def refusal(peer: Peer, first: Server, second: Server) -> Peer:
+async def move(_: MoveTo, peer: Peer, first: Server, _second: Server) -> Peer:
+    """The client moves to a better server."""
+    async with answering(peer):
+        return await accepted_at(first)
+
+
+async def move_to(begin: MoveTo, peer: Peer, first: Server, _second: Server) -> Peer:
+    """The application has it move."""
+    begin(first.uri)
+    async with answering(peer):
+        return await accepted_at(first)
+
+
+async def refusal(_: MoveTo, peer: Peer, first: Server, second: Server) -> Peer:
     """The next server does not take the subscription, and one after it does."""
     await lose(peer)
     refusing = await live(second)
@@ -226,7 +245,7 @@ NOT_COMPARED = {"command_id", "query_id", "bookmark", "data"}
 NAMES = [each for each in Message.__struct_fields__ if each not in NOT_COMPARED]
 CHANGED: dict[Subscribing, dict[str, str]] = {
     replaced: {"topic": TOPIC, "filter": FILTER, "options": "send_keys"},
-    paused: {"options": "pause"},
+    paused: {"options": "pause,timestamp"},
 }
 """What is different from the first command, because the client has changed it since."""
 
@@ -302,8 +321,26 @@ async def test_one_that_is_refused_among_many_is_dropped_and_the_others_go_on(
         assert asked == ["s2"]
 
 
+@pytest.mark.row("SM2", "SM5")
+async def test_the_command_that_the_subscription_manager_keeps_is_the_one_that_is_sent_again(
+    server: Server,
+) -> None:
+    manager = MemorySubscriptionManager()
+    client = HAClient(
+        "ha", servers=[server.uri], subscription_manager=manager, heartbeat=None, exit_timeout=0
+    )
+    async with entered(client, lambda: live(server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", handler=ignore, filter="/old = 1", sub_id="s")
+        (entry,) = manager.entries()
+        manager.add(dataclasses.replace(entry, fields={**entry.fields, "filter": FILTER}))
+        await lose(peer)
+        again = await live(server)
+        assert (await again.answer("subscribe")).filter == FILTER
+
+
 @pytest.mark.row("SM1", "SM2", "SM5", "SM6", "HA12")
-@pytest.mark.parametrize("leave", [loss, fail_over, move, refusal])
+@pytest.mark.parametrize("leave", [loss, fail_over, move, move_to, refusal])
 @pytest.mark.parametrize("subscribe", ALL)
 async def test_a_subscription_is_sent_again_with_its_topic_filter_and_options(
     server: Server, other: Server, subscribe: Subscribing, leave: Leaving
@@ -311,15 +348,20 @@ async def test_a_subscription_is_sent_again_with_its_topic_filter_and_options(
     check_every = 1.0 if leave is move else 1e6
     async with (
         at_the_second(server, other, check_every=check_every) as (client, peer),
+        open_nursery() as nursery,
         AsyncExitStack() as stack,
     ):
+
+        def begin_move(uri: str) -> None:
+            nursery.start_soon(partial(client.move_to, uri))
+
         async with answering(peer):
             await subscribe(client, stack)
             await wait_all_tasks_blocked()
         first = next(each for each in peer.heard if each.sub_id and "subscribe" in each.command)
         at = peer
         for _ in range(2):  # and what was sent again once is sent again as it was
-            at = await leave(at, server, other)
+            at = await leave(begin_move, at, server, other)
             again = await at.hear()
             wanted = parts(first) | CHANGED.get(subscribe, {})
             if again.bookmark:  # a server that no longer has this place begins where its log does

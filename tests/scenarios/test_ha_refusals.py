@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -15,25 +15,29 @@ from haclient.errors import (
     AuthenticationError,
     BadFilter,
     CommandError,
+    DisconnectedError,
     HAClientError,
     InvalidTopic,
     NotEntitled,
     ReconnectGaveUp,
     StoreFull,
+    TimedOut,
     UsageError,
 )
 from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import StoreSubscription
+from haclient.session.subscriptions import Subscription
 from haclient.transport.nursery import open_nursery
+from haclient.transport.reporter import ClientEvent
 from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.peer import Peer, Server, answering
-from support.recovery import Recorder, entered, live, lose
+from support.recovery import Recorder, drop, entered, live, lose
 
 pytestmark = in_virtual_time
 
@@ -155,18 +159,21 @@ async def test_it_is_dropped_where_the_application_says_so(server: Server) -> No
             await client.flush(timeout=1)
 
 
-@pytest.mark.row("SM8")
+@pytest.mark.row("SM8", "OB1")
 async def test_a_handler_that_was_dropped_ends_and_its_id_is_free_again(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = client_of(server, policy="drop")
+    client, events = client_of(server, policy="drop"), list[ClientEvent]()
     async with entered(client, partial(live, server)) as peer:
         async with answering(peer):
             await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+        client.add_event_listener(events.append)
         await lose(peer)
         await refuse_next(server, "bad filter")
         last = await refuse_next(server, "bad filter")
         assert "drops subscription p" in caplog.text
+        ends = [each for each in events if each.name == "subscription_ended"]
+        assert [(each.sub_id, type(each.error)) for each in ends] == [("p", BadFilter)]
         async with answering(last):
             await client.subscribe("prices", sub_id="p", handler=lambda _: None)
 
@@ -351,3 +358,98 @@ async def test_a_store_that_fails_while_a_connection_is_abandoned_ends_the_clien
             await again.publish("a", b"queued", bm="7|1|")
             await again.refuse(await again.expect("subscribe", sub_id="b"), "not entitled")
             await trio.sleep_forever()
+
+
+@pytest.mark.row("CC24", "AT14")
+async def test_a_query_whose_answer_cannot_be_read_ends_with_the_reason(server: Server) -> None:
+    """Its command was accepted each time, in the same read as what ended the connection."""
+    failed: list[HAClientError] = []
+
+    async def query(client: HAClient) -> None:
+        with pytest.raises(TimedOut) as caught:
+            await client.sow("orders", timeout=5.0).open()
+        failed.append(caught.value)
+
+    client = HAClient(
+        "ha", servers=[server.uri], delay_strategy=FixedDelayStrategy(0.5), heartbeat=None
+    )
+    async with entered(client, partial(live, server)) as peer, open_nursery() as nursery:
+        nursery.start_soon(query, client)
+        at = peer
+        while not failed:
+            sow = await at.expect("sow")
+            accepted = encode_frame(
+                {"c": "ack", "a": "processed", "status": "success", "cid": sow.command_id}
+            )
+            await at.send(
+                accepted + encode_frame({"c": "sow", "query_id": "q", "bs": 1}, b'{"l":7')
+            )
+            await at.expect_end()
+            with trio.move_on_after(2.0):
+                at = await live(server)
+                continue
+            break
+        await wait_all_tasks_blocked()
+        await client.disconnect()
+    assert "no server accepted it within 5 s; the last connection" in str(failed[0])
+    assert "a header is malformed at its byte 5" in str(failed[0])
+    assert isinstance(failed[0].__cause__, DisconnectedError)
+
+
+@pytest.mark.row("CC17", "SM7")
+@pytest.mark.parametrize("ids", ["s", "all", ["x", "s"]])
+async def test_what_waits_for_a_connection_is_unsubscribed_before_it_is_sent(
+    server: Server, ids: str | list[str]
+) -> None:
+    refused: list[UsageError] = []
+
+    async def subscribe(client: HAClient) -> None:
+        with pytest.raises(UsageError, match="'s' was unsubscribed before") as caught:
+            await client.subscribe("orders", sub_id="s", handler=print)
+        refused.append(caught.value)
+
+    client = HAClient(
+        "ha", servers=[server.uri], delay_strategy=FixedDelayStrategy(0.5), heartbeat=None
+    )
+    async with entered(client, partial(live, server)) as peer, open_nursery() as nursery:
+        nursery.start_soon(subscribe, client)
+        await peer.expect("subscribe")
+        await drop(peer)  # before the answer: it waits for the next connection
+        await client.unsubscribe(ids)
+        await wait_all_tasks_blocked()
+        assert refused
+        again = await live(server)
+        async with answering(again):
+            await client.flush(timeout=1)
+            await client.subscribe("orders", sub_id="s", handler=print)
+        assert [each.command for each in again.heard[1:]] == ["flush", "subscribe"]
+        await client.disconnect()
+
+
+@pytest.mark.row("CC17")
+async def test_the_end_of_one_subscription_looks_at_no_other_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, bookmark_store=MemoryBookmarkStore()
+    )
+    async with entered(client, partial(live, server)) as peer, answering(peer):
+        for sub_id in ("a", "b", "c"):
+            await client.bookmark_subscribe("orders", sub_id=sub_id, handler=lambda _: None)
+
+        def scan_all_subscriptions() -> list[Subscription]:
+            raise AssertionError("a cost that grows with what is idle")
+
+        class Served(dict[str, set[Subscription]]):
+            @override
+            def __iter__(self) -> Iterator[str]:
+                raise AssertionError("this one as well")
+
+        served = Served(client._subscriber._served.items())
+        with monkeypatch.context() as patched:
+            patched.setattr(client._core, "subscriptions", scan_all_subscriptions)
+            patched.setattr(client._subscriber, "_served", served)
+            await client.unsubscribe(["c", "a", "unknown"])
+            await wait_all_tasks_blocked()
+        assert [each.sub_id for each in client.metrics.subscriptions] == ["b"]
+        assert peer.heard[-1].sub_ids == ["c", "a"]

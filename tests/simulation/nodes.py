@@ -26,6 +26,9 @@ EPOCH_US: Final = 1_700_000_000_000_000
 """The wall clock when a simulation begins."""
 
 _SKEW_LIMIT_US: Final = 1_500_000
+# A machine boots for longer than what it has sent travels: else a late logon of the dead process
+# takes the name of the client from the next one.
+_BOOT_S: Final = 0.5
 _ENDING_LIMIT_S: Final = 30.0  # virtual; leaving a client takes at most a drain and a timeout
 
 
@@ -102,7 +105,7 @@ class Node:
         self._wires = wires
         self._chance = chance
         self._told = told
-        self._down_until = 0.0
+        self._down_until = self._booted_at = 0.0
         self._back = trio.Event()
 
     def clock_us(self) -> int:
@@ -142,6 +145,7 @@ class Node:
         disk = life.disk
         self.disk = disk.after_power_loss(self._chance) if power else disk.after_kill()
         if power:
+            self._booted_at = trio.current_time() + _BOOT_S
             self._wires.go_dark(self.name)
         else:
             self._wires.reset(self.name)
@@ -159,8 +163,8 @@ class Node:
         self.disk = self.backup.after_kill()
 
     def come_back(self) -> None:
-        """Start now, however long it was to be down."""
-        self._down_until = 0.0
+        """Start now, or once the machine has booted, however long it was to be down."""
+        self._down_until = min(self._down_until, self._booted_at)
         self._back.set()
 
     # -- life ---------------------------------------------------------------

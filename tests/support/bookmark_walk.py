@@ -127,6 +127,8 @@ class BookmarkWalk:
             self.discard,
             self.discard_up_to,
             world.lose_link,
+            self.enter_anew,
+            self.discard_kept,
             self.ack,
             world.complete,
             self.hear,
@@ -158,6 +160,15 @@ class BookmarkWalk:
         """All up to one of those that are held."""
         self.note(self.world.hands.values())
         self.world.discard_up_to(self.rng.randrange(20))
+
+    def enter_anew(self) -> None:
+        """The id is entered again while a handler still processes messages."""
+        self.world.enter_anew(self.rng.randrange(20))
+
+    def discard_kept(self) -> None:
+        """One that was kept beyond its subscription."""
+        self.note(self.world.kept.values())
+        self.world.discard_kept(self.rng.randrange(20))
 
     def ack(self) -> None:
         """Something has reached the other server, and this one says so."""

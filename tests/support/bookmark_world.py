@@ -30,6 +30,7 @@ class World:
         cursor: How far the server has delivered on this link.
         queue: Delivered and not handed out: number and message.
         hands: Handed out in this process and not discarded: number to message.
+        kept: Handed out and not discarded, but no handler's since the id was entered again.
         discarded: Messages whose discard returned, and that the store has to remember.
         arrived: Messages that were delivered at least once to this process.
     """
@@ -41,6 +42,7 @@ class World:
     cursor: int = 0
     queue: list[tuple[int, Message]] = field(default_factory=list)
     hands: dict[int, Message] = field(default_factory=dict)
+    kept: dict[int, Message] = field(default_factory=dict)
     discarded: set[Message] = field(default_factory=set)
     arrived: set[Message] = field(default_factory=set)
     last_number: int = 0
@@ -134,6 +136,7 @@ class World:
         self.arrived.clear()
         self.reached = {}
         self.hands.clear()
+        self.kept.clear()
         self.queue.clear()
 
     def lose_link(self) -> None:
@@ -142,6 +145,23 @@ class World:
         self.subscription.link_lost(first)
         self.queue.clear()
         self.enter()
+
+    def enter_anew(self, choose: int) -> None:
+        """The id is unsubscribed and entered again; a handler still processes some messages."""
+        left = self.hands.keys() - set(list(self.hands)[choose % 3 :: choose % 4 + 1])
+        self.kept.update({number: self.hands.pop(number) for number in left})
+        self.subscription.ended_except(self.hands.keys())
+        self.queue.clear()
+        self.enter()
+
+    def discard_kept(self, choose: int) -> None:
+        """The application is done with one that it has kept beyond its subscription."""
+        if self.kept:
+            number = sorted(self.kept)[choose % len(self.kept)]
+            before, message = self.subscription.undiscarded_count, self.kept.pop(number)
+            self.subscription.discard(number)
+            if self.subscription.undiscarded_count < before:  # else under an older number
+                self.discarded.add(message)
 
     def restart(
         self,
@@ -166,6 +186,7 @@ class World:
             self.last_number = 0
         self.queue.clear()
         self.hands.clear()
+        self.kept.clear()
         self.enter()
 
     def ack(self, at: int) -> None:

@@ -33,7 +33,9 @@ class BrokerThread:
         self.uri = ""
 
     def start(self) -> None:
-        """Start it; returns when it listens."""
+        """Start it, after its last run has ended; returns when it listens."""
+        if self._thread.is_alive():  # another thread is in `stop`, and the address is in use
+            self._thread.join(60)
         started = threading.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._serve, started), daemon=True)
         self._thread.start()
@@ -41,10 +43,11 @@ class BrokerThread:
 
     def stop(self) -> None:
         """End it; returns when it is gone."""
-        if not self._thread.is_alive():
+        thread = self._thread  # `start` in another thread replaces it
+        if not thread.is_alive():
             return
         self._stop()
-        self._thread.join(60)
+        thread.join(60)
 
     async def _serve(self, started: threading.Event) -> None:
         async with BrokerServer(self._config) as server:

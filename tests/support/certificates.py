@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import trustme
@@ -17,6 +17,8 @@ class Certificates:
     Attributes:
         authority: The certificate of the authority.
         server: Certificate and key of a server on this machine.
+        server_chain: Its certificate alone.
+        server_key: Its key alone.
         elsewhere: The same for a server of another name.
         client: Certificate and key of a client.
         key: The key of `client` alone.
@@ -25,6 +27,8 @@ class Certificates:
 
     authority: Path
     server: Path
+    server_chain: Path
+    server_key: Path
     elsewhere: Path
     client: Path
     key: Path
@@ -35,7 +39,7 @@ def make_certificates(directory: Path) -> Certificates:
     """Write them into a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     ours = trustme.CA()
-    names = ("authority", "server", "elsewhere", "client", "key", "stranger")
+    names = (each.name for each in fields(Certificates))
     files = Certificates(**{name: directory / f"{name}.pem" for name in names})
     ours.cert_pem.write_to_path(files.authority)
     trustme.CA().cert_pem.write_to_path(files.stranger)
@@ -50,4 +54,8 @@ def make_certificates(directory: Path) -> Certificates:
         issued.private_key_and_cert_chain_pem.write_to_path(path)
         if path == files.client:
             issued.private_key_pem.write_to_path(files.key)
+        if path == files.server:
+            issued.private_key_pem.write_to_path(files.server_key)
+            for cert in issued.cert_chain_pems:
+                cert.write_to_path(files.server_chain, append=True)
     return files

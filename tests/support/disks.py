@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from haclient_stores.disk.files import File, RealDisk, Region
+from haclient_stores.disk.files import File, FileAccess, RealDisk, Region
 
 __all__ = ["WatchedDisk", "tiny_file_system"]
 
@@ -44,6 +44,7 @@ class WatchedDisk(RealDisk):
         boot: The boot id.
         process: The process id; None for the true one.
         open_files: How many files are open now.
+        access: Who may use each file; None for what the file system says.
     """
 
     def __init__(self, *, boot: bytes = b"first boot......") -> None:
@@ -53,6 +54,7 @@ class WatchedDisk(RealDisk):
         self.boot = boot
         self.process: int | None = None
         self.open_files = 0
+        self.access: FileAccess | None = None
 
     def happens(self, action: str, path: Path) -> None:
         """Note an event."""
@@ -134,6 +136,14 @@ class _WatchedFile(File):
     @override
     def map(self, offset: int, length: int) -> Region:
         return self._file.map(offset, length)
+
+    @override
+    def access(self) -> FileAccess | None:
+        return self._disk.access or self._file.access()
+
+    @override
+    def set_access(self, access: FileAccess) -> None:
+        self._file.set_access(access)
 
     @override
     def fsync(self) -> None:

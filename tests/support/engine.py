@@ -196,7 +196,7 @@ class World:
             peer.closed = peer.closed or reason
             self.end(peer)
         for number in effects.with_backlog:
-            self.feed(self.peers[number])
+            self.replay_backlog(self.peers[number])
 
     def write(self, effects: Effects) -> None:
         """What the shells do before anybody is told."""
@@ -210,7 +210,7 @@ class World:
             self.queue_points = effects.queue_points
         self.events += [event.text for event in effects.events]
 
-    def feed(self, peer: Peer) -> None:
+    def replay_backlog(self, peer: Peer) -> None:
         """Replay for a peer until it has all, unless it does not read."""
         while not peer.stalled and self.engine.has_backlog(peer.number):
             self.apply(self.engine.pump(peer.number, self.now))

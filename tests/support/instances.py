@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.transport.memory_network import network
 from haclient.transport.nursery import open_nursery
-from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.cluster import LocalBroker
 
-__all__ = ["Instance", "address", "instances"]
+__all__ = ["NOWHERE", "Instance", "address", "durable", "instances", "restart"]
 
 _ACK_INTERVAL_S = 0.05
 _NEVER_S = 1e6
@@ -30,6 +31,21 @@ _NEVER_S = 1e6
 def address(name: str) -> str:
     """Where the instance of this name listens."""
     return f"mem://{name}:1"
+
+
+NOWHERE = f"{address('nowhere')}/amps/json"
+"""A server that never accepts."""
+
+
+def durable(path: Path) -> BrokerConfig:
+    """A broker whose log outlives it, with records of `prices` and of recovery points."""
+    sow = (
+        SowTopic("prices", ("/id",)),
+        SowTopic("/ADMIN/bookmark_store", ("/clientName", "/subId")),
+    )
+    return BrokerConfig(
+        data_dir=path, segment_bytes=1 << 20, ack_interval_s=_ACK_INTERVAL_S, sow_topics=sow
+    )
 
 
 class Instance:
@@ -63,6 +79,13 @@ class Instance:
         await wait_all_tasks_blocked()
 
 
+async def restart(broker: Instance) -> None:
+    """A server that is away for a while."""
+    await broker.stop()
+    await trio.sleep(2)
+    await broker.start()
+
+
 @asynccontextmanager
 async def instances(
     *names: str, config: BrokerConfig | None = None, replicate: bool = False
@@ -73,7 +96,9 @@ async def instances(
         found: list[Instance] = []
         for name in names:
             to = tuple(ReplicateTo(address(each)) for each in names if replicate and each != name)
-            found.append(Instance(name, replace(base, replicate_to=to), nursery))
+            found.append(
+                Instance(name, replace(base, replicate_to=to or base.replicate_to), nursery)
+            )
         for each in found:
             await each.start()
         with trio.fail_after(_NEVER_S):  # what hangs under the autojump clock fails at once

@@ -114,7 +114,7 @@ class Child:
     @property
     def has_output(self) -> bool:
         """Whether there is output on stdout that was not read yet, or it has ended."""
-        return bool(self._buffer) or bool(select.select([self._out], [], [], 0)[0])
+        return bool(self._buffer) or _is_readable(self._out, 0)
 
     @property
     def err(self) -> str:
@@ -124,7 +124,7 @@ class Child:
 
     def _fill(self, deadline: float) -> None:
         left = deadline - time.perf_counter()
-        if left <= 0 or not select.select([self._out], [], [], left)[0]:
+        if left <= 0 or not _is_readable(self._out, left):
             raise AssertionError(f"nothing more came in time; stderr: {self.err}")
         chunk = os.read(self._out.fileno(), 1 << 16)
         self._at_end = not chunk
@@ -190,6 +190,12 @@ class Child:
             self.kill()
         self._out.close()
         self._err.close()
+
+
+def _is_readable(source: IO[bytes], seconds: float) -> bool:
+    poll = select.poll()  # `select` takes no descriptor from 1 024 on
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _command(arguments: Sequence[str | Path]) -> list[str]:

@@ -13,12 +13,15 @@ from support.process import haclient
 
 __all__ = ["QUEUES", "QueueCommands"]
 
+# A test that counts messages has a queue of its own: tests run in any order.
 QUEUES = (
     "browsed",
     "counted,max_backlog=3,lease=60",
     "endless,max_backlog=3",
+    "few,max_backlog=3",
     "kept,max_backlog=3,lease=60",
     "left,max_backlog=3,lease=60",
+    "limited,max_backlog=3,lease=60",
     "spoiled,max_backlog=10,lease=60",
     "short,max_backlog=10,lease=1",
     "once,max_backlog=3,semantics=at-most-once",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_type
 
+import haclient
 from haclient import (
     EPOCH,
     MOST_RECENT,
@@ -16,19 +17,40 @@ from haclient import (
     Bookmark,
     BookmarkRange,
     Client,
+    ClientMetrics,
+    Codec,
     Command,
+    CompositeCodec,
     ConnectionState,
+    DeadLetter,
     DefaultServerChooser,
+    FileSubscriptionManager,
+    FixCodec,
     HAClient,
+    Health,
+    JsonCodec,
     Message,
     MessageStream,
+    MsgpackCodec,
     NvfixCodec,
     Options,
+    RecoveryExplanation,
     StateListener,
+    SubscriptionMetrics,
     Topic,
     TypedStream,
 )
-from haclient.errors import CommandError, HAClientError, PublishFailed, StoreCorrupt, TimedOut
+from haclient.deltas import apply_delta
+from haclient.errors import (
+    CommandError,
+    DecodeError,
+    HAClientError,
+    PublishFailed,
+    StoreCorrupt,
+    TimedOut,
+)
+from haclient.sources import ResumePoint, SourcePosition
+from haclient.stall_detector import StallDetector
 from haclient.stores import (
     BookmarkStore,
     FilePublishStore,
@@ -37,6 +59,7 @@ from haclient.stores import (
     MemoryPublishStore,
     PublishStore,
 )
+from haclient.workers import ProcessPool, ThreadPool, run_workers
 
 
 def any_store_of_ours_is_a_store() -> None:
@@ -88,6 +111,18 @@ async def publishing(client: Client) -> None:
     assert_type(client.unpersisted_count, int)
 
 
+async def publishing_in_other_ways(client: Client) -> None:
+    assert_type(await client.publish_many("orders", ["a", b"b", bytearray(b"c")]), int | None)
+    assert_type(await client.publish_persisted("orders", b"{}", timeout=10), int)
+    assert_type(await client.publish_json("orders", {"id": 1}, expiration=60), int | None)
+    assert_type(await client.delta_publish("orders", b"{}", sow_key="1"), int | None)
+    await client.publish_persisted("orders", b"{}", expiration=60)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]  # it has none
+    await client.wait_persisted(1, timeout=None)
+    await client.wait_empty(timeout=10)
+    await client.flush(ack="persisted")
+    assert_type(client.oldest_unpersisted_age, float)
+
+
 async def handling(client: Client) -> None:
     async def later(message: Message) -> None:
         message.discard()
@@ -122,6 +157,134 @@ async def streaming(client: Client) -> None:
                     message.discard()
     async with client.sow("orders", order_by="/px DESC", top_n=10) as records:
         assert_type([record.data async for record in records], list[bytes])
+
+
+async def streaming_in_other_ways(client: Client) -> None:
+    async with client.stream("orders", resumes=True).conflate() as messages:
+        assert_type(messages, MessageStream)
+        async for message in messages.with_timeout(1.0):
+            assert_type(message, Message | None)
+        async for batch in messages.batches(100, 0.5):
+            assert_type(batch, list[Message])
+        assert_type(messages.caught_up, bool)
+        assert_type(messages.gaps, int)
+        assert_type(messages.end_reason, HAClientError | None)
+        await messages.wait_caught_up()
+    client.stream("orders").conflate(lambda message: message.topic)
+    client.stream("orders").conflate(key=lambda message: [message.topic])  # type: ignore[arg-type, return-value] # pyright: ignore[reportArgumentType]  # a key is hashable
+
+
+async def querying_and_following(client: Client) -> None:
+    def handle(message: Message) -> None:
+        message.discard()
+
+    assert_type(await client.delta_subscribe("orders", handler=handle), str)
+    assert_type(await client.sow_and_subscribe("orders", handler=handle, order_by="/px"), str)
+    assert_type(await client.sow_and_delta_subscribe("orders", handler=handle), str)
+    streams = [
+        client.delta_stream("orders", resumes=True),
+        client.sow_and_stream("orders", order_by="/px", batch_size=100),
+        client.sow_and_delta_stream("orders", filter="/px > 10"),
+    ]
+    assert_type(streams, list[MessageStream])
+    assert_type(apply_delta({"id": 1}, {"px": 2}), dict[str, object])
+
+
+async def changing_subscriptions(client: Client) -> None:
+    await client.pause("s1")
+    await client.pause(["s1", "s2"], timeout=None)
+    await client.resume(["s1", "s2"])
+    await client.replace("s1", topic="orders", filter="/px > 10", options=Options())
+    await client.replace("s1", "orders")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]  # by name only
+
+
+async def consuming_queues(client: Client) -> None:
+    async def later(message: Message) -> None:
+        message.extend_lease(60)
+
+    def decide(message: Message, error: Exception) -> None:
+        message.ack(cancel=isinstance(error, ValueError))
+
+    assert_type(await client.queue_subscribe("jobs", handler=later, workers=4), str)
+    await client.queue_subscribe("jobs", handler=later, on_handler_error="expire", max_backlog=5)
+    await client.queue_subscribe("jobs", handler=later, on_handler_error=DeadLetter("dead"))
+    await client.queue_subscribe("jobs", handler=later, on_handler_error=decide, auto_ack=False)
+    await client.queue_subscribe("jobs", handler=later, on_handler_error="drop")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # none of its words
+    await client.queue_subscribe("jobs", handler=later, worker=4)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]  # misspelt
+    async with client.queue_stream("jobs", max_backlog=10, auto_ack=True) as messages:
+        async for message in messages:
+            message.ack(expire=True)
+    await client.ack("jobs", ["1|2|", "1|3|"], cancel=True)
+    assert_type(await client.ack_matching("jobs", "/id = 1"), int)
+    await client.flush_acks(timeout=10)
+    assert_type(client.dropped_acks, int)
+
+
+async def moving_and_restoring(client: HAClient) -> None:
+    async def later(message: Message) -> None:
+        message.discard()
+
+    await client.move_to("tcp://127.0.0.1:9008/amps/json", timeout=30)
+    client.set_reconnect_delay(0.5)
+    restored = await client.restore_subscriptions(
+        {"s1": later, "jobs-1": print},
+        auto_discard=["s1"],
+        queues={"jobs-1": {"workers": 2, "on_handler_error": "cancel"}},
+        others="drop",
+    )
+    assert_type(restored, list[str])
+    await client.restore_subscriptions({}, queues={"jobs-1": {"worker": 2}})  # type: ignore[typeddict-unknown-key] # pyright: ignore[reportArgumentType]  # misspelt
+    await client.restore_subscriptions({}, others="forget")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # none of its words
+    manager = FileSubscriptionManager("orders.subscriptions")
+    HAClient("orders-7", servers=["tcp://a:9007/amps"], subscription_manager=manager)
+
+
+async def inspecting(client: Client) -> None:
+    assert_type(client.metrics, ClientMetrics)
+    assert_type(client.metrics.subscriptions, tuple[SubscriptionMetrics, ...])
+    assert_type([each.message_lag for each in client.metrics.subscriptions], list[int | None])
+    assert_type(client.health(), Health)
+    assert_type(client.health().is_ready, bool)
+    assert_type(client.report(), str)
+    assert_type(client.explain_recovery("s1"), RecoveryExplanation)
+    assert_type(client.explain_recovery("s1").as_dict(), dict[str, object])
+    assert_type(client.server_version_number, int)
+
+
+def word_count(message: Message) -> int:
+    return len(message.data.split())
+
+
+async def working(messages: MessageStream) -> None:
+    def on_result(message: Message, count: int) -> None:
+        message.sub_id = str(count)
+
+    def on_wrong_result(message: Message, count: list[str]) -> None: ...
+
+    await run_workers(messages, word_count, ProcessPool(4), on_result=on_result)
+    await run_workers(
+        messages, word_count, ThreadPool(4), key=word_count, on_handler_error="continue"
+    )
+    await run_workers(messages, word_count, ThreadPool(4), on_result=on_wrong_result)  # type: ignore[misc] # pyright: ignore[reportArgumentType]  # it gets a number
+    with StallDetector(limit=5.0) as detector:
+        assert_type(detector, StallDetector)
+
+
+def running() -> None:
+    async def main() -> str:
+        return ""
+
+    assert_type(haclient.run(main), str | None)
+    assert_type(haclient.run(main, grace=10), str | None)
+    haclient.run(main())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # called too early
+
+
+def publishing_a_source() -> None:
+    position = SourcePosition(FilePublishStore("orders.pub"), "lines")
+    assert_type(position.resume(), ResumePoint)
+    assert_type(position.resume().skip, int)
+    position.note("line 7")
+    SourcePosition(MemoryPublishStore(), "lines")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # it keeps no notes
 
 
 async def commanding(client: Client) -> None:
@@ -159,6 +322,40 @@ async def typing_topics(client: Client, message: Message) -> None:
         async for order, received in TypedStream(orders, messages):
             assert_type(order, Order)
             assert_type(received, Message)
+
+
+class Cents:
+    """A codec of the application, without a base class."""
+
+    name = "cents"
+
+    def encode(self, value: int) -> bytes:
+        return str(value).encode()
+
+    def decode(self, data: bytes) -> int:
+        return int(data)
+
+
+async def choosing_codecs(client: Client, message: Message) -> None:
+    async def handle(value: int, received: Message) -> None:
+        received.sub_id = str(value)
+
+    def on_decode_error(undecoded: Message, error: DecodeError) -> None:
+        undecoded.sub_id = error.codec
+
+    codec: Codec[int] = Cents()
+    cents = Topic("cents", codec=codec)
+    assert_type(Topic("cents", codec=Cents()), Topic[int])
+    assert_type(cents, Topic[int])
+    await client.subscribe("cents", handler=cents.handler(handle, on_decode_error=on_decode_error))
+    cents.handler(handle_order)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # of other values
+    cents.encode("7")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # a text
+    assert_type(Topic("o", codec=JsonCodec(Order)).decode(message), Order)
+    assert_type(Topic("o", codec=MsgpackCodec(Order)).decode(message), Order)
+    assert_type(Topic("f", codec=FixCodec()).decode(message), list[tuple[int, str]])
+    assert_type(Topic("c", codec=CompositeCodec()).decode(message), list[bytes])
+    Topic("o", Order, codec=JsonCodec(Order))  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]  # one of the two
+    Topic("o", Order, format="xml")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]  # not built in
 
 
 def errors(error: Exception) -> Iterator[str]:

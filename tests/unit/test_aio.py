@@ -30,9 +30,10 @@ from haclient import (
 )
 from haclient.aio import Client, HAClient, MessageStream
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
+from haclient.streams import TimedMessages
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.testing.processes import BrokerProcess
-from support.broker_thread import BrokerThread, broker_thread
+from support.broker_thread import BrokerThread, broker_thread, publish
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 30.0
@@ -256,6 +257,19 @@ def test_properties_are_there_before_and_after(broker: BrokerThread) -> None:
     run(main)
 
 
+def test_the_health_of_a_client_is_told_before_its_run_and_after_it(broker: BrokerThread) -> None:
+    async def main() -> None:
+        client = HAClient.memory_backed("orders-7", servers=[broker.uri])
+        assert not client.health().is_alive
+        async with client:
+            assert client.health().is_alive
+        assert not client.health().is_alive
+        assert "is alive       no" in client.report()
+        assert client.oldest_unpersisted_age == 0.0
+
+    run(main)
+
+
 def test_values_are_read_from_a_stream_of_asyncio(broker: BrokerThread) -> None:
     async def main() -> None:
         numbers = Topic("numbers", int)
@@ -401,6 +415,39 @@ def test_a_replaced_subscription_stays_when_its_caller_is_cancelled(broker: Brok
                     await task
             await client.publish("orders", b"1")
             await until(lambda: got == ["1"])
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_active"),
+    [
+        (Command("publish", topic="copies", data=b"x"), True),
+        (Command("subscribe", topic="orders", sub_id="s", options="pause"), True),
+        (Command("subscribe", topic="orders", sub_id="s", options="resume"), True),
+        (Command("subscribe", topic="orders", sub_id="s", options="replace"), True),
+        (Command("unsubscribe", sub_id="s"), False),
+        (Command("subscribe", topic="orders", sub_id="other", options="replace"), True),
+    ],
+    ids=["publish", "pause", "resume", "replace", "unsubscribe", "replace nothing"],
+)
+def test_a_cancelled_command_that_is_complete_takes_back_only_what_it_has_begun(
+    broker: BrokerThread, command: Command, *, is_active: bool
+) -> None:
+    async def main() -> None:
+        async with opened(broker) as client:
+            await client.bookmark_subscribe("orders", sub_id="s", bookmark=EPOCH, handler=print)
+            await client.subscribe("copies", handler=print, sub_id="plain")
+            handler = print if command.sub_id == "other" else None
+            task = asyncio.ensure_future(client.execute_async(command, handler))
+            await asyncio.sleep(0)
+            while client.__bridge__.now(lambda: calls_of(client), "looking"):
+                pass  # until it is complete, and the loop has not had a turn to notice
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            active = {each.sub_id for each in client.metrics.subscriptions}
+            assert active == ({"s", "plain"} if is_active else {"plain"})
 
     run(main)
 
@@ -705,6 +752,41 @@ def test_a_queue_is_consumed_by_handlers_and_by_streams(broker: BrokerThread) ->
 
 
 # -- ends ------------------------------------------------------------------------------
+
+
+def test_a_message_that_waited_here_while_its_lease_was_lost_is_skipped(
+    broker: BrokerThread,
+) -> None:
+    async def main() -> None:
+        async with opened(broker) as client, client.queue_stream("jobs") as messages:
+            await asyncio.to_thread(publish, broker.uri, "jobs", [b"1"])
+            await messages._fill(None)  # all that a caller does who is cancelled then
+            broker.stop()  # and what was in the queue is gone
+            broker.start()
+            await asyncio.to_thread(publish, broker.uri, "jobs", [b"2"])
+            assert (await anext(messages)).text == "2"
+
+    run(main)
+
+
+def test_a_wait_that_has_to_wait_for_another_task_first_is_no_longer(broker: BrokerThread) -> None:
+    asked: list[float] = []
+
+    async def main() -> None:
+        class Recording:
+            def with_timeout(self, seconds: float) -> TimedMessages:
+                asked.append(seconds)
+                return stream.with_timeout(0)
+
+        async with opened(broker) as client, client.stream("orders") as messages:
+            stream = messages.__bridge__.inner
+            timed = messages.with_timeout(LIMIT_S)
+            messages.__bridge__._inner = Recording()  # type: ignore[assignment]  # no more is called
+            assert await anext(timed) is None
+            messages.__bridge__._inner = stream
+
+    run(main)
+    assert 0 < asked[0] < LIMIT_S
 
 
 def test_leaving_by_an_exception_raises_that_and_does_not_drain(

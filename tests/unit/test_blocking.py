@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from linecache import getline
 from types import FrameType, ModuleType, SimpleNamespace
@@ -19,13 +21,21 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from haclient import EPOCH, ConnectionState, Message
+from haclient import EPOCH, ConnectionState, FixedDelayStrategy, Message
 from haclient.blocking import Client, HAClient
-from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
+from haclient.errors import (
+    ConnectionRefused,
+    DisconnectedError,
+    ReconnectGaveUp,
+    TimedOut,
+    UsageError,
+)
+from haclient.streams import TimedMessages
 from haclient.transport.settings import HAOptions
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.testing.processes import BrokerProcess
-from support.broker_thread import BrokerThread, broker_thread
+from support.broker_thread import BrokerThread, broker_thread, publish
+from support.forks import refusals
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
@@ -257,6 +267,24 @@ def test_what_a_handler_raises_leaves_the_block_if_no_call_waits(broker: BrokerT
     client.close()  # it was told
 
 
+def test_an_exit_of_the_block_goes_before_what_a_handler_raises(broker: BrokerThread) -> None:
+    failed = threading.Event()
+
+    def fail(_: Message) -> None:
+        failed.set()
+        raise ValueError("no such order")
+
+    def leave() -> None:
+        with HAClient.memory_backed("orders-7", servers=[broker.uri]) as client:
+            client.subscribe("orders", handler=fail)
+            client.publish("orders", b"1")
+            assert failed.wait(LIMIT_S)
+            sys.exit(3)
+
+    with pytest.raises(SystemExit):
+        leave()
+
+
 def test_a_callback_is_a_plain_function(client: HAClient) -> None:
     async def later(_: Message) -> None:
         raise AssertionError
@@ -317,6 +345,38 @@ def test_a_queue_is_consumed_by_handlers_and_by_streams(client: HAClient) -> Non
     assert done.wait(LIMIT_S)
     assert set(taken[:10]) | set(worked) == {str(number) for number in range(20)}
     assert not set(taken[:10]) & set(worked)
+
+
+def test_a_message_that_waited_here_while_its_lease_was_lost_is_skipped(
+    broker: BrokerThread,
+) -> None:
+    with (
+        HAClient.memory_backed("orders-7", servers=[broker.uri]) as client,
+        client.queue_stream("jobs") as messages,
+    ):
+        publish(broker.uri, "jobs", [b"1"])
+        messages._fill(None)  # all that a caller does who is interrupted then
+        broker.stop()  # and what was in the queue is gone
+        broker.start()
+        publish(broker.uri, "jobs", [b"2"])
+        assert next(messages).text == "2"
+
+
+def test_a_wait_that_has_to_wait_for_another_thread_first_is_no_longer(client: HAClient) -> None:
+    asked: list[float] = []
+
+    class Recording:
+        def with_timeout(self, seconds: float) -> TimedMessages:
+            asked.append(seconds)
+            return stream.with_timeout(0)
+
+    with client.stream("orders") as messages:
+        stream = messages.__bridge__.inner
+        timed = messages.with_timeout(LIMIT_S)
+        messages.__bridge__._inner = Recording()  # type: ignore[assignment]  # no more is called
+        assert next(timed) is None
+        messages.__bridge__._inner = stream
+    assert 0 < asked[0] < LIMIT_S
 
 
 # -- ends ------------------------------------------------------------------------------
@@ -410,6 +470,29 @@ def test_a_forked_process_gets_a_clear_error(client: HAClient) -> None:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert client.publish("orders", b"1")
+
+
+def test_a_forked_process_gets_no_message_of_the_other_and_finishes_none(client: HAClient) -> None:
+    client.publish_many("orders", [b"1", b"2", b"3"])
+    client.publish_flush(timeout=LIMIT_S)
+    with client.bookmark_stream("orders", sub_id="a", bookmark=EPOCH) as messages:
+        first = next(messages)
+        while not messages._buffer.is_ready:  # what is taken together waits in this process
+            messages._fill(None)
+        assert refusals(partial(next, messages), first.discard) == 2
+        assert [next(messages).text for _ in range(2)] == ["2", "3"]
+        first.discard()
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_of_the_other(client: HAClient) -> None:
+    with client.stream("orders") as messages, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, messages)
+        while not messages._taking.locked():
+            pass
+        timed = messages.with_timeout(LIMIT_S)
+        assert refusals(partial(next, messages), partial(next, timed)) == 2
+        client.publish("orders", b"1")
+        assert waiting.result(LIMIT_S).text == "1"
 
 
 def test_a_client_that_is_dropped_warns_and_ends(broker: BrokerThread) -> None:
@@ -516,6 +599,26 @@ def test_a_client_is_measured_before_it_is_opened_and_after_it_was_closed(
     assert client.metrics.oldest_unpersisted_age == 0.0
 
 
+def test_the_health_of_a_client_is_told_before_its_run_and_after_any_end(
+    broker: BrokerThread,
+) -> None:
+    delays = FixedDelayStrategy(0.001, give_up_after=0.01)
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri], delay_strategy=delays)
+    assert not client.health().is_alive
+    client.open()
+    assert client.health().is_alive
+    client.publish_persisted("orders", b"1")
+    broker.stop()
+    client.__bridge__.thread.join()
+    assert not client.health().is_alive
+    assert client.health().reasons[0] == "the client was not entered, or was left"
+    assert "is alive       no" in client.report()
+    assert client.oldest_unpersisted_age == 0.0
+    with pytest.raises(ReconnectGaveUp):
+        client.close()
+    assert not client.health().is_alive
+
+
 def test_none_stands_for_a_time_without_a_message(client: HAClient) -> None:
     with client.stream("orders") as messages:
         timed = messages.with_timeout(0.05)
@@ -575,6 +678,40 @@ def test_an_interrupt_at_any_line_of_the_opening_leaves_nothing_behind(
 def opened_in_spite_of_interrupt(uri: str, lines: int) -> bool:
     """Open a client, with an interrupt at one line; whether it was open before that was reached."""
     client = HAClient.memory_backed("orders-7", servers=[uri])
+    try:
+        with interrupt_at_line(lines):
+            client.open()
+    except KeyboardInterrupt:
+        assert not client.__bridge__.thread.is_abandoned
+        assert not client.__bridge__.thread.is_running
+        return False
+    client.close()
+    return True
+
+
+def test_an_interrupt_at_any_line_of_the_closing_leaves_a_client_that_can_be_closed(
+    broker: BrokerThread,
+) -> None:
+    lines, is_closed = 0, False
+    while not is_closed:
+        client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+        with suppress(KeyboardInterrupt), interrupt_at_line(lines):
+            client.close()
+            is_closed = True
+        thread = client.__bridge__.thread
+        thread.stop()  # as at the end of the process
+        ended = threading.Event()
+        thread.notify_ended(ended.set)
+        is_ended = ended.wait(LIMIT_S)
+        thread.cancel()
+        assert is_ended, f"interrupted at line {lines}"
+        lines += 1
+    assert lines > 10
+
+
+@contextmanager
+def interrupt_at_line(lines: int) -> Generator[None]:
+    """Interrupt what is called in the package, or in `Thread.start`, after so many lines of it."""
     left = lines
 
     def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
@@ -593,12 +730,6 @@ def opened_in_spite_of_interrupt(uri: str, lines: int) -> bool:
     before = sys.gettrace()
     try:
         sys.settrace(trace)
-        client.open()
+        yield
+    finally:
         sys.settrace(before)
-    except KeyboardInterrupt:
-        sys.settrace(before)
-        assert not client.__bridge__.thread.is_abandoned
-        assert not client.__bridge__.thread.is_running
-        return False
-    client.close()
-    return True

@@ -83,3 +83,11 @@ def test_a_client_that_cannot_be_made_has_not_taken_its_stores(
         made("c", publish_store=store, on_handler_error="ignore")
     assert store.client_name == ""
     store.close()
+
+
+@pytest.mark.parametrize("kind", [Client, HAClient])
+def test_an_unknown_argument_names_the_class_and_one_like_it(kind: type[Client]) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^{kind.__name__}\(\) has no argument 'hartbeat': did you"
+    ):
+        kind("c", hartbeat=1.0)  # type: ignore[call-arg]  # wrong on purpose

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -296,3 +297,28 @@ def test_a_message_that_does_not_decode_goes_to_the_error_handler_or_is_raised()
     assert failed == [(bad, "orders")]
     with pytest.raises(DecodeError):
         ORDERS.handler(handle)(bad)
+
+
+@pytest.mark.row("CC34")
+@pytest.mark.parametrize("value", [{"px": "1"}, "ab", 5, [("a",)], [5], ["px"[:1]], None])
+def test_a_body_of_fields_that_is_no_list_of_pairs_is_refused(value: Any) -> None:  # noqa: ANN401  # any kind
+    for codec in (NvfixCodec(), FixCodec()):
+        with pytest.raises(UsageError, match="is a list of pairs of name and value"):
+            codec.encode(value)
+
+
+@pytest.mark.row("CC34")
+@pytest.mark.parametrize("value", [10.5, None, b"x"])
+def test_a_value_that_is_no_text_is_refused_with_its_type(value: Any) -> None:  # noqa: ANN401  # any kind
+    with pytest.raises(UsageError, match=f"field px is text, not {type(value).__name__}"):
+        NvfixCodec().encode([("px", value)])
+    with pytest.raises(UsageError, match=f"field 44 is text, not {type(value).__name__}"):
+        FixCodec().encode([(44, value)])
+
+
+@pytest.mark.row("CC33")
+def test_the_length_of_a_part_is_in_bytes_whatever_its_items_are() -> None:
+    numbers = array("I", [1, 2, 3])
+    codec = CompositeCodec()
+    parts: Any = [memoryview(numbers), bytearray(b"x")]
+    assert codec.decode(codec.encode(parts)) == [numbers.tobytes(), b"x"]

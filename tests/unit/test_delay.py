@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.delay import (
+    DelayStrategy,
     ExponentialDelayStrategy,
     FixedDelayStrategy,
     SpreadDelayStrategy,
     TenacityDelayStrategy,
+    asked_by,
 )
 from haclient.errors import TimedOut, UsageError
 
@@ -80,6 +83,11 @@ def test_the_random_part_is_bounded_and_a_seed_repeats_it(
     exact = [min(0.2 * 2.0**n, 2.0) for n in range(attempts - 1)]
     for delay, floor in zip(first[1:], exact, strict=True):
         assert floor <= delay <= floor + 0.2 * jitter + 1e-9
+
+
+def test_without_an_initial_wait_there_is_none_after_any_number_of_attempts() -> None:
+    strategy = ExponentialDelayStrategy(initial=0.0)
+    assert {strategy.delay_for(A, 0.0) for _ in range(1_100)} == {0.0}
 
 
 @pytest.mark.parametrize(("initial", "factor", "maximum"), [(-1, 2, 5), (1, 0.5, 5), (1, 2, -5)])
@@ -182,3 +190,66 @@ def test_a_time_that_is_none_is_refused(time: float) -> None:
 def test_a_limit_without_an_end_is_none() -> None:
     strategy = FixedDelayStrategy(1.0, give_up_after=math.inf)
     assert [strategy.delay_for(A, now) for now in (0.0, 1e300)] == [0.0, 1.0]
+
+
+@pytest.mark.row("DS3")
+@pytest.mark.parametrize("kind", [FixedDelayStrategy, ExponentialDelayStrategy])
+def test_a_limit_of_no_time_allows_one_attempt(
+    kind: type[FixedDelayStrategy | ExponentialDelayStrategy],
+) -> None:
+    strategy = kind(give_up_after=0)
+    assert strategy.delay_for("tcp://a:1/amps", 7.0) == 0.0
+    with pytest.raises(TimedOut, match="the limit is 0 s"):
+        strategy.delay_for("tcp://b:1/amps", 7.0)
+    strategy.reset()
+    assert strategy.delay_for("tcp://b:1/amps", 8.0) == 0.0
+
+
+class _Client:
+    """Stands for a client."""
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        FixedDelayStrategy(1.0, give_up_after=10.0),
+        ExponentialDelayStrategy(initial=1.0, jitter=0.0, give_up_after=10.0),
+        SpreadDelayStrategy(FixedDelayStrategy(1.0, give_up_after=10.0), spread=0.0),
+        TenacityDelayStrategy(tenacity.wait_fixed(1), tenacity.stop_after_delay(10)),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_clients_with_clocks_of_their_own_may_share_a_strategy(strategy: DelayStrategy) -> None:
+    first, second = _Client(), _Client()
+    for client, began in ((first, 1000.0), (second, 900_000.0)):
+        with asked_by(client):
+            assert strategy.delay_for(A, began) == 0.0
+            assert strategy.delay_for(A, began + 1.0) == 1.0
+    with asked_by(second):
+        strategy.reset()
+    with asked_by(first), pytest.raises(TimedOut):
+        strategy.delay_for(A, 1010.0)
+    with asked_by(second):
+        assert strategy.delay_for(A, 900_010.0) == 0.0
+    assert strategy.delay_for(A, 5.0) == 0.0
+
+
+def test_each_of_two_clients_is_spread_after_its_own_loss() -> None:
+    strategy = SpreadDelayStrategy(FixedDelayStrategy(), source=random.Random(1))
+    first, second = _Client(), _Client()
+    with asked_by(first):
+        strategy.reset()
+    with asked_by(second):
+        assert strategy.delay_for(A, 0.0) == 0.0
+    with asked_by(first):
+        assert strategy.delay_for(A, 0.0) > 0.0
+
+
+def test_what_is_remembered_of_a_client_goes_with_it() -> None:
+    strategy, client = FixedDelayStrategy(1.0), _Client()
+    with asked_by(client):
+        strategy.delay_for(A, 0.0)
+    assert len(strategy._attempts._of) == 1
+    del client
+    gc.collect()
+    assert len(strategy._attempts._of) == 0

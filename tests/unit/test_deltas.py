@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from haclient.client import Client
+from haclient.delay import FixedDelayStrategy
 from haclient.deltas import apply_delta
 from haclient.errors import UsageError
 from haclient.ha import HAClient
@@ -51,7 +52,11 @@ Prices = dict[str, dict[str, object]]
 async def follow(client: HAClient, prices: Prices) -> None:
     """The program of docs/deltas.md."""
     async with client.sow_and_delta_stream("prices", options="oof", resumes=True) as messages:
+        gaps = 0
         async for message in messages:
+            if messages.gaps != gaps:
+                gaps = messages.gaps
+                prices.clear()
             if message.command == "oof":
                 prices.pop(message.sow_key, None)
             elif message.command in {"sow", "publish"}:
@@ -91,6 +96,34 @@ async def test_a_copy_is_that_of_the_server_also_after_a_restart(tmp_path: Path)
         await until({"id": 1, "px": 3}, {"id": 2, "px": 5})
         await publisher.sow_delete("prices", filter="/id = 2")
         await until({"id": 1, "px": 3})
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_record_that_was_deleted_while_the_connection_was_lost_leaves_the_copy(
+    tmp_path: Path,
+) -> None:
+    prices: Prices = {}
+
+    async def until(count: int) -> None:
+        with trio.fail_after(60):
+            while len(prices) != count:  # noqa: ASYNC110 - of another task
+                await trio.sleep(0.01)
+
+    async with (
+        instances("east", config=durable(tmp_path)) as (east,),
+        HAClient.memory_backed("pub", servers=[east.uri]) as publisher,
+        HAClient("sub", servers=[east.uri], delay_strategy=FixedDelayStrategy(30)) as client,
+        trio.open_nursery() as nursery,
+    ):
+        await publisher.publish_many("prices", [b'{"id": 1}', b'{"id": 2}'])
+        await publisher.publish_flush(timeout=60)
+        nursery.start_soon(follow, client, prices)
+        await until(2)
+        await restarted(east)
+        await publisher.sow_delete("prices", filter="/id = 2")
+        assert client.disconnected
+        await until(1)
+        assert list(prices.values()) == [{"id": 1}]
         nursery.cancel_scope.cancel()
 
 

@@ -23,6 +23,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
     command_error,
+    printable,
 )
 
 CLASSES = {
@@ -115,3 +116,20 @@ def test_facts_are_attributes() -> None:
 @pytest.mark.parametrize("kind", [UsageError, TimedOut, CommandError, errors.WouldBlock])
 def test_plain_errors_survive_pickling(kind: type[Exception]) -> None:
     assert str(pickle.loads(pickle.dumps(kind("why")))) == "why"  # noqa: S301  our own bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("not entitled", "not entitled"),
+        ("zu groß für «orders»", "zu groß für «orders»"),
+        ("auth\nTraceback: \x1b[31mred\x07", r"auth Traceback: \x1b[31mred\x07"),
+        ("\u202eevil", r"\u202eevil"),
+        ("", ""),
+    ],
+)
+def test_the_text_of_a_peer_becomes_one_line_that_a_terminal_only_shows(
+    text: str, shown: str
+) -> None:
+    assert printable(text) == shown
+    assert printable(text).isprintable()

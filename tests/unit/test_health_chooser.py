@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import ClassVar
 
 import pytest
@@ -13,6 +14,7 @@ from haclient.chooser import ConnectionInfo, DefaultServerChooser
 from haclient.errors import ConnectionRefused, DisconnectedError, UsageError
 from haclient.health_chooser import HealthAwareServerChooser
 from haclient.priority_chooser import PriorityServerChooser
+from haclient.random_chooser import RandomServerChooser
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
@@ -106,6 +108,23 @@ async def test_a_client_returns_to_a_better_server_only_when_that_one_has_caught
     assert await chooser.current_uri() == A
 
 
+@pytest.mark.row("SC12", "SC8")
+async def test_a_better_server_that_was_downgraded_since_its_last_check_is_not_returned_to() -> (
+    None
+):
+    servers = Servers()
+    inner = PriorityServerChooser([A, B], healthy_for=10)
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, ask=servers.ask)
+    chooser.report_failure(ERROR, {"uri": A})
+    assert await chooser.current_uri() == B
+    chooser.report_success({})
+    chooser.report_check(A, None, 0.0)
+    assert not await chooser.is_move_due(0.0)
+    chooser.report_check(A, None, 10.0)
+    servers.has_downgraded["b"] = True
+    assert not await chooser.is_move_due(10.0)
+
+
 async def test_numbers_that_cannot_be_are_refused() -> None:
     for patience, check_every in ((-1, 1), (46, 1), (1, 0)):
         with pytest.raises(UsageError, match="patience is 0 to 45 seconds"):
@@ -141,3 +160,28 @@ async def test_another_chooser_is_told_of_a_refusal_without_the_password() -> No
     chooser = HealthAwareServerChooser(ADMIN, inner=inner, ask=servers.ask)
     assert await chooser.current_uri() == B
     assert inner.infos == [{"uri": "tcp://user@a:9007/amps/json"}]
+
+
+@pytest.mark.row("SC12", "SC9")
+@pytest.mark.parametrize("seed", range(60))
+async def test_the_servers_that_are_not_refused_are_found_in_any_order(seed: int) -> None:
+    """A new order of the inner chooser may begin with the one that the last order ended with."""
+    servers = Servers()
+    servers.has_downgraded["a"] = True
+    uris = [A, B, "tcp://c:9007/amps/json"]
+
+    async def ask(url: str, timeout: float) -> bytes:
+        if url[7] == "c":
+            return json.dumps({"amps": {"instance": {"name": "c", "replication": []}}}).encode()
+        return await servers.ask(url, timeout)
+
+    chooser = HealthAwareServerChooser(
+        {uri: f"http://{uri[6]}:8085" for uri in uris},
+        inner=RandomServerChooser(uris, source=random.Random(seed)),
+        patience=0,
+        ask=ask,
+    )
+    for _ in range(6):
+        uri = await chooser.current_uri()
+        assert uri in {A, "tcp://c:9007/amps/json"}
+        chooser.report_failure(ERROR, {"uri": uri})

@@ -81,3 +81,16 @@ async def test_a_command_that_is_none_has_no_listeners() -> None:
         client.add_command_listener("no_such", print)
     with pytest.raises(UsageError, match="no such command ack listener"):
         client.remove_command_listener("ack", print)
+
+
+async def test_messages_are_looked_at_only_while_a_command_has_a_listener() -> None:
+    client = Client("c")
+    client.add_event_listener(print)
+    client.add_command_listener("ack", print)
+    client.add_command_listener("publish", print)
+    client.remove_command_listener("ack", print)
+    assert client._core.session.tap is not None
+    client.remove_command_listener("publish", print)
+    assert client._core.session.tap is None
+    client.add_command_listener("ack", print)
+    assert client._core.session.tap is not None

@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError, UsageError
 from haclient.loop_thread import Bridge, LoopThread, Wakeup, in_loop
@@ -224,7 +225,7 @@ def test_a_callback_runs_in_the_loop_with_the_context_in_which_it_was_given(*, p
         for number in (1, 2):
             found = await Bridge(None, home).wait(lambda number=number: call(number), "calling")  # type: ignore[misc]  # a lambda's default
             assert found == (number, "given", threading.get_ident())
-        assert home.callback_tasks == set()
+        assert home.callback_tasks == {}
 
     run(main)
 
@@ -325,6 +326,26 @@ def test_what_a_cancelled_callback_raises_instead_is_not_lost() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert [str(error) for error in caught] == ["cannot end"]
+
+    run(main)
+
+
+def test_what_a_plain_callback_raises_while_its_caller_is_cancelled_is_not_lost() -> None:
+    async def main(home: LoopThread) -> None:
+        scope = trio.CancelScope()
+
+        def fail() -> None:  # blocks the loop until the cancellation is on its way there
+            token = home.thread.token
+            trio.from_thread.run_sync(scope.cancel, trio_token=token)
+            trio.from_thread.run(wait_all_tasks_blocked, trio_token=token)
+            raise ValueError("of the callback")
+
+        async def call() -> None:
+            with scope:
+                await callback(fail, home)()
+
+        with pytest.raises(ValueError, match="of the callback"):
+            await Bridge(None, home).wait(call, "call")
 
     run(main)
 

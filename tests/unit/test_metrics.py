@@ -97,6 +97,8 @@ async def test_each_subscription_has_gauges_of_its_own() -> None:
             is_caught_up=False,
             gaps=0,
             undiscarded=None,
+            redelivered=None,
+            message_lag=None,
             receive_lag=0.0,
             process_lag=None,
         )
@@ -108,7 +110,7 @@ async def test_each_subscription_has_gauges_of_its_own() -> None:
         await wait_all_tasks_blocked()
         assert client.metrics.subscriptions[0].is_full
         (why,) = client.health().reasons
-        assert why.startswith("the server waits for subscription b: it holds")
+        assert why.startswith("the queue of subscription b is full: it holds")
         await peer.publish("b", b"1", bm="7|1|")  # again
         async for message in messages:
             message.discard()
@@ -222,7 +224,49 @@ async def test_a_publish_that_is_not_persisted_for_a_minute_degrades_a_client() 
         assert not client.health().is_degraded
 
 
-@pytest.mark.row("OB3")
+@pytest.mark.row("OB4")
+async def test_the_lag_in_messages_is_known_while_the_server_holds_none_back() -> None:
+    def counts() -> tuple[int | None, int | None]:
+        (found,) = client.metrics.subscriptions
+        return found.message_lag, found.redelivered
+
+    async with listening() as server:
+        client = HAClient(
+            "c",
+            servers=[server.uri],
+            bookmark_store=MemoryBookmarkStore(),
+            heartbeat=None,
+            exit_timeout=0,
+        )
+        async with entered(client, partial(live, server)) as peer:
+            stream = client.bookmark_stream("orders", sub_id="b")
+            async with answering(peer):
+                messages = await stream.__aenter__()
+                await peer.publish("b", b"1", b"2", bm="7|1|")
+                await wait_all_tasks_blocked()
+                assert counts() == (None, 0)  # its replay is not complete
+                await peer.ack(None, "completed", sub_id="b")
+                await wait_all_tasks_blocked()
+                assert counts() == (2, 0)
+                await client.pause("b")
+                assert counts() == (None, 0)
+                await client.resume("b")
+                assert counts() == (2, 0)
+            await drop(peer)
+            assert counts() == (None, 0)
+            again = await live(server)
+            await again.answer("subscribe")
+            await again.publish("b", b"1", b"2", b"3", bm="7|1|")
+            await again.ack(None, "completed", sub_id="b")
+            await wait_all_tasks_blocked()
+            assert counts() == (3, 2)  # those in the queue were dropped with the connection
+            (await anext(messages)).discard()
+            assert counts() == (2, 2)
+            async with answering(again):
+                await stream.aclose()
+
+
+@pytest.mark.row("OB3", "OB4")
 async def test_how_far_a_program_is_behind_is_known_in_messages_and_in_seconds() -> None:
     wall_clock.set(lambda: 1_700_000_000_000_000 + int(trio.current_time() * 1_000_000))
     kept: list[Message] = []

@@ -200,3 +200,15 @@ async def test_a_value_is_published_as_json() -> None:
             with pytest.raises(UsageError, match="cannot be written as JSON"):
                 await client.publish_json("orders", wrong)
         assert client.unpersisted_count == count == 0
+
+
+@pytest.mark.row("CC7")
+async def test_a_change_of_a_record_is_published_with_all_its_fields() -> None:
+    async with listening() as server, Client("c", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await client.delta_publish(
+            "orders", b"{}", expiration=7, correlation_id="abc", sow_key="k", sequence=9
+        )
+        sent = await peer.expect("delta_publish")
+        fields = (sent.expiration, sent.correlation_id, sent.sow_key, sent.sequence)
+        assert fields == (7, "abc", "k", 9)

@@ -6,9 +6,12 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
-from haclient.restoring import OnOthers, restorable
+from haclient.restoring import OnOthers, backlog_of, restorable
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
-from haclient_stores.bookmark import MOST_RECENT
+from haclient_stores.bookmark import MOST_RECENT, NOW
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.interfaces import BookmarkStore
+from support.custom import DictBookmarkStore
 
 pytestmark = pytest.mark.row("SM10")
 
@@ -27,20 +30,49 @@ def commands(
     *handlers: str,
     others: OnOthers = "refuse",
     active: tuple[str, ...] = (),
-    has_store: bool = True,
+    queues: tuple[str, ...] = (),
+    store: BookmarkStore | None = None,
 ) -> list[Command]:
-    return restorable(manager, active, handlers, others, has_store=has_store)
+    found = restorable(manager, active, handlers, others, queues=queues, store=store)
+    assert all(each.start == "0" for each in found if each.command.sub_id != "s")
+    return [each.command for each in found]
 
 
 def test_a_command_is_as_it_was_and_resumes() -> None:
     manager = remembered(("b", "timestamp"), ("a", ""))
-    first, second = commands(manager, "a", "b", "more")
+    store = MemoryBookmarkStore()
+    store.discard("b", store.log("b", "7|1|"))
+    first, second = commands(manager, "a", "b", "more", store=store)
     assert (first.sub_id, second.sub_id) == ("b", "a")
     assert (first.topic, first.filter, str(first.options)) == ("orders", "/a > 1", "timestamp")
-    assert first.bookmark == MOST_RECENT
+    assert first.start == str(MOST_RECENT)
     assert first.ack_type == ""
-    (without_store, _) = commands(manager, "a", "b", has_store=False)
+    assert second.start == "0", "the store does not know it"
+    (without_store, _) = commands(manager, "a", "b")
     assert without_store.start == "0"
+
+
+@pytest.mark.parametrize("start", [str(NOW), "[7|1|:7|9|)", "20261120T093000Z", "7|3|"])
+@pytest.mark.parametrize("known", ["nothing", "its start", "an undiscarded message"])
+def test_a_subscription_resumes_only_where_the_store_knows_more_than_its_first_bookmark(
+    start: str, known: str
+) -> None:
+    manager, store = MemorySubscriptionManager(), MemoryBookmarkStore()
+    manager.add(Entry("s", {"c": "subscribe", "t": "orders", "sub_id": "s", "bm": start}))
+    if known == "its start":
+        store.subscription("s").begin(acked=True, start=start, entered_us=1)
+    elif known == "an undiscarded message":
+        store.log("s", "7|5|")
+    (command,) = commands(manager, "s", store=store)
+    assert command.start == (start if known == "nothing" else str(MOST_RECENT))
+
+
+def test_a_store_of_the_application_is_trusted_to_know_every_subscription() -> None:
+    """It may not have kept that `s` began now: what came meanwhile must not be missed."""
+    manager = MemorySubscriptionManager()
+    manager.add(Entry("s", {"c": "subscribe", "t": "orders", "sub_id": "s", "bm": str(NOW)}))
+    (command,) = commands(manager, "s", store=DictBookmarkStore())
+    assert command.start == str(MOST_RECENT)
 
 
 def test_without_a_handler_nothing_is_silently_left_out() -> None:
@@ -55,7 +87,12 @@ def test_without_a_handler_nothing_is_silently_left_out() -> None:
         commands(manager, others="Drop")  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_a_consumer_of_a_queue_is_taken_up_by_its_own_method() -> None:
-    manager = remembered(("q", "max_backlog=5"))
-    with pytest.raises(UsageError, match="queue_subscribe"):
-        commands(manager, "q")
+def test_a_consumer_of_a_queue_acknowledges_only_where_that_is_asked_for() -> None:
+    manager = remembered(("q", "max_backlog=5"), ("plain", ""))
+    with pytest.raises(UsageError, match=r"'q' consumes a queue: with queues=\{'q': \{\}\}"):
+        commands(manager, "q", "plain", others="drop")
+    with pytest.raises(UsageError, match="'plain' of `queues` consumes no queue"):
+        commands(manager, "q", "plain", queues=("q", "plain"))
+    assert len(list(manager.entries())) == 2
+    (command,) = commands(manager, "q", queues=("q",), others="keep")
+    assert backlog_of(command) == 5

@@ -8,7 +8,10 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import UsageError
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
 from haclient.stall_detector import StallDetector
+from support.broker import running_broker
 
 LIMIT_S = 120.0  # of a test that hangs
 
@@ -49,6 +52,35 @@ async def test_a_blocked_event_loop_is_reported_while_it_is_blocked(reports: Rep
         logger.removeHandler(reports)
     assert "in a_handler_that_computes" in reports.texts[0]
     assert "goes on after" in "".join(reports.texts)
+
+
+@pytest.mark.row("HB8")
+async def test_a_handler_that_computes_is_reported_before_the_server_cuts_the_connection(
+    reports: Reports,
+) -> None:
+    handled = trio.Event()
+
+    def a_handler_of_orders(message: Message) -> None:
+        assert message.data == b"x"
+        assert reports.stalled.wait(LIMIT_S)  # blocks the event loop, heartbeats with it
+        handled.set()
+
+    logger = logging.getLogger("haclient.stall_detector")
+    logger.addHandler(reports)
+    try:
+        async with running_broker() as server:
+            uri = f"{server.uris[0]}/amps/json"
+            client = HAClient("one", servers=[uri], heartbeat=20.0)
+            with StallDetector(limit=0.05):
+                async with client:
+                    await client.subscribe("orders", handler=a_handler_of_orders)
+                    await client.publish("orders", b"x")
+                    await handled.wait()
+                    await client.flush(timeout=LIMIT_S)
+                    assert client.metrics.connections == 1, "the server has cut nothing"
+    finally:
+        logger.removeHandler(reports)
+    assert "a_handler_of_orders" in reports.texts[0], "the stack names the handler"
 
 
 async def test_a_detector_that_was_left_ends_its_thread() -> None:

@@ -136,6 +136,38 @@ async def test_the_end_of_a_replay_can_be_waited_for() -> None:
         await bench.stream.aclose()
 
 
+@pytest.mark.row("MS7")
+@pytest.mark.parametrize("was_caught_up", [False, True])
+async def test_a_stream_that_ends_early_is_not_caught_up_and_nobody_waits_for_it(
+    *, was_caught_up: bool
+) -> None:
+    bench = await Bench().opened()
+    bench.put(b"old")
+    if was_caught_up:
+        bench.delivery.mark(Marker.CAUGHT_UP)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.rest)
+        await wait_all_tasks_blocked()
+        assert bench.stream.caught_up == was_caught_up
+        bench.delivery.end(DisconnectedError("gone"))
+        await bench.stream.wait_caught_up()
+    assert bench.stream.ended
+    assert not bench.stream.caught_up
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+async def test_a_stream_that_was_closed_stays_as_caught_up_as_it_was(*, is_complete: bool) -> None:
+    bench = await Bench().opened()
+    bench.put(b"old")
+    if is_complete:
+        bench.delivery.mark(Marker.CAUGHT_UP)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.rest)
+        await wait_all_tasks_blocked()
+        await bench.stream.aclose()
+    assert bench.stream.caught_up == is_complete
+
+
 @pytest.mark.row("MS1")
 async def test_a_stream_tells_why_it_ended() -> None:
     bench = await Bench().opened()
@@ -334,6 +366,16 @@ async def test_without_a_wait_what_is_there_is_given_and_then_none() -> None:
     bench.delivery.end(DisconnectedError("lost"), raises=True)
     with pytest.raises(DisconnectedError, match="lost"):
         await anext(messages)
+
+
+@pytest.mark.row("MS4")
+async def test_without_a_wait_there_is_no_none_before_the_last_message() -> None:
+    bench = await Bench().opened()
+    for _ in range(3000):  # a consumer that never has to wait still meets a checkpoint
+        bench.put(b"a")
+    messages = bench.stream.with_timeout(0)
+    found = [await anext(messages) for _ in range(3001)]
+    assert found.index(None) == 3000
 
 
 @pytest.mark.row("MS4")

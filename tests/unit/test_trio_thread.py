@@ -160,6 +160,40 @@ def test_an_error_of_the_client_reaches_every_caller(caplog: pytest.LogCaptureFi
     assert "client a has ended by an error" in caplog.text
 
 
+def test_a_call_that_would_begin_when_the_client_has_ended_is_told_why() -> None:
+    for _ in range(20):  # trio runs the tasks of one step in any order
+        closed: list[bool] = []
+        calls: list[tuple[Call[int], threading.Event]] = []
+        thread = TrioThread("a")
+
+        async def work(closed: list[bool] = closed) -> int:
+            return len(closed)
+
+        @asynccontextmanager
+        async def block(
+            closed: list[bool] = closed,
+            calls: list[tuple[Call[int], threading.Event]] = calls,
+            thread: TrioThread = thread,
+        ) -> AsyncGenerator[None]:
+            yield
+            calls.append(submit(thread, work))
+            await trio.lowlevel.checkpoint()
+            closed.append(True)
+            raise OSError("gave up")
+
+        entered = threading.Event()
+        thread.start(block(), entered.set)
+        assert entered.wait(LIMIT_S)
+        thread.stop()
+        thread.join()
+        for call, done in calls:
+            assert done.wait(LIMIT_S)
+            try:
+                assert call.outcome() == 0
+            except OSError as error:
+                assert str(error) == "gave up"  # or it returns
+
+
 def test_a_block_that_cannot_be_entered_notifies_its_opener() -> None:
     async def refuse() -> None:
         raise ConnectionError("nobody there")

@@ -428,7 +428,6 @@ async def queue_of(lease: Lease, *, auto_ack: bool = False) -> QueueStream:
     ("policy", "work", "acks"),
     [
         ("raise", number_of, [""]),
-        ("continue", fail_plainly, ["cancel"]),
         ("discard", fail_plainly, ["expire"]),
     ],
 )
@@ -595,3 +594,18 @@ async def test_a_stream_has_one_pool_at_a_time() -> None:
     bench = await opened("a", ends=False)
     with bench.stream.working(), pytest.raises(UsageError, match="already"):
         await run_workers(bench.stream, number_of, ThreadPool(1))
+
+
+@pytest.mark.row("MS10")
+async def test_an_exit_in_a_thread_follows_the_policy_and_ends_no_program() -> None:
+    def leave_once(message: Message) -> None:
+        if message.data == b"1":
+            raise SystemExit(3)
+
+    bench = await opened("a", "a")
+    with trio.fail_after(LIMIT_S):
+        await run_workers(bench.stream, leave_once, ThreadPool(1), on_handler_error="continue")
+    assert bench.discards.numbers == [2]
+    bench = await opened("a")
+    with trio.fail_after(LIMIT_S), pytest.raises(WorkerError, match=r"SystemExit\(3\)"):
+        await run_workers(bench.stream, leave_once, ThreadPool(1), on_handler_error="raise")

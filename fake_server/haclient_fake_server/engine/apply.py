@@ -19,7 +19,7 @@ from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.conflation import conflate
-from haclient_fake_server.engine.connections import Style
+from haclient_fake_server.engine.connections import Style, Subscription
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_text
@@ -150,7 +150,7 @@ class Applier:
             self.fan_out(groups, document.body, b"", key, b',"reason":"match"')
 
     def conflate(self, route: Route, record: Record, changes: Changes) -> None:
-        """Hold a message for the subscribers of its planned topic that want it conflated."""
+        """Hold a message for the subscriptions with conflation on its planned topic."""
         for item in () if route.plan is None else route.plan.conflated:
             conflate(self._state, item, route, record, changes)
 
@@ -167,23 +167,58 @@ class Applier:
             for key in change.left if item.oof else ():
                 record = sow.get(key)
                 if record is not None:
-                    self._send_of_page(route, item, record, reason="match")
+                    self._send_record(route, item, record, reason="match")
                 else:
-                    self._send_of_page(route, item, deleted[key], reason="deleted")
+                    self._send_record(route, item, deleted[key], reason="deleted")
             for key in change.present:
                 record = sow.get(key)
-                if record is not None:
-                    self._send_of_page(route, item, record)
+                if record is None:
+                    continue
+                if item.style & Style.DELTA and key not in change.entered:
+                    self._send_delta_of_page(route, item, record, changes.previous)
+                else:
+                    self._send_record(route, item, record)
 
-    def _send_of_page(
-        self, route: Route, item: PageSubscription, record: SowRecord, *, reason: str = ""
+    def leave(self, item: Subscription, topic: str, records: Iterable[SowRecord]) -> None:
+        """Send out-of-focus messages for records that a subscriber no longer selects."""
+        route = self._state.tables[item.connection.message_type].route(topic)
+        for record in records:
+            self._send_record(route, item, record, reason="match")
+
+    def _send_delta_of_page(
+        self,
+        route: Route,
+        item: PageSubscription,
+        record: SowRecord,
+        previous: SowRecord | None,
     ) -> None:
+        """Send what an update has changed in a record that was in the page, and still is."""
+        if route.sow is None or previous is None:
+            return
+        delta = route.sow.delta(previous, record.body, item.fields)
+        body = delta.body(item.style)
+        if body is not None:
+            self._send_record(route, item, record, delta=body)
+
+    def _send_record(
+        self,
+        route: Route,
+        item: Subscription,
+        record: SowRecord,
+        *,
+        reason: str = "",
+        delta: bytes | None = None,
+    ) -> None:
+        """Send a record that has come into focus, has left it, or has changed in a page."""
         more = page_headers(record, dated=bool(item.style & Style.TIMESTAMP), reason=reason)
         head = frame_head(b"oof" if reason else b"p", route.wire, item.id)
         # Its own time is among its headers: a record that enters a page may be an old one.
-        group = FanoutGroup(head, item.style & ~Style.TIMESTAMP, (item.connection,), item.fields)
+        # The delta has only selected fields already: a `null` for one of them stays.
+        fields = item.fields if delta is None else None
+        group = FanoutGroup(head, item.style & ~Style.TIMESTAMP, (item.connection,), fields)
         bookmark = b"" if reason else record.bookmark.encode("ascii")
-        self.fan_out((group,), record.body, bookmark, _wire_key(record.key), more)
+        body = record.body if delta is None else delta
+        self.fan_out((group,), body, bookmark, _wire_key(record.key), more)
 
     def _report_deleted(self, route: Route, deleted: Iterable[SowRecord]) -> None:
         """Notify the subscribers that had a deleted record in focus."""

@@ -1,12 +1,12 @@
-"""The option `conflation`: which messages a subscription holds back, and their delivery.
+"""The option `conflation`: which messages are held back for a subscription, and their delivery.
 
-`conflator_of` checks the options of a subscribe. `conflate` offers a new message to a live
-subscription and `conflate_record` one of the log to a replay; each subscription has one timer, for
-its oldest message. `flush` delivers all, before something that has to follow them: `completed`, the
-end of a range, or a replacement.
+`conflator_of` checks the options of a subscribe. `conflate` passes a new message to a live
+subscription, and `conflate_record` passes a message of the log to a replay. Each subscription has
+one timer, for its oldest message. `flush` delivers all held messages before something that has to
+follow them: `completed`, the end of a range, or a replacement.
 
-Without `conflation_key` the key is that of the record, so the topic needs a state of the world. Out
-of focus goes a record, and a delta is of one, so with either the key is that of the record, too.
+Without `conflation_key` the key is that of the record, so the topic needs a state of the world.
+Out-of-focus messages and deltas concern records, so with either the key is that of the record, too.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import Record
 
 MAX_KEY_FIELDS: Final = 100
-"""Fields of one `conflation_key`."""
+"""The maximum number of fields of one `conflation_key`."""
 
 
 def conflator_of(state: State, request: Request, message_type: str) -> Conflator | None:
-    """What holds back the messages of a subscription; `None` for nothing.
+    """The conflator of a subscription; `None` without conflation.
 
     Raises:
-        Refused: The topic needs a `conflation_key`, or the one that was given cannot be.
+        Refused: The topic needs a `conflation_key`, or the given one is invalid.
     """
     options = request.options
     if options.conflation in {None, "none"} or options.conflation_s == 0:
@@ -81,7 +81,7 @@ def _sow_of(state: State, request: Request, message_type: str) -> SowTopic | Non
 def conflate(
     state: State, item: Subscription, route: Route, record: Record, changes: Changes
 ) -> None:
-    """Hold a new message for a live subscription, or what is out of its focus."""
+    """Hold a new message, or an out-of-focus message, for a live subscription."""
     conflator, document, previous = item.conflator, changes.document, changes.previous
     if conflator is None:
         return
@@ -94,7 +94,7 @@ def conflate(
         if not (item.oof and was_in_focus):
             return
         reason = "match"
-    # Without oof a delta is one of the record, whether the subscriber has seen that or not.
+    # Without oof, a delta refers to the record, even if the subscriber has never seen that.
     has_before = previous is not None and (was_in_focus or not item.oof)
     update = _update(route, record, changes.key, reason=reason)
     conflator.hold(
@@ -113,7 +113,7 @@ def _conflate_deleted(
     route: Route,
     deleted: Iterable[SowRecord],
 ) -> None:
-    """Hold that deleted records are out of focus, for who wants to know."""
+    """Hold an out-of-focus message for each deleted record, if the subscription has `oof`."""
     if route.sow is None or not item.oof:
         return
     for each in deleted:
@@ -133,7 +133,7 @@ def conflate_record(
     """Hold a message of the log for a replay.
 
     Returns:
-        The frames that are due, since too much is held.
+        The frames that are due because too much is held.
     """
     conflator = item.conflator
     if conflator is None:
@@ -147,7 +147,7 @@ def conflate_record(
 
 
 def take_frames(state: State, item: Subscription) -> list[bytes]:
-    """Remove all that a subscription holds and return its frames, in order."""
+    """Remove all held messages of a subscription and return their frames, in order."""
     if item.conflator is None:
         return []
     state.timers.cancel(("conflation", item.number))
@@ -155,14 +155,14 @@ def take_frames(state: State, item: Subscription) -> list[bytes]:
 
 
 def flush(state: State, item: Subscription) -> None:
-    """Deliver all that a subscription holds now."""
+    """Deliver all held messages of a subscription now."""
     frames = take_frames(state, item)
     if frames and not item.connection.closing:
         state.touch(item.connection).extend(frames)
 
 
 def arm(state: State, item: Subscription) -> None:
-    """Deliver what a subscription holds when it is due, which may be at once."""
+    """Deliver the held messages of a subscription when they are due, which may be at once."""
     conflator = item.conflator
     if conflator is None or not len(conflator):
         return
@@ -174,7 +174,7 @@ def arm(state: State, item: Subscription) -> None:
 
 
 def disarm(state: State, item: Subscription) -> None:
-    """Deliver nothing to a subscription until `arm` is called."""
+    """Stop the timer of a subscription until `arm` is called."""
     state.timers.cancel(("conflation", item.number))
 
 
@@ -208,7 +208,7 @@ def _update(route: Route, record: Record, key: str, *, reason: str = "") -> Upda
 
 
 def _frames(state: State, item: Subscription, held: Held) -> list[bytes]:
-    """The frame of a message that was held, or none if it would say nothing."""
+    """The frame of a held message; none if it would have no content."""
     update, style = held.update, item.style
     head = frame_head(b"oof" if update.reason else b"p", update.topic, item.id)
     if update.reason:
@@ -233,11 +233,11 @@ def _frames(state: State, item: Subscription, held: Held) -> list[bytes]:
 
 
 def _body(state: State, item: Subscription, held: Held) -> bytes | None:
-    """The message, or what it has changed of the record before; `None` for nothing."""
+    """The message, or its delta to the earlier record; `None` for an empty delta."""
     body, message_type = held.update.body, item.connection.message_type
     sow = None
     if item.style & Style.DELTA and held.before is not None:
-        topic = item.matcher.text  # a delta is of one topic: see `conflator_of`
+        topic = item.matcher.text  # deltas need a single topic: see `conflator_of`
         found = state.sow_topics(message_type)
         sow = next((each for each in found if each.name == topic), None)
     if sow is None or held.before is None:

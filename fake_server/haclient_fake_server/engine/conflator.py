@@ -1,16 +1,16 @@
 """The messages that a conflated subscription holds back: the last one of each key.
 
-The first message of a key begins an interval. A later one replaces it where it is, so that a
-subscriber gets at most one message of each key in an interval: the last. It is delivered when the
-interval ends, with the bookmark and the time of the first message. All intervals are of one length,
-so messages become due in the order in which their intervals have begun, which is the order of
-these bookmarks.
+The first message of a key begins an interval. A later one replaces it in place, so a subscriber
+gets at most one message of each key per interval: the last one. It is delivered when the interval
+ends, with the bookmark and the time of the first message. All intervals have the same length, so
+messages become due in the order in which their intervals began, which is the order of these
+bookmarks.
 
-An out-of-focus message replaces the message of its key, and the other way round. Both keep the
-record that the subscriber had when the interval began: a delta is what has changed since then, and
-a record that the subscriber never had does not go out of focus.
+An out-of-focus message replaces the message of its key, and vice versa. Both keep the record that
+the subscriber had when the interval began: a delta contains what has changed since then, and a
+record that the subscriber never had does not go out of focus.
 
-A message without a key is held like the others, and nothing replaces it.
+A message without a key is held like the others, but is never replaced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from haclient_fake_server.engine.filters.document import Path
 from haclient_fake_server.engine.timers import NEVER
 
 MAX_HELD_MESSAGES: Final = 100_000
-"""Messages that one subscription holds; beyond it the oldest are due at once."""
+"""Messages that are held for one subscription; beyond it the oldest are due at once."""
 
 MAX_HELD_BYTES: Final = 64 * 2**20
 """Bytes of their bodies; beyond it the oldest are due at once."""
@@ -39,13 +39,13 @@ MAX_AUTO_INTERVAL_S: Final = 10.0
 
 @dataclass(slots=True)
 class Update:
-    """What a subscriber is to be sent of one message.
+    """The content of one message for a subscriber.
 
     Attributes:
         topic: Its topic, as a JSON string.
-        body: The message; that of a delete is the record.
-        key: Its SOW key as it is sent; empty for none.
-        correlation_id: Of the publisher; empty for none.
+        body: The body; for a delete, that of the record.
+        key: Its SOW key, as sent; empty if it has none.
+        correlation_id: The correlation id of the publish; empty if it has none.
         bookmark: Its bookmark; empty if the topic is not logged.
         timestamp_us: When it was published.
         reason: Why the record went out of focus; empty for a message.
@@ -65,9 +65,9 @@ class Held:
     """The last update of a key.
 
     Attributes:
-        update: With the bookmark and the time of the first of its interval.
+        update: The update, with the bookmark and the time of the first one of its interval.
         since: When the interval began.
-        before: The body of the record that the subscriber had then; `None` for none.
+        before: The body of the record that the subscriber had then; `None` if it had none.
     """
 
     update: Update
@@ -76,18 +76,18 @@ class Held:
 
 
 class Conflator:
-    """The messages that one subscription holds back.
+    """The messages that are held back for one subscription.
 
     Args:
-        interval_s: For how long; `None` for `auto`.
-        paths: The fields that form the key; none for the key of the record.
+        interval_s: The interval in seconds; `None` for `auto`.
+        paths: The fields that form the key; empty for the key of the record.
     """
 
     __slots__ = ("_auto", "_held", "_high_waters", "_unkeyed", "held_bytes", "interval_s", "paths")
 
     def __init__(self, interval_s: float | None, paths: tuple[Path, ...] = ()) -> None:
         self._auto = interval_s is None
-        # Ordered: a plain dict finds its first key by passing all that were removed before it.
+        # A plain dict would skip all removed entries each time that it looks for the first one.
         self._held: OrderedDict[Hashable, Held] = OrderedDict()
         self._unkeyed = 0
         self._high_waters = 0
@@ -100,7 +100,7 @@ class Conflator:
 
     @property
     def due(self) -> float:
-        """When the oldest message is due; infinity for none."""
+        """When the oldest message is due; infinity if none is held."""
         oldest = next(iter(self._held.values()), None)
         if oldest is None:
             return NEVER
@@ -111,7 +111,7 @@ class Conflator:
         return len(self._held) > MAX_HELD_MESSAGES or self.held_bytes > MAX_HELD_BYTES
 
     def key_of(self, topic: bytes, document: Document, sow_key: str) -> Hashable:
-        """What identifies the messages that a message replaces; `None` if it replaces none."""
+        """The conflation key of a message; `None` if it neither replaces nor is replaced."""
         if not self.paths:
             return (topic, sow_key) if sow_key else None
         if not document.has_fields:
@@ -124,10 +124,10 @@ class Conflator:
         """Hold an update in place of the one of its key.
 
         Args:
-            key: As `key_of` has it; `None` for an update that replaces none.
+            key: The key from `key_of`; `None` for an update that replaces none.
             update: The update.
             now: The present moment in seconds.
-            before: The body of the record that the subscriber has if nothing of this key is held.
+            before: The body of the record that the subscriber has, if no update of the key is held.
         """
         if key is None:
             self._unkeyed += 1

@@ -90,6 +90,7 @@ class Connection:
         "peer",
         "publisher",
         "queries",
+        "subscription_queries",
         "subscriptions",
         "user",
     )
@@ -110,6 +111,7 @@ class Connection:
         self.backlog: dict[int, BookmarkSubscription] = {}
         self.live_replays: dict[int, BookmarkSubscription] = {}
         self.queries: deque[LongCommand] = deque()
+        self.subscription_queries = 0
         self.ack_interval_s = 0.0
         self.ack_is_scheduled = False
         self.beat_interval_s = 0.0
@@ -192,7 +194,8 @@ class Subscription:
         id: Its sub id.
         number: Its place in the order of all subscriptions.
         matcher: As selected, like `fields`, `filter`, `style` and `oof`.
-        conflator: What holds back its messages; `None` for nothing.
+        conflator: Holds its messages back; `None` without conflation.
+        has_records: Whether it has received every record that it selects.
     """
 
     __slots__ = (
@@ -200,6 +203,7 @@ class Subscription:
         "connection",
         "fields",
         "filter",
+        "has_records",
         "id",
         "matcher",
         "number",
@@ -214,6 +218,7 @@ class Subscription:
         self.id = sub_id
         self.number = number
         self.conflator: Conflator | None = None
+        self.has_records = False
         self.select(selection)
 
     @property
@@ -229,6 +234,10 @@ class Subscription:
         self.style: Style = selection.style
         self.oof = selection.oof
         self.fields: FieldSelection | None = selection.fields
+
+    def selects(self, topic: str, document: Document) -> bool:
+        """Whether it receives a message of a topic."""
+        return self.matcher.matches(topic) and (self.filter is None or self.filter(document))
 
     def accepts(self, topic: str, *, logged: bool) -> bool:
         """Whether it receives messages of a topic, which is `logged` or not."""
@@ -319,6 +328,8 @@ class LogEnd:
 class Phase(enum.Enum):
     """Where the messages of a bookmark subscription come from."""
 
+    QUERY = enum.auto()
+    """From nowhere yet: its query has to be answered first."""
     REPLAY = enum.auto()
     """From the log. It is in the backlog of its connection while there is more to read, waits at
     the end of the log while there is not, and is nowhere while it is paused."""
@@ -333,6 +344,9 @@ class BookmarkSubscription(Subscription):
 
     Attributes:
         phase: Where its messages come from.
+        query: The steps that answer its query, as long as the phase is QUERY; else `None`.
+        covered: The messages that the records of its query have to include, as sequences by
+            publisher id; empty unless it begins at a list of bookmarks.
         paused: Whether the subscriber has asked to wait.
         fully_durable: Whether it receives only records that are safe on all synchronous
             destinations.
@@ -345,6 +359,8 @@ class BookmarkSubscription(Subscription):
         remaining: How many more messages it may receive, `None` for no limit.
         pace: When its replayed messages are due; `None` for no limit.
         is_held: Whether the next one is not due yet.
+        group: The subscriptions that share its replay, including itself; `None` if it has a replay
+            of its own.
         end: The end of the log that it follows without reading, since no record has arrived for it.
             Then `position` and `passed` are those of `end`.
         read_until: While it waits at the end of the log: no record from this position on is for it.
@@ -359,9 +375,11 @@ class BookmarkSubscription(Subscription):
     __slots__ = (
         "acked",
         "cid",
+        "covered",
         "cursor",
         "end",
         "fully_durable",
+        "group",
         "heads",
         "is_held",
         "last_position",
@@ -371,6 +389,7 @@ class BookmarkSubscription(Subscription):
         "paused",
         "phase",
         "position",
+        "query",
         "read_until",
         "remaining",
         "start",
@@ -384,6 +403,8 @@ class BookmarkSubscription(Subscription):
     ) -> None:
         super().__init__(connection, sub_id, number=number, selection=selection)
         self.phase = Phase.REPLAY
+        self.query: LongCommand | None = None
+        self.covered: Mapping[int, int] = {}
         self.paused = False
         self.fully_durable = False
         self.cursor: Cursor | None = None
@@ -397,6 +418,7 @@ class BookmarkSubscription(Subscription):
         self.remaining: int | None = None
         self.pace: Pace | None = None
         self.is_held = False
+        self.group: list[BookmarkSubscription] | None = None
         self.cid = ""
         self.wants_completed = False
         self.wants_persisted = False

@@ -1,25 +1,25 @@
 """The fields of a message that a subscriber wants: the option `select`.
 
 A directive is `+` or `-` and a path: `+/px` includes a field with all below it, `-/px` leaves it
-out; `+/` and `-/` are the whole message. The most specific directive decides, of two for one path
-the first, and what none covers is included. So `-/,+/id,+/px` sends two fields, and `-/secret` all
-but one. A field that the message does not have is not made up: an object of which nothing is
-wanted is left out with its name, unless it is included itself.
+out; `+/` and `-/` are the whole message. The most specific directive decides; of two for one path,
+the first. Fields that no directive covers are included. So `-/,+/id,+/px` sends two fields, and
+`-/secret` all but one. No empty objects are made up: an object without any wanted field is left out
+with its name, unless it is included itself.
 
 Arrays have no level of their own, as in filters: `/legs/px` is the field `px` of each element.
-Elements that are left out leave no hole.
+Removed elements leave no gap.
 
 What is sent is cut from the published text, so numbers and strings are exactly what the publisher
-wrote. A body that is neither a JSON object nor an array has no fields and is sent as it is.
+wrote. A body that is neither a JSON object nor an array has no fields and is sent unchanged. A
+body may have any depth.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters.parser import FilterError, parse_path
@@ -36,7 +36,7 @@ class SelectError(HAClientError):
 
 @dataclass(slots=True)
 class _Level:
-    """What is known of one path: its own directive, if it has one, and those below it."""
+    """The directive of one path, if it has one, and those of the paths below it."""
 
     included: bool | None = None
     below: dict[str, _Level] = field(default_factory=dict["str", "_Level"])
@@ -82,12 +82,11 @@ class FieldSelection:
         try:
             if text[start : start + 1] not in {"{", "["}:
                 return body
-            _, end = _SCANNER.raw_decode(text, start)
+            included = self._root.included is not False
+            kept, end = _cut(text, start, self._root, included=included)
             if _skip(text, end) != len(text):
                 return body
-            included = self._root.included is not False
-            kept = _cut(text, start, end, self._root, included=included)
-        except (ValueError, RecursionError):  # no JSON, or deeper than this process can follow
+        except ValueError:  # not JSON, so it has no fields
             return body
         if kept is None:  # an empty message rather than none at all
             kept = "{}" if text[start] == "{" else "[]"
@@ -122,58 +121,155 @@ def _skip(text: str, at: int) -> int:
     return at if found is None else found.end()
 
 
-def _cut(text: str, start: int, end: int, level: _Level, *, included: bool) -> str | None:
-    """The wanted part of a value in a valid text, `None` for nothing."""
-    opening = text[start]
-    if not level.below or opening not in "{[":
-        return text[start:end] if included else None
-    if opening == "[":
-        elements = [
-            _cut(text, at, after, level, included=included)
-            for _, _, at, after in _members(text, start)
-        ]
-        kept = [element for element in elements if element is not None]
-        return f"[{','.join(kept)}]" if kept or included else None
-    # A name that is given twice counts once, with its last value, as in filters.
-    fields = {member.name: member for member in _members(text, start)}
-    parts: list[str] = []
-    for name, key, at, after in fields.values():
-        below = level.below.get(name, _NOTHING_SAID)
-        wanted = included if below.included is None else below.included
-        value = _cut(text, at, after, below, included=wanted)
-        if value is not None:
-            parts.append(f"{key}:{value}")
-    return f"{{{','.join(parts)}}}" if parts or included else None
+class _Open:
+    """An object or array that is being read, and the wanted parts of it.
 
-
-class _Member(NamedTuple):
-    """A member of an object, or an element of an array, which has no name.
-
-    Attributes:
-        name: Its name.
-        key: The name as written, with its quotes.
-        start: Where its value begins in the text.
-        end: Where its value ends.
+    Args:
+        opening: Its opening bracket.
+        level: The directives of its path and of the paths below.
+        included: Whether members without a directive of their own are wanted.
     """
 
-    name: str
-    key: str
-    start: int
-    end: int
+    __slots__ = ("_key", "_level", "_name", "_parts", "closing", "included")
+
+    def __init__(self, opening: str, level: _Level, *, included: bool) -> None:
+        self.closing = "}" if opening == "{" else "]"
+        self.included = included
+        self._level = level
+        # Of a repeated name the last value counts, as in filters.
+        self._parts: dict[str | int, str | None] = {}
+        self._name: str | int = 0
+        self._key = ""
+
+    def enter(self, text: str, at: int) -> tuple[int, _Level, bool]:
+        """Enter a member.
+
+        Args:
+            text: The whole text.
+            at: Where the member begins.
+
+        Returns:
+            Where its value begins, its level, and whether it is wanted.
+
+        Raises:
+            ValueError: A member of an object has no name.
+        """
+        if self.closing == "]":
+            self._name = len(self._parts)
+            return at, self._level, self.included
+        name, self._key, at = _name_at(text, at)
+        self._name = name
+        below = self._level.below.get(name, _NOTHING_SAID)
+        return at, below, self.included if below.included is None else below.included
+
+    def add(self, value: str | None) -> None:
+        """Add the wanted part of the member that was entered last; `None` if nothing is wanted."""
+        if value is not None and self._key:
+            value = f"{self._key}:{value}"
+        self._parts[self._name] = value
+
+    @property
+    def wanted(self) -> str | None:
+        """The text of its wanted part; `None` if nothing is wanted."""
+        kept = [part for part in self._parts.values() if part is not None]
+        if not kept and not self.included:
+            return None
+        opening = "{" if self.closing == "}" else "["
+        return f"{opening}{','.join(kept)}{self.closing}"
 
 
-def _members(text: str, start: int) -> Iterator[_Member]:
-    """The members of the object or array that begins at `start` of a valid text."""
-    is_object = text[start] == "{"
-    at = _skip(text, start + 1)
-    while text[at] not in "}]":
-        name = key = ""
-        if is_object:
-            name, end = _SCANNER.raw_decode(text, at)
-            key = text[at:end]
-            at = _skip(text, _skip(text, end) + 1)  # past the colon
-        _, end = _SCANNER.raw_decode(text, at)
-        yield _Member(name, key, at, end)
-        at = _skip(text, end)
-        if text[at] == ",":
+def _cut(text: str, at: int, level: _Level, *, included: bool) -> tuple[str | None, int]:
+    """Cut the wanted part out of the value at `at`.
+
+    It reads the text once, without recursion: arrays can be nested as deeply as the text is long.
+
+    Returns:
+        The wanted part, `None` if nothing is wanted; and where the value ends.
+
+    Raises:
+        ValueError: The value is not JSON.
+    """
+    opened: list[_Open] = []
+    while True:
+        if level.below and text[at : at + 1] in {"{", "["}:
+            opened.append(_Open(text[at], level, included=included))
             at = _skip(text, at + 1)
+            if text[at : at + 1] != opened[-1].closing:
+                at, level, included = opened[-1].enter(text, at)
+                continue
+        else:
+            end = _end_of(text, at)
+            value = text[at:end] if included else None
+            if not opened:
+                return value, end
+            opened[-1].add(value)
+            at = _skip(text, end)
+        while text[at : at + 1] == opened[-1].closing:
+            value = opened.pop().wanted
+            if not opened:
+                return value, at + 1
+            opened[-1].add(value)
+            at = _skip(text, at + 1)
+        at = _after(",", text, at)
+        at, level, included = opened[-1].enter(text, at)
+
+
+def _name_at(text: str, at: int) -> tuple[str, str, int]:
+    """The name at `at`, the same name as it is written, and where its value begins.
+
+    Raises:
+        ValueError: There is no name.
+    """
+    if text[at : at + 1] != '"':
+        raise ValueError("a member of an object has no name")
+    name, end = _SCANNER.raw_decode(text, at)
+    return name, text[at:end], _after(":", text, _skip(text, end))
+
+
+def _after(mark: str, text: str, at: int) -> int:
+    """Where the text continues after a required mark.
+
+    Raises:
+        ValueError: The mark is missing.
+    """
+    if text[at : at + 1] != mark:
+        raise ValueError(f"{mark} is missing")
+    return _skip(text, at + 1)
+
+
+def _end_of(text: str, at: int) -> int:
+    """Where the value at `at` ends.
+
+    Raises:
+        ValueError: There is no value.
+    """
+    try:
+        _, end = _SCANNER.raw_decode(text, at)
+    except RecursionError:
+        return _end_of_deep(text, at)
+    return end
+
+
+def _end_of_deep(text: str, at: int) -> int:
+    """As `_end_of`, for values that are nested more deeply than the parser can follow."""
+    closings: list[str] = []
+    while True:
+        opening = text[at : at + 1]
+        if opening in {"{", "["}:
+            closings.append("}" if opening == "{" else "]")
+            at = _skip(text, at + 1)
+            if text[at : at + 1] != closings[-1]:
+                if opening == "{":
+                    _, _, at = _name_at(text, at)
+                continue
+        else:  # a string, a number or a word
+            _, at = _SCANNER.raw_decode(text, at)
+            at = _skip(text, at)
+        while text[at : at + 1] == closings[-1]:
+            closings.pop()
+            if not closings:
+                return at + 1
+            at = _skip(text, at + 1)
+        at = _after(",", text, at)
+        if closings[-1] == "}":
+            _, _, at = _name_at(text, at)

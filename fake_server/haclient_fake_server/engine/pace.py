@@ -32,16 +32,24 @@ class Pace:
         ahead: Records that were read from the log and wait until they are due.
     """
 
-    __slots__ = ("_amount", "_bytes", "_due", "_max_gap_s", "_time_us", "_unit", "ahead")
+    __slots__ = ("_bytes", "_due", "_max_gap_s", "_rate", "_time_us", "ahead")
 
     def __init__(self, rate: Rate, max_gap_s: float | None = None) -> None:
         self.ahead: deque[Record] = deque()
-        self._amount = rate.amount
-        self._unit = rate.unit
+        self._rate = rate
         self._max_gap_s = max_gap_s
         self._due: float | None = None  # of the message before; None before the first
         self._bytes = 0  # of that message
         self._time_us = 0  # when that message was published
+
+    @property
+    def terms(self) -> tuple[Rate, float | None]:
+        """The rate and the longest gap."""
+        return self._rate, self._max_gap_s
+
+    def anew(self) -> Pace:
+        """A new pace with the same terms, for a replay that begins."""
+        return Pace(*self.terms)
 
     def due(self, now: float, time_us: int) -> float:
         """When the next message may be sent, on the clock of `now`.
@@ -52,12 +60,12 @@ class Pace:
         """
         if self._due is None:
             return now
-        if self._unit is RateUnit.MESSAGES:
-            gap = 1 / self._amount
-        elif self._unit is RateUnit.BYTES:
-            gap = self._bytes / self._amount
+        if self._rate.unit is RateUnit.MESSAGES:
+            gap = 1 / self._rate.amount
+        elif self._rate.unit is RateUnit.BYTES:
+            gap = self._bytes / self._rate.amount
         else:  # the log's clock may have been set back
-            gap = max(time_us - self._time_us, 0) / 1e6 / self._amount
+            gap = max(time_us - self._time_us, 0) / 1e6 / self._rate.amount
         return self._due + (gap if self._max_gap_s is None else min(gap, self._max_gap_s))
 
     def take_ahead(self) -> Iterator[Record]:

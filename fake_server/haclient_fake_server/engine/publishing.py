@@ -110,7 +110,7 @@ class Publishing:
     def _conflate(
         self, route: Route, publisher: Publisher, sequence: int, message: Message
     ) -> None:
-        """Hold a message for the subscribers that want it conflated, in a topic without records."""
+        """Hold a message of a topic without records for the subscriptions with conflation."""
         if route.plan is None or not route.plan.conflated:
             return
         record = Record(
@@ -152,13 +152,17 @@ class Publishing:
             except SowError as error:
                 self.refuse(connection, message, error.reason, str(error))
                 return
+        if message.kind == "delta_publish" and _complete(message, route, key):
+            if len(message.data) > state.settings.max_message_bytes:  # no reader would take it
+                detail = f"the record would have {len(message.data)} bytes"
+                self.refuse(connection, message, Reason.BAD_MESSAGE, detail)
+                return
+            document = Document(message.data, route.message_type)
         # After all reasons to refuse it: a publisher that has not read the failure ack sends the
         # message again, and must not be acknowledged as persisted.
         if message.sequence and message.sequence <= connection.publisher.seen:
             self.acknowledge_duplicate(connection, message)
             return
-        if message.kind == "delta_publish" and _complete(message, route, key):
-            document = Document(message.data, route.message_type)
         sequence = message.sequence
         publisher = connection.publisher if sequence else connection.origin
         record = Record(

@@ -18,11 +18,11 @@ from haclient_fake_server.engine.queues.message_table import Place, Row, to_plac
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
-from haclient_fake_server.engine.replay import span_of
 from haclient_fake_server.engine.replication.durability import (
     ReplicationProgress,
     UnconfirmedRange,
 )
+from haclient_fake_server.engine.span import span_of
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,

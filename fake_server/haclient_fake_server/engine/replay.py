@@ -1,19 +1,5 @@
 """Replay: bookmark subscriptions that read the log, at the reader's pace.
 
-`span_of` returns the part of the log that a bookmark selects:
-
-=================  ==========================================================================
-epoch `0`          the oldest position there is
-now `0|1|`         the position that comes next
-a bookmark         the position after that message
-a list             the earliest of those that are found
-a timestamp        the first position at or after it; before the log begins: the oldest
-a range            its begin; and its end, after which nothing follows
-=================  ==========================================================================
-
-A well-formed bookmark that this log does not hold starts at now, unless `bookmark_not_found` says
-otherwise. `recent` is a word of the client that must never arrive here.
-
 A subscription in phase REPLAY has a cursor, and each `pump` turns the next chunk of the log into
 frames; the shell pumps a connection only while its outgoing buffer has room. When the chunk was the
 last one the subscription goes LIVE in the same call: `pump` runs between batches, so nothing can be
@@ -27,6 +13,9 @@ until its next message is due. That ends when it goes live.
 `completed` is sent between the last record that was in the log when the subscribe came and the
 first that was not.
 
+A subscription that begins with a query of the past keeps its place in phase QUERY, in which it
+receives nothing and may be paused, changed and ended, until the query was answered.
+
 Subscriptions with an end of their own, and `fully_durable` ones, never go live: they wait at the
 end of the log. A batch wakes those that subscribe to the topic of one of its records. The others
 follow the end without reading, so they cost a batch nothing.
@@ -34,14 +23,14 @@ follow the end without reading, so they cost a batch nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
-from haclient.errors import UsageError
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
-from haclient_fake_server.engine.acks import Reason, Refused, ack
+from haclient_fake_server.engine import replay_group
+from haclient_fake_server.engine.acks import ack
 from haclient_fake_server.engine.conflation import (
     arm,
     conflate_record,
@@ -63,6 +52,7 @@ from haclient_fake_server.engine.pace import Pace
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.routes import Route, frame_head
+from haclient_fake_server.engine.span import Span
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import (
@@ -74,115 +64,6 @@ from haclient_fake_server.journal.format import (
     RecordCommand,
     read_records,
 )
-from haclient_stores.bookmark import (
-    Bookmark,
-    BookmarkList,
-    BookmarkRange,
-    Epoch,
-    MostRecent,
-    Now,
-    RangeEnd,
-    Timestamp,
-    parse_bookmark,
-)
-
-
-class Span(NamedTuple):
-    """The part of the log that a subscription asks for.
-
-    Attributes:
-        start: Its first position.
-        last_position: Its last position; `None` for no such end.
-        last_us: The last time in it; `None` for no such end.
-    """
-
-    start: int
-    last_position: int | None = None
-    last_us: int | None = None
-
-
-def span_of(state: State, text: str, *, not_found: str = "now") -> Span:
-    """The span of this log that a subscribe's bookmark selects at the moment.
-
-    Raises:
-        Refused: The text is not a bookmark, or it is one that only a client may use.
-        Refused: No bookmark was found and `not_found` is `fail`.
-    """
-    try:
-        point = parse_bookmark(text)
-    except UsageError as error:
-        raise Refused(Reason.INVALID_BOOKMARK, str(error)) from error
-    if isinstance(point, MostRecent):
-        raise Refused(Reason.INVALID_BOOKMARK, "'recent' is to be resolved by the client")
-    if isinstance(point, BookmarkRange):
-        return _range(state, point, not_found)
-    return Span(_start(state, point, inclusive=False, not_found=not_found))
-
-
-def _range(state: State, span: BookmarkRange, not_found: str) -> Span:
-    inclusive_begin, inclusive_end = span.brackets[0] == "[", span.brackets[1] == "]"
-    start = _start(state, span.begin, inclusive=inclusive_begin, not_found=not_found)
-    ends = [_end(state, item, inclusive=inclusive_end) for item in _items(span.end)]
-    positions = [position for position, _ in ends if position is not None]
-    times = [time_us for _, time_us in ends if time_us is not None]
-    if not positions and not times:
-        raise Refused(Reason.BOOKMARK_NOT_FOUND, f"the end of {span} is not in this log")
-    return Span(start, max(positions, default=None), max(times, default=None))
-
-
-def _items(point: RangeEnd) -> tuple[Epoch | Now | Bookmark | Timestamp, ...]:
-    return point.items if isinstance(point, BookmarkList) else (point,)
-
-
-def _start(state: State, point: RangeEnd, *, inclusive: bool, not_found: str) -> int:
-    found = [_position(state, item, inclusive=inclusive) for item in _items(point)]
-    known = [position for position in found if position is not None]
-    if known:
-        return min(known)
-    if not found or not_found == "epoch":
-        return state.journal.first_position
-    if not_found == "fail":
-        raise Refused(Reason.BOOKMARK_NOT_FOUND, f"nothing of {point} is in this log")
-    return state.batch.position
-
-
-def _position(
-    state: State, item: Epoch | Now | Bookmark | Timestamp, *, inclusive: bool
-) -> int | None:
-    match item:
-        case Epoch():
-            return state.journal.first_position
-        case Now():
-            if inclusive:  # the last message, if there is one
-                return max(state.batch.messages_end - 1, state.journal.first_position)
-            return state.batch.position
-        case Timestamp(microseconds=moment):
-            return state.journal.at_time(moment)
-        case Bookmark(publisher_id=publisher_id, sequence=sequence):
-            found = _find(state, publisher_id, sequence)
-            return None if found is None else found + (0 if inclusive else 1)
-
-
-def _end(
-    state: State, item: Epoch | Now | Bookmark | Timestamp, *, inclusive: bool
-) -> tuple[int | None, int | None]:
-    exclusive = 0 if inclusive else 1
-    match item:
-        case Epoch():
-            return state.journal.first_position - 1, None
-        case Now():
-            return state.batch.position - 1, None
-        case Timestamp(microseconds=moment):
-            return None, moment - exclusive
-        case Bookmark(publisher_id=publisher_id, sequence=sequence):
-            found = _find(state, publisher_id, sequence)
-            return None if found is None else found - exclusive, None
-
-
-def _find(state: State, publisher_id: int, sequence: int) -> int | None:
-    found = state.journal.find(publisher_id, sequence)
-    return state.batch.find(publisher_id, sequence) if found is None else found
-
 
 CHUNK_BYTES: Final = 128 * 1024
 """What is read for one subscription at a time: enough to make the cost of a call vanish, little
@@ -217,6 +98,7 @@ class Replay:
     def enter(self, item: BookmarkSubscription, span: Span) -> None:
         """Start a subscription; it goes live at once if the log has nothing for it."""
         state = self._state
+        item.phase = Phase.REPLAY
         item.position = span.start
         item.last_position, item.last_us = span.last_position, span.last_us
         item.target = state.batch.messages_end - 1
@@ -229,6 +111,47 @@ class Replay:
         elif span.start > item.target and not item.paused:
             self._catch_up(item)
         self._place(item)
+
+    def enter_after_query(self, item: BookmarkSubscription, span: Span) -> None:
+        """Keep a place in the log for a subscription, which `query_answered` starts."""
+        item.phase = Phase.QUERY
+        item.position = item.start = span.start
+        item.last_position, item.last_us = span.last_position, span.last_us
+        item.covered = span.covered
+
+    def pass_covered(self, item: BookmarkSubscription) -> Generator[None, None, int]:
+        """Let a subscription in phase QUERY pass the messages that its bookmarks cover.
+
+        It stops before the first message for it that they do not cover.
+
+        Returns:
+            A position: the records of its query include what is before it in the log.
+        """
+        cursor = self._state.journal.seek(item.position)
+        while item.covered:
+            chunk, cursor = self._state.journal.read(cursor, CHUNK_BYTES)
+            for record in records_of(chunk):
+                if record.position < item.start or self._wanted_head(item, record) is None:
+                    continue
+                if record.sequence > item.covered.get(record.publisher_id, 0):
+                    return item.position
+                item.position = record.position + 1
+            if not chunk:
+                break
+            yield
+        return item.position
+
+    def query_answered(self, item: BookmarkSubscription) -> None:
+        """Start a subscription at its place in the log, now that its query was answered."""
+        if item.query is not None:
+            item.connection.subscription_queries -= 1
+        item.query, item.covered = None, {}
+        self.enter(item, Span(item.position, item.last_position, item.last_us))
+
+    def rest_of(self, item: BookmarkSubscription) -> Span:
+        """The part of the log that a subscription has not passed yet."""
+        position = self._state.batch.position if item.is_live else item.reached[0]
+        return Span(position, item.last_position, item.last_us, item.covered)
 
     def fall_back(self, connection: Connection) -> None:
         """The connection's buffer is full: live bookmark subscriptions read the log from here."""
@@ -249,6 +172,7 @@ class Replay:
     def select(self, item: BookmarkSubscription, selection: Selection) -> None:
         """Give a subscription other topics or another filter; its position is kept."""
         table = self._state.tables[item.connection.message_type]
+        self._leave_group(item)
         item.leave_end()
         self._stop_following(item)  # it is found by its old topic
         table.leave(item)
@@ -259,14 +183,29 @@ class Replay:
 
     def set_paused(self, item: BookmarkSubscription, *, paused: bool) -> None:
         """Pause a bookmark subscription, or let it continue from where it is."""
+        self._leave_group(item)
         if paused and item.phase is Phase.LIVE:
             self.detach(item)
         item.paused = paused
         (disarm if paused else arm)(self._state, item)
         self._place(item)
 
+    def resume(self, items: Sequence[BookmarkSubscription]) -> None:
+        """Resume subscriptions of one connection; those that can share a replay do so."""
+        for item in items:
+            self.set_paused(item, paused=False)
+        in_order = sorted(set(items), key=lambda item: item.number)
+        replay_group.join(item for item in in_order if item.number in item.connection.backlog)
+
+    def _leave_group(self, item: BookmarkSubscription) -> None:
+        if item.group is not None:
+            if item.is_held:
+                self._release(item)
+            replay_group.leave(item)
+
     def set_pace(self, item: BookmarkSubscription, pace: Pace | None) -> None:
         """Give a bookmark subscription another pace, or none; the next message is due at once."""
+        self._leave_group(item)
         if item.pace is not None and item.pace.ahead:
             item.cursor = None  # what was read ahead is read again
         item.pace = pace
@@ -274,6 +213,7 @@ class Replay:
 
     def end(self, item: BookmarkSubscription) -> None:
         """Stop sending anything to a subscription, whether it was replayed or not."""
+        self._leave_group(item)
         item.phase = Phase.ENDED
         item.connection.live_replays.pop(item.number, None)
         self._state.timers.cancel(("range", item.number))
@@ -285,9 +225,15 @@ class Replay:
         backlog, room = connection.backlog, FEED_BYTES
         # Taken together: a dict finds its first key by passing all that were removed before it.
         for item in tuple(islice(backlog.values(), FEED_BYTES // EMPTY_BYTES)):
-            del backlog[item.number]
-            room -= max(self._advance(item), EMPTY_BYTES)
-            self._place(item)  # at the end, after those that wait for their turn
+            if item.number not in backlog:  # its group was already served in this round
+                continue
+            together = (item,) if item.group is None else tuple(item.group)
+            for each in together:
+                backlog.pop(each.number, None)
+            size = self._advance(item) if item.group is None else self._advance_group(item.group)
+            room -= max(size, EMPTY_BYTES)
+            for each in together:  # at the end, after those that wait for their turn
+                self._place(each)
             if room <= 0:
                 return
 
@@ -385,29 +331,81 @@ class Replay:
 
     def _advance_at(self, item: BookmarkSubscription, pace: Pace) -> None:
         """Send the messages that are due; the next one sets a timer."""
+        self._read_ahead(item, pace)
+        self._advanced(item, self._scan_with_care(item, pace.take_ahead()))
+
+    def _read_ahead(self, item: BookmarkSubscription, pace: Pace) -> None:
         if not pace.ahead:
             chunk = self._read(item, PACED_BYTES)
             pace.ahead.extend(each for each in records_of(chunk) if each.position >= item.position)
-        self._advanced(item, self._scan_with_care(item, pace.take_ahead()))
 
-    def _hold(self, item: BookmarkSubscription, record: Record) -> bool:
-        """Whether a message is not due yet; then the subscription waits until it is."""
-        state, pace = self._state, item.pace
+    def _advance_group(self, members: list[BookmarkSubscription]) -> int:
+        """Send the next chunk of a shared replay, record by record to each of its subscriptions."""
+        reader, size = members[0], 0
+        pace = reader.pace
         if pace is None:
+            chunk = self._read(reader, CHUNK_BYTES)
+            size, records = len(chunk), records_of(chunk)
+        else:
+            self._read_ahead(reader, pace)
+            records = pace.take_ahead()
+        frames: list[bytes] = []
+        for record in records:
+            here = [item for item in members if item.position <= record.position]
+            if pace is not None and self._is_early_for(here, pace, record):
+                break
+            for item in here:
+                frames += self._scan_with_care(item, (record,))
+        if frames:
+            self._state.touch(reader.connection).extend(frames)
+        together = tuple(members)
+        for item in together:
+            self._advanced(item, [])
+        if not all(
+            self._has_more(item) for item in together
+        ):  # from here on each waits for its own topics
+            for item in together:
+                self._leave_group(item)
+        return size
+
+    def _is_early_for(
+        self, members: list[BookmarkSubscription], pace: Pace, record: Record
+    ) -> bool:
+        """Whether a record of a shared replay is for one of these members, and not due yet."""
+        wanted = any(self._is_for(item, record) for item in members)
+        return wanted and self._is_early(members[0], pace, record)
+
+    def _is_for(self, item: BookmarkSubscription, record: Record) -> bool:
+        """Whether a subscription has to receive a record."""
+        if item.bounded and _is_past(item, record):
             return False
+        return self._wanted_head(item, record) is not None
+
+    def _wanted_head(self, item: BookmarkSubscription, record: Record) -> bytes | None:
+        """The beginning of the frame for a record; `None` if it does not match."""
+        if record.command != RecordCommand.PUBLISH:
+            return None
+        head = self._heads(item)[record.topic_id]
+        return head if head is not None and self._wants(item, record) else None
+
+    def _is_early(self, item: BookmarkSubscription, pace: Pace, record: Record) -> bool:
+        """Whether a message is not due yet; then its subscription or group waits until it is."""
+        state = self._state
         due = pace.due(state.now, record.timestamp_us)
         if due <= state.now:
             pace.sent(state.now, len(record.payload), record.timestamp_us)
             return False
-        item.is_held = True
+        for each in item.group or (item,):
+            each.is_held = True
         at = max(due, state.now + MIN_HOLD_S)
         state.timers.set(("rate", item.number), at, lambda: self._release(item))
         return True
 
     def _release(self, item: BookmarkSubscription) -> None:
-        item.is_held = False
         self._state.timers.cancel(("rate", item.number))
-        self._place(item)
+        for each in item.group or (item,):
+            each.is_held = False
+            self._place(each)
 
     def _read(self, item: BookmarkSubscription, max_bytes: int) -> bytes:
         """Read on in the log: whole blocks."""
@@ -479,25 +477,24 @@ class Replay:
 
     def _scan_with_care(self, item: BookmarkSubscription, records: Iterable[Record]) -> list[bytes]:
         """The general case: filters, limits and ends are checked for each record."""
-        heads = self._heads(item)
+        pace = item.pace if item.group is None else None  # a group is delayed as a whole
         frames: list[bytes] = []
         for record in records:
             if record.position < item.position:
                 continue
             if item.bounded and _is_past(item, record):
                 break
-            head = heads[record.topic_id] if record.command == RecordCommand.PUBLISH else None
-            wanted = head is not None and self._wants(item, record)
+            head = self._wanted_head(item, record)
             if item.wants_completed and not item.bounded and record.position > item.target:
                 frames += take_frames(self._state, item)
                 frames.append(_completed(item))
-            if wanted and self._hold(item, record):
+            if head is not None and pace is not None and self._is_early(item, pace, record):
                 break
             _pass(item, record)
-            if wanted and item.conflator is not None:
+            if head is not None and item.conflator is not None:
                 route = self._state.topics[record.topic_id]
                 frames += conflate_record(self._state, item, route, record)
-            elif head is not None and wanted:
+            elif head is not None:
                 frames.append(_frame(item, head, record, self._wanted_body(item, record)))
                 if item.remaining is not None:
                     item.remaining -= 1
@@ -522,6 +519,7 @@ class Replay:
     def _catch_up(self, item: BookmarkSubscription) -> None:
         """The end of the log is reached: go live, unless new records have to be confirmed first."""
         self._complete(item)
+        self._leave_group(item)
         if item.fully_durable:
             return
         item.phase = Phase.LIVE

@@ -35,9 +35,12 @@ _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     | {"max_backlog", "pause", "rate", "rate_max_gap", "replace", "resume"},
     # Every record has all its fields, the keys among them: that is all that `send_keys` asks for.
     "sow": _COMMON | {"send_keys", "skip_n"},
-    "sow_and_subscribe": _COMMON | _CONFLATION | {"bookmark", "oof", "send_keys", "skip_n"},
+    "sow_and_subscribe": _COMMON
+    | _CONFLATION
+    | {"bookmark", "bookmark_not_found", "oof", "pause", "rate", "rate_max_gap", "replace"}
+    | {"send_keys", "skip_n"},
     "delta_subscribe": _COMMON | _CONFLATION | _DELTA | {"max_backlog", "replace"},
-    "sow_and_delta_subscribe": _COMMON | _CONFLATION | _DELTA,
+    "sow_and_delta_subscribe": _COMMON | _CONFLATION | _DELTA | {"replace", "skip_n"},
     "sow_delete": frozenset({"cancel", "expire", "lease_extension", "non_regex_topic"}),
     # There is no message type here for which `pretty` would make a difference.
     "logon": frozenset({"ack_conflation", "pretty"}),

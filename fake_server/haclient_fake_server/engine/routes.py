@@ -86,7 +86,7 @@ class Plan:
         filtered: Whether any of them has a filter, so that each message must be looked at.
         watched: Whether any of them wants out-of-focus messages.
         pages: Those that see a page of the topic's records; the others do not count them.
-        conflated: Those whose messages are held back; the others do not count them, either.
+        conflated: The subscriptions with conflation; the other lists do not contain them.
     """
 
     __slots__ = (

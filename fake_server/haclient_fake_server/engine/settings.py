@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from haclient.errors import UsageError
+from haclient.protocol.framing import MAX_PUBLISH_BYTES
 from haclient.protocol.uri import Uri
 from haclient_fake_server.engine.filters import FilterError, compile_expression, compile_filter
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, is_regex_topic
@@ -292,6 +293,7 @@ class EngineSettings:
         version: The server version of the logon ack.
         replicate_to: Where it sends its log.
         queues: The message queues.
+        max_message_bytes: A delta publish that would make a larger record is refused.
     """
 
     name: str = "broker"
@@ -302,6 +304,7 @@ class EngineSettings:
     version: str = "5.3.5.0.reference"
     replicate_to: tuple[ReplicateTo, ...] = ()
     queues: tuple[QueueTopic, ...] = ()
+    max_message_bytes: int = MAX_PUBLISH_BYTES
 
     def _is_logged(self, topic: SowTopic) -> bool:
         return any(

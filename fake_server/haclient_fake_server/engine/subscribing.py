@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from dataclasses import replace
 
 from haclient.protocol.messages import Message
@@ -21,7 +22,7 @@ from haclient_fake_server.engine.patterns import TopicMatcher, is_regex_topic
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.queues import Queues
-from haclient_fake_server.engine.replay import Replay, Span, span_of
+from haclient_fake_server.engine.replay import Replay
 from haclient_fake_server.engine.requests import (
     DELTA_COMMANDS,
     Request,
@@ -29,6 +30,7 @@ from haclient_fake_server.engine.requests import (
     read_request,
 )
 from haclient_fake_server.engine.sow.page import Page, PageSubscription
+from haclient_fake_server.engine.span import Span, span_of
 from haclient_fake_server.engine.state import State
 from haclient_stores.bookmark import Now, parse_bookmark
 
@@ -79,7 +81,7 @@ class Subscribing:
             _check_without_bookmark(request, keeps_place=keeps_place)
         span = self._span(connection, request) if message.bookmark else None
         conflator = conflator_of(self._state, request, connection.message_type)
-        if replaced is not None:  # what it holds was published under the old terms
+        if replaced is not None:  # held messages were published under the old options
             flush(self._state, replaced)
         self._confirm(connection, message, sub_id)
         match replaced:
@@ -119,22 +121,24 @@ class Subscribing:
         request: Request,
         sub_id: str,
         conflator: Conflator | None = None,
-    ) -> None:
+    ) -> Subscription:
         """Send what is published from now on, in place of any subscription of this id."""
         number = self._number(connection, sub_id)
         item = Subscription(connection, sub_id, number=number, selection=request.selection)
         item.conflator = conflator
         self._replace(item)
         self._state.tables[connection.message_type].enter(item)
+        return item
 
     def subscribe_page(
         self, connection: Connection, request: Request, sub_id: str, page: Page
-    ) -> None:
+    ) -> PageSubscription:
         """Send how a page changes from now on, in place of any subscription of this id."""
         number, selection = self._number(connection, sub_id), request.selection
         item = PageSubscription(connection, sub_id, number=number, selection=selection, page=page)
         self._replace(item)
         self._state.tables[connection.message_type].enter(item)
+        return item
 
     def _consume(
         self, connection: Connection, request: Request, sub_id: str, queues: list[Queue]
@@ -171,20 +175,62 @@ class Subscribing:
         conflator: Conflator | None,
     ) -> None:
         """Replay a span of the log, in place of any subscription of this id."""
-        message = request.message
-        wanted = requested(message.ack_type)
-        number = self._number(connection, sub_id)
-        item = BookmarkSubscription(connection, sub_id, number=number, selection=request.selection)
-        item.cid = message.command_id
-        item.conflator = conflator
+        item = self._log_subscription(connection, request, sub_id, conflator)
         item.fully_durable = request.options.fully_durable
-        item.wants_completed = "completed" in wanted
-        item.wants_persisted = "persisted" in wanted
-        item.paused = request.options.pause
+        item.wants_persisted = "persisted" in requested(request.message.ack_type)
         item.remaining = request.top_n
-        item.pace = _pace(request)
         self._replace(item)
         self._replay.enter(item, span)
+
+    def subscribe_after_query(
+        self,
+        connection: Connection,
+        request: Request,
+        sub_id: str,
+        span: Span,
+        conflator: Conflator | None,
+    ) -> BookmarkSubscription:
+        """Replay a span of the log once the query of the same command was answered.
+
+        Returns:
+            The subscription, which replaces one with the same id; `query_answered` starts its
+            replay. It stays paused if the replaced one was paused and no bookmark was given.
+        """
+        item = self._log_subscription(connection, request, sub_id, conflator)
+        known = connection.subscriptions.get(sub_id)
+        if not request.message.bookmark and isinstance(known, BookmarkSubscription):
+            item.paused |= known.paused
+        self._replace(item)
+        self._replay.enter_after_query(item, span)
+        return item
+
+    def pass_covered(self, item: BookmarkSubscription) -> Generator[None, None, int]:
+        """Pass the messages that its bookmarks cover; see `Replay.pass_covered`."""
+        return self._replay.pass_covered(item)
+
+    def query_answered(self, item: BookmarkSubscription) -> None:
+        """Start the replay of a subscription whose query was answered."""
+        self._replay.query_answered(item)
+
+    def rest_of(self, item: BookmarkSubscription) -> Span:
+        """The part of the log that a subscription has not passed yet."""
+        return self._replay.rest_of(item)
+
+    def _log_subscription(
+        self,
+        connection: Connection,
+        request: Request,
+        sub_id: str,
+        conflator: Conflator | None,
+    ) -> BookmarkSubscription:
+        number = self._number(connection, sub_id)
+        item = BookmarkSubscription(connection, sub_id, number=number, selection=request.selection)
+        item.cid = request.message.command_id
+        item.conflator = conflator
+        item.wants_completed = "completed" in requested(request.message.ack_type)
+        item.paused = request.options.pause
+        item.pace = _pace(request)
+        return item
 
     def _number(self, connection: Connection, sub_id: str) -> int:
         """The place of a subscription in the order of all: that of the one which it replaces."""
@@ -223,6 +269,9 @@ class Subscribing:
             self._state.tables[connection.message_type].leave(item)
             disarm(self._state, item)
             if isinstance(item, BookmarkSubscription):
+                if item.query is not None:
+                    connection.queries.remove(item.query)
+                    connection.subscription_queries -= 1
                 self._replay.end(item)
                 self._acks.leave(item)
             elif isinstance(item, QueueSubscription):
@@ -272,9 +321,23 @@ class Subscribing:
             raise Refused(Reason.INVALID_SUBID, "pause and resume need a sub_id")
         if options.rate:
             raise Refused(Reason.INVALID_OPTIONS, "rate: pause and resume keep the rate there is")
-        for item in items:
-            self._replay.set_paused(item, paused=options.pause)
+        if options.pause:
+            for item in items:
+                self._replay.set_paused(item, paused=True)
+        else:
+            self._replay.resume(items)
         self._confirm(connection, message, message.sub_id)
+
+
+def check_live_only(request: Request) -> None:
+    """Check that a request has no option that is for a replay only.
+
+    Raises:
+        Refused: It has one.
+    """
+    for name in ("pause", "rate"):
+        if getattr(request.options, name):
+            raise Refused(Reason.INVALID_OPTIONS, f"{name} needs a bookmark")
 
 
 def _check_without_bookmark(request: Request, *, keeps_place: bool) -> None:
@@ -283,9 +346,8 @@ def _check_without_bookmark(request: Request, *, keeps_place: bool) -> None:
     Raises:
         Refused: One of them was given.
     """
-    for name in ("pause", "rate"):
-        if getattr(request.options, name) and not keeps_place:
-            raise Refused(Reason.INVALID_OPTIONS, f"{name} needs a bookmark")
+    if not keeps_place:
+        check_live_only(request)
     if request.top_n is not None:
         raise Refused(Reason.INVALID_OPTIONS, "top_n of a subscribe needs a bookmark")
 

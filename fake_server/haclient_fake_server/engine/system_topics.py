@@ -46,8 +46,8 @@ from haclient_fake_server.engine.log_query import (
 )
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, to_text
 from haclient_fake_server.engine.queues.queue import Queue
-from haclient_fake_server.engine.replay import Span, span_of
 from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS, SYSTEM_PREFIX
+from haclient_fake_server.engine.span import Span, span_of
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import Record, RecordCommand

@@ -228,7 +228,7 @@ class BrokerProcess:
         line, deadline = b"", time.perf_counter() + LIMIT_S
         while b"\n" not in line:
             left = deadline - time.perf_counter()
-            if left <= 0 or not select.select([self._out], [], [], left)[0]:
+            if left <= 0 or not _is_readable(self._out.fileno(), left):
                 raise TimedOut(f"no {wanted!r} of the broker within {LIMIT_S:g} s: {self.err}")
             chunk = os.read(self._out.fileno(), 4096)
             if not chunk:
@@ -238,6 +238,18 @@ class BrokerProcess:
         if word != wanted:
             raise HAClientError(f"the broker wrote {line!r} instead of {wanted!r}")
         return rest
+
+
+def _is_readable(fd: int, seconds: float) -> bool:
+    """Wait for data or the end of a file; `select` would fail for descriptors above 1 023.
+
+    Args:
+        fd: The descriptor.
+        seconds: How long to wait.
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _environment() -> dict[str, str]:

@@ -26,7 +26,12 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.cli.connection import GIVE_UP_AFTER_S, Connection, open_client
+from haclient.cli.connection import (
+    CONNECT_TIMEOUT_S,
+    GIVE_UP_AFTER_S,
+    Connection,
+    open_client,
+)
 from haclient.cli.termination import hidden_warnings
 from haclient.client import Client
 from haclient.errors import (
@@ -75,6 +80,7 @@ class BoundedConsumer:
             and `count` if they are kept.
         idle_s: The run ends after so many seconds without a message; infinite for never.
         acknowledge: Called with each message when it is finished: acknowledges it, for example.
+        answer_limit_s: How long the server may take to answer the subscribe.
         keeps: Whether that is done at the end of the run.
         consumed: How many messages are finished.
     """
@@ -85,6 +91,7 @@ class BoundedConsumer:
     max_backlog: int
     idle_s: float
     acknowledge: Callable[[Message], object]
+    answer_limit_s: float = CONNECT_TIMEOUT_S
     keeps: bool = False
     consumed: int = 0
     _acknowledged: int = 0
@@ -120,11 +127,16 @@ class BoundedConsumer:
         """
         # A caller that asks for one message does not need the warning about round trips.
         hidden = hidden_warnings(
-            "haclient.transport.queue_acks",
+            "haclient.client",
             "the queue %s sends one message",
             while_=lambda: self.asked_backlog == 1,
         )
-        stream = client.queue_stream(self.name, max_backlog=self.asked_backlog, filter=self.filter)
+        stream = client.queue_stream(
+            self.name,
+            max_backlog=self.asked_backlog,
+            filter=self.filter,
+            timeout=self.answer_limit_s,
+        )
         with hidden:
             async with stream as messages:
                 client.add_state_listener(self._on_state)

@@ -79,5 +79,7 @@ def browse(request: _Request) -> int:
     """
     output = OutputWriter(STDOUT)
     return run_until_signal(
-        partial(_work, request, output), lambda: "interrupted: the result is incomplete"
+        partial(_work, request, output),
+        lambda: "interrupted: the result is incomplete",
+        output=output,
     )

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 import click
 import trio
 
-from haclient.cli.connection import Connection
+from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection
 from haclient.cli.options import (
     client_name_option,
     count_option,
@@ -114,6 +114,7 @@ def consumer_for(request: _Request) -> BoundedConsumer:
         max_backlog=request.max_backlog,
         idle_s=request.timeout or float("inf"),
         acknowledge=_ACKNOWLEDGE[request.afterwards],
+        answer_limit_s=request.timeout or CONNECT_TIMEOUT_S,
         keeps=request.keeps,
     )
 
@@ -132,7 +133,7 @@ async def _print(
 async def _consume(
     request: _Request, consumer: BoundedConsumer, output: OutputWriter, client: HAClient
 ) -> None:
-    known = await find_queue(client, request.name)
+    known = await find_queue(client, request.name, limit_s=consumer.answer_limit_s)
     if known is not None and known.semantics == "at-most-once" and request.afterwards != "ack":
         raise HAClientError(
             f"--{request.afterwards}: {request.name!r} delivers at most once, so a message is "
@@ -204,6 +205,7 @@ def consume(request: _Request) -> int:
     return run_until_signal(
         partial(_work, request, consumer, output),
         lambda: f"interrupted after {consumer.consumed} messages",
+        output=output,
         # Only promised work that was not done is a failure.
         is_service=request.count is None,
     )

@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
+from haclient.cli.connection import CONNECT_TIMEOUT_S
 from haclient.client import Client
-from haclient.errors import CommandError, HAClientError
+from haclient.errors import CommandError, HAClientError, TimedOut
 
 _TOPIC: Final = "/HACLIENT/queues"
 
@@ -99,24 +100,33 @@ class ServerQueues:
             return ServerQueues(found)
         names = [each.name for each in self._queues]
         if not names:
-            raise HAClientError(f"{name!r} is no queue: the server has none of this message type")
+            raise HAClientError(
+                f"{name!r} is no queue: the server has none of this message type; queues are "
+                "configured where the server is started"
+            )
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         known = ", ".join(repr(each) for each in names[:_NAMED])
         raise HAClientError(f"{name!r} is no queue: the server has {known}{more}")
 
 
-async def query_queues(client: Client) -> ServerQueues | None:
+async def query_queues(
+    client: Client, *, limit_s: float = CONNECT_TIMEOUT_S
+) -> ServerQueues | None:
     """Query the queues of the server; `None` if it has no such statistics.
 
     Args:
         client: It has logged on.
+        limit_s: How long the server may take to answer, in seconds.
 
     Raises:
         DisconnectedError: The connection was lost.
+        TimedOut: The server did not answer.
     """
     try:
-        async with client.sow(_TOPIC, data="{}") as stream:
+        async with client.sow(_TOPIC, data="{}", timeout=limit_s) as stream:
             records = [message.data async for message in stream if message.kind == "sow"]
+    except TimedOut as error:
+        raise TimedOut(f"the server did not name its queues within {limit_s:g} s") from error
     except CommandError:  # no such topic; or rights that other servers have by topic
         return None
     if not records:  # a server that takes it for an ordinary topic without records
@@ -126,11 +136,18 @@ async def query_queues(client: Client) -> ServerQueues | None:
     )
 
 
-async def find_queue(client: Client, name: str) -> QueueStatistics | None:
+async def find_queue(
+    client: Client, name: str, *, limit_s: float = CONNECT_TIMEOUT_S
+) -> QueueStatistics | None:
     """Query the statistics of a queue; `None` if the server has none.
+
+    Args:
+        client: It has logged on.
+        name: The queue.
+        limit_s: How long the server may take to answer, in seconds.
 
     Raises:
         HAClientError: The server has statistics, but no queue of this name.
     """
-    queues = await query_queues(client)
+    queues = await query_queues(client, limit_s=limit_s)
     return None if queues is None else queues.select(name).find(name)

@@ -1,16 +1,16 @@
-"""The rows of a task, and whether they are all of them.
+"""The input rows of a task, with a check that they are complete.
 
-Where a part of a plan fails while a task reads its rows (an executor is lost that has blocks of the
-shuffle, a function of the user raises), Spark ends what it sends to the worker. Arrow takes an end
-between two batches for the end of the rows, so PySpark's iterator ends as if these had been all.
-Nothing that a task returns then counts, but what it has published stays: in a lane that is
-published exactly once, each row would have the place of another one.
+When a part of a plan fails while a task reads its rows (an executor with shuffle blocks is lost, or
+a user function raises), Spark ends the stream of rows to the worker. Arrow takes an end between two
+batches for the end of the rows, so PySpark's iterator ends as if the rows were complete. Spark
+ignores whatever such a task returns, but its publishes stay: in a lane that is published exactly
+once, each row would take the sequence number of another one.
 
-A worker gets its rows by a socket, which Spark keeps open for writing until the task has returned.
-So rows that have ended while Spark no longer writes to that socket are not all. PySpark does not
-give a writer its socket: each that is open in the process is watched, and one counts that was open
-for writing when the rows began and is not when they end. Should that be a connection of the user,
-which its server has closed meanwhile, then one attempt of a task fails without need.
+A worker gets its rows through a socket, which Spark keeps open for writing until the task returns.
+So the rows are incomplete if Spark no longer writes to that socket when they end. PySpark does not
+pass the socket to a writer. Therefore every socket of the process is watched, and the check fails
+if one of them was open for writing when the rows began and is not when they end. If that was a
+connection of the user, closed by its server meanwhile, one attempt of a task fails needlessly.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from haclient.errors import DisconnectedError
 T = TypeVar("T")
 
 _OPEN_FILES: Final = Path("/dev/fd")
-# The other side writes no more. Systems other than Linux have one flag for that and for a hangup.
+# The other side has stopped writing. Systems other than Linux have one flag for that and a hangup.
 _ENDED: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 def all_rows(batches: Iterable[T]) -> Iterator[T]:
-    """The batches of a task, with an error in place of an end that comes too early.
+    """The batches of a task; raises if they end too early.
 
     Args:
-        batches: What PySpark gives to a writer, not yet begun.
+        batches: The iterator that PySpark passes to a writer, not yet started.
 
     Yields:
-        Each of them.
+        Each batch.
 
     Raises:
-        DisconnectedError: Spark has ended them in the middle. It is for the next attempt.
+        DisconnectedError: Spark has ended the rows early; the next attempt gets all of them.
     """
     sockets = _sockets()
     open_at_start = sockets - _ended(sockets)
     yield from batches
     if _ended(open_at_start):
         raise DisconnectedError(
-            "Spark stopped sending the rows of this task in the middle: an executor was lost that "
-            "has some of them, or the plan failed. None of them is taken for the whole; the next "
-            "attempt of the task gets all"
+            "Spark stopped sending the rows of this task early: an executor that has some of them "
+            "was lost, or the plan failed. None of the rows is published; the next attempt of the "
+            "task gets all"
         )
 
 
@@ -60,7 +60,9 @@ def _sockets() -> set[int]:
     for number in [int(each.name) for each in _OPEN_FILES.iterdir()]:
         try:
             is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
-        except OSError:  # closed since: that of the listing itself, or one of another thread
+        except (
+            OSError
+        ):  # closed meanwhile: the descriptor of the listing itself, or one of another thread
             continue
         if is_socket:
             found.add(number)
@@ -68,7 +70,7 @@ def _sockets() -> set[int]:
 
 
 def _ended(sockets: set[int]) -> set[int]:
-    """Those of some sockets to which the other side writes no more."""
+    """Those of the sockets to which the other side does not write any more."""
     poll = select.poll()
     for each in sockets:
         poll.register(each, _ENDED)

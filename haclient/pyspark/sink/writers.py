@@ -156,7 +156,7 @@ def lane_table(
     """The rows of a lane, in the order in which they are published; `None` when there are none.
 
     Raises:
-        DisconnectedError: Spark ended them in the middle.
+        DisconnectedError: Spark ended the rows early.
         UsageError: A row is in the wrong lane, or the rows cannot be ordered.
     """
     found = [batch for batch in all_rows(batches) if batch.num_rows]

@@ -14,6 +14,7 @@ persisted acks and caught-up times (`_OPTIONAL`). Any other record, such as a ne
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from array import array
@@ -322,7 +323,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
     """Records in a file what subscriptions have received and finished.
 
     Args:
-        path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`.
+        path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`. A
+            symbolic link is followed when the store is opened.
         adapter: Keeps a copy of the recovery points somewhere else.
         prune_policy: When the client prunes the log; by default when 8 MiB and more than half of
             it are dead. With None only `prune()` and `haclient store prune` do.
@@ -364,6 +366,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._resize_handler = resize_handler
         self._next_index = 0
+        self._has_client = False
         self._synced_end = 0
         self._pruning = threading.Lock()
         self._name_synced = False  # a killed process may have made it, and not have come so far
@@ -376,7 +379,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         self._schedule = (
             PruneSchedule(prune_policy, GROW_BYTES, self._usage()) if prune_policy else None
         )
-        self._request = PruneRequest(self._disk, self._path)
+        self._request = PruneRequest(self._disk, self._file_path)
         self._disk.on_fork(self, LoggedBookmarkStore._forked)
 
     def _forked(self) -> None:
@@ -385,7 +388,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
     def _open(self, on_progress: Callable[[int], object] | None) -> None:
         boot_id = self._disk.boot_id()
-        self._disk.remove(self._pruned_path)  # of a prune that was killed
+        with contextlib.suppress(StoreError):  # the next prune finds the reason again, and says it
+            self._disk.remove(self._pruned_path)  # of a prune that was killed
         owned = self._owner.file
         header = owned.pread(PAGE_BYTES, 0)
         identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=str(self._path))
@@ -430,9 +434,14 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
     @property
     def _pruned_path(self) -> Path:
-        return self._path.with_name(self._path.name + ".prune")
+        return self._file_path.with_name(self._file_path.name + ".prune")
 
     # -- who ----------------------------------------------------------------------------------
+
+    @override
+    def open_for(self, client_name: str) -> None:
+        super().open_for(client_name)
+        self._has_client = True
 
     @override
     def _write_owner(self, client_name: str) -> None:
@@ -482,7 +491,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
     def _sync_name(self) -> None:
         """Sync the file's name; until then a power loss may restore the old file or none."""
         if not self._name_synced:
-            self._disk.fsync_dir(self._path.parent)
+            self._disk.fsync_dir(self._file_path.parent)
             self._name_synced = True
 
     @staticmethod
@@ -516,7 +525,9 @@ class LoggedBookmarkStore(BookmarkFileStore):
     @property
     @override
     def prunes_on_close(self) -> bool:
-        return self._schedule is not None and self._schedule.on_exit(self._usage())
+        is_due = self._schedule is not None and self._schedule.on_exit(self._usage())
+        # Who only looks at a file, or prunes it, carries out no requests.
+        return is_due or (self._has_client and self.prune_requested)
 
     @override
     def prune_due(self, now: float) -> bool:
@@ -533,6 +544,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
         Raises:
             StoreFull: There is no room for the new file; the old one stays as it is.
+            StoreError: The new file cannot be made or written, as in a directory that this user may
+                not change, or cannot have the owner and the mode of the old one; likewise.
         """
         with self._pruning:
             self._owner.check_usable()
@@ -540,17 +553,39 @@ class LoggedBookmarkStore(BookmarkFileStore):
             self._disk.remove(target)
             file = self._disk.open_locked(target)
             try:
-                self._write_pruned(file)
-            except StoreError:  # a full or failing disk: the store continues with the old file
+                self._keep_access(file)
+                old, old_file = self._write_pruned(file)
+            except StoreError:  # the store continues with the old file
                 file.close()
-                self._disk.remove(target)
+                with contextlib.suppress(StoreError):  # the first error says more
+                    self._disk.remove(target)
                 raise
-            with self._syncing:
-                self._sync_name()
+            old.close()
+            old_file.close()
             if self._schedule is not None:
                 self._schedule.pruned(self._usage())
+            with self._syncing:
+                self._sync_name()
 
-    def _write_pruned(self, file: File) -> None:
+    def _keep_access(self, file: File) -> None:
+        """Give the new file the owner and the mode of the old one, before anything is in it.
+
+        Raises:
+            StoreError: This process may not do that: whoever uses the log could lose it.
+        """
+        access = self._owner.file.access()
+        if access is None:
+            return
+        try:
+            file.set_access(access)
+        except StoreError as error:
+            raise StoreError(
+                f"{error}; the pruned file would not belong to the owner of the log: prune it as "
+                "that user, or as root"
+            ) from error
+
+    def _write_pruned(self, file: File) -> tuple[RecordFile, File]:
+        """Write the new file, which takes the place of the old one; return the old one."""
         pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self.client_name)
         log = self._log
         with log.gate.standstill():
@@ -574,14 +609,13 @@ class LoggedBookmarkStore(BookmarkFileStore):
             with log.gate.standstill():
                 log.file.copy_to(pruned, end, log.file.end)
                 log.reserve_discards(pruned)
-                self._disk.rename(self._pruned_path, self._path)
+                self._disk.rename(self._pruned_path, self._file_path)
                 old, log.file = log.file, pruned
                 old_file = self._owner.replace_file(file)
                 self._durable = durable
                 self._name_synced = False
                 self._synced_end = synced_end
-        old.close()
-        old_file.close()
+        return old, old_file
 
     def _catch_up(self, pruned: RecordFile, begin: int) -> int:
         """Copy the records written meanwhile, up to a short rest; return where that begins.
@@ -603,18 +637,31 @@ class LoggedBookmarkStore(BookmarkFileStore):
         """Sync, unmap and unlock; a second call does nothing."""
         if self._owner.is_closed:
             return
-        if self.prunes_on_close:
-            try:
-                self.prune()
-            except StoreFull as error:
-                _logger.warning("%s: not pruned: %s", self._path, error)
-        with self._pruning:
-            try:
-                self.sync()
-            finally:  # after a disk failure another process has to be able to open the store
-                self._log.file.close()
-                self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
-                self._owner.close()
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._close)  # whatever becomes of the prune
+            if self.prunes_on_close:
+                self._try_to_prune()
+
+    def _try_to_prune(self) -> None:
+        try:
+            self.prune()
+        except StoreError as error:
+            _logger.warning("%s: not pruned: %s", self._path, error)
+            self.answer_prune(str(error))
+        else:
+            self.answer_prune()
+
+    def _close(self) -> None:
+        # After a disk failure another process has to be able to open the store.
+        with self._pruning, contextlib.ExitStack() as closing:
+            closing.callback(self._owner.close)
+            closing.callback(self._unmap)
+            self.sync()
+
+    def _unmap(self) -> None:
+        file = self._log.file
+        self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
+        file.close()
 
 
 class _Unusable:

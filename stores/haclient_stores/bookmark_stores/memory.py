@@ -37,6 +37,16 @@ class MemoryBookmarkStore(TrackedBookmarkStore):
         found = self._subscriptions[sub_id] = Subscription(Journal(tracker, self._thread))
         return found
 
+    def purge_ended(self, sub_id: str) -> None:
+        """Purge a subscription that has ended and whose id is never used again.
+
+        Args:
+            sub_id: The id of the subscription.
+        """
+        self.purge(sub_id)
+        if self.adapter is None:  # else the adapter has yet to be told of the purge
+            del self._subscriptions[sub_id]
+
     @override
     def prune(self) -> None:
         """Memory holds nothing that is finished."""

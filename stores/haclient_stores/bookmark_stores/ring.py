@@ -530,7 +530,7 @@ class RingBookmarkStore(BookmarkFileStore):
         zeros = range(PAGE_BYTES + _ZEROS_AT, self._owner.file.size(), PAGE_BYTES)
         self._durable.sync(_HEADER_BYTE, *((at, at + 1) for at in zeros))
         if not self._name_synced:
-            self._disk.fsync_dir(self._path.parent)
+            self._disk.fsync_dir(self._file_path.parent)
             self._name_synced = True
         self._synced = written
 

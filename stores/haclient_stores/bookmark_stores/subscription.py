@@ -11,13 +11,13 @@ gate while it copies (`Gate`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from threading import get_ident
 
 from typing_extensions import override
 
-from haclient_stores.bookmark import BookmarkList
+from haclient_stores.bookmark import BookmarkList, BookmarkRange, parse_bookmark
 from haclient_stores.bookmark_stores.records import Kind, begun_flags
 from haclient_stores.disk.threads import Gate, ThreadBinding
 from haclient_stores.interfaces import Discard, SubscriptionLog
@@ -130,8 +130,6 @@ class Subscription(SubscriptionLog):
 
     __slots__ = (
         "_gate",
-        "_looked_low",
-        "_looked_moves",
         "_noted_us",
         "_thread",
         "discard",
@@ -149,7 +147,6 @@ class Subscription(SubscriptionLog):
         self._gate = journal.gate
         self._noted_us = journal.tracker.server_order.discarded_until_us
         self.moves = 0
-        self._looked_moves = self._looked_low = -1
         self.discard = journal.discard_function(self._discard_first)  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
 
     def _discard_first(self, number: int) -> None:
@@ -161,16 +158,13 @@ class Subscription(SubscriptionLog):
     def discard_function(self, elsewhere: Discard) -> Discard:
         return self.journal.discard_function(elsewhere)
 
-    def may_have_moved(self) -> bool:
-        """Whether the recovery point may have moved since `note_looked`.
+    @property
+    def movement(self) -> tuple[int, int]:
+        """A value that changes whenever the recovery point may have moved.
 
         Of discards only those move it that move the low watermark.
         """
-        return self.moves != self._looked_moves or self._looked_low != self.tracker.low_watermark
-
-    def note_looked(self) -> None:
-        """The recovery point has been passed on."""
-        self._looked_moves, self._looked_low = self.moves, self.tracker.low_watermark
+        return self.moves, self.tracker.low_watermark
 
     def _moving(self) -> AbstractContextManager[object]:
         self._thread.check()
@@ -213,6 +207,16 @@ class Subscription(SubscriptionLog):
                 journal.note_start()
             journal.note(Kind.BEGUN, begun_flags(acked=acked, conflated=conflated))
 
+    def keep_range(self, start: str) -> None:
+        """Let it end where it was to end at first, which is not kept on the disk.
+
+        Args:
+            start: The bookmark at which it began, in wire form; anything but a range is ignored.
+        """
+        if isinstance(parse_bookmark(start), BookmarkRange):
+            with self._moving():
+                self.tracker.start.set(start)
+
     @override
     def link_lost(self, first_queued: int) -> None:
         with self._moving():
@@ -222,6 +226,12 @@ class Subscription(SubscriptionLog):
     @override
     def ended(self) -> None:
         self.link_lost(1)
+
+    @override
+    def ended_except(self, numbers: Collection[int]) -> None:
+        with self._moving():
+            self.tracker.ended_except(numbers)
+            self.journal.note(Kind.LOST, 1)  # the reader's process holds none of them
 
     def forget(self) -> None:
         """Know nothing, also where it is kept."""
@@ -335,6 +345,11 @@ class Subscription(SubscriptionLog):
     @override
     def undiscarded_count(self) -> int:
         return self.tracker.undiscarded_count
+
+    @property
+    @override
+    def redelivered_count(self) -> int:
+        return self.tracker.redelivered_count
 
     @override
     def is_discarded(self, bookmark: str) -> bool:

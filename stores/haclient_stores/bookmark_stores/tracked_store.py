@@ -61,6 +61,7 @@ class TrackedBookmarkStore(BookmarkStore):
         self.watch = watch
         self._publishers = Publishers()
         self._subscriptions: dict[str, Subscription] = {}
+        self._taken: dict[str, tuple[int, int]] = {}  # by the adapter, see `moved_points`
         self._client_name = ""
         self._thread = ThreadBinding(self._name)
 
@@ -99,6 +100,10 @@ class TrackedBookmarkStore(BookmarkStore):
     @abstractmethod
     def _new_subscription(self, sub_id: str) -> Subscription:
         """Enter a subscription that was never seen."""
+
+    def release_thread(self) -> None:
+        """Let another thread use the store from now on; this one does not use it any more."""
+        self._thread.release()
 
     @override
     def purge(self, sub_id: str | None = None) -> None:
@@ -159,7 +164,7 @@ class TrackedBookmarkStore(BookmarkStore):
 
     @property
     def prunes_on_close(self) -> bool:
-        """Whether `close` prunes first, which may take its time."""
+        """Whether `close` prunes first, which may take its time: by its policy, or when asked."""
         return False
 
     def prune_due(self, now: float) -> bool:  # noqa: ARG002  # for those that have a policy
@@ -270,17 +275,26 @@ class TrackedBookmarkStore(BookmarkStore):
             ) from error
         return {self._publishers.index(each): sequence for each, sequence in found.items()}
 
-    def moved_points(self) -> Iterator[RecoveryPoint]:
-        """Those of `recovery_points` that may have moved since they were taken from here last.
+    def moved_points(
+        self, taken: dict[str, tuple[int, int]] | None = None
+    ) -> Iterator[RecoveryPoint]:
+        """The recovery points that may have moved since the reader took them last.
 
-        What is idle costs next to nothing. A point counts as taken when the next one is asked for,
-        so one whose reader raised is redelivered.
+        Idle subscriptions cost next to nothing. A point counts as taken when the next one is asked
+        for, so one whose reader raised is returned again.
+
+        Args:
+            taken: The movement that one reader has taken, by subscription id; updated here, and
+                empty before the first call. Each reader has its own; `None` is the adapter's.
         """
         self._thread.check()
+        taken = self._taken if taken is None else taken
         for sub_id, handle in list(self._subscriptions.items()):
-            if handle.may_have_moved():
-                yield point_of(sub_id, handle.tracker)
-                handle.note_looked()
+            if taken.get(sub_id) != handle.movement:
+                point = point_of(sub_id, handle.tracker)
+                movement = handle.movement
+                yield point
+                taken[sub_id] = movement
 
     def recovery_points(self) -> Iterator[RecoveryPoint]:
         """The recovery point of each subscription, as adapters save it; some have no bookmark."""
@@ -320,7 +334,8 @@ class BookmarkFileStore(TrackedBookmarkStore):
         super().__init__(adapter, watch)
         self.durability: Durability = durability
         self._disk = disk or RealDisk()
-        self._owner = Ownership(self._disk, self._path)
+        self._file_path = self._disk.resolve(self._path)  # which a prune replaces, and not a link
+        self._owner = Ownership(self._disk, self._file_path, store=self._path)
 
     @property
     @override

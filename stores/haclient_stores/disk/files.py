@@ -11,6 +11,8 @@ simulator a disk that fails on purpose. Four rules are implemented here, once:
   been renamed to the path meanwhile. So the two are compared after locking, and the lock is taken
   again when they differ.
 * **A replaced file is whole or absent.** `replace` syncs a temporary file and renames it.
+* **A replaced file stays whose it was.** `File.access` and `File.set_access` carry owner and mode
+  over to the file that takes the place of another.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeVar
 
@@ -77,6 +81,15 @@ class Region(Protocol):
         """Release the memory; views that are still referenced elsewhere stay valid."""
 
 
+@dataclass(frozen=True, slots=True)
+class FileAccess:
+    """Who may use a file: its owner, its group and its permission bits."""
+
+    user: int
+    group: int
+    mode: int
+
+
 class File(Protocol):
     """One open file. Offsets and sizes are bytes."""
 
@@ -113,6 +126,21 @@ class File(Protocol):
     def map(self, offset: int, length: int) -> Region:
         """Map allocated bytes for reading and writing; `offset` is a multiple of the page size."""
 
+    def access(self) -> FileAccess | None:
+        """Who may use the file; None on a disk that knows no users."""
+        return None
+
+    def set_access(self, access: FileAccess) -> None:  # noqa: ARG002  # for disks that know users
+        """Change who may use the file.
+
+        Args:
+            access: What `access` has returned of another file.
+
+        Raises:
+            StoreError: This process may not give the file to that user, or to that group.
+        """
+        return
+
     @abstractmethod
     def fsync(self) -> None:
         """Return when everything written so far would survive a loss of power."""
@@ -141,6 +169,18 @@ class Disk(Protocol):
             StoreLocked: Somebody else holds it.
         """
 
+    def resolve(self, path: Path) -> Path:
+        """The absolute path of a file, through all symbolic links; it need not exist.
+
+        For files that are replaced, or that have others beside them: a rename would replace the
+        link and leave the file, and a relative path means another file once the process has changed
+        its directory.
+
+        Raises:
+            StoreError: The working directory is gone.
+        """
+        return path
+
     @abstractmethod
     def exists(self, path: Path) -> bool:
         """Whether the path names anything."""
@@ -167,7 +207,10 @@ class Disk(Protocol):
 
     @abstractmethod
     def replace(self, path: Path, data: bytes) -> None:
-        """Make `data` the content of a file: afterwards it is old or new, never a mixture."""
+        """Make `data` the content of a file: afterwards it is old or new, never a mixture.
+
+        Owner and mode of the old one are kept where this process may set them.
+        """
 
     @abstractmethod
     def boot_id(self) -> bytes:
@@ -309,6 +352,22 @@ class _RealFile(File):
             )
 
     @override
+    def access(self) -> FileAccess:
+        with _translated(self._path, "read its owner"):
+            status = os.fstat(self._descriptor)
+        return FileAccess(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+
+    @override
+    def set_access(self, access: FileAccess) -> None:
+        own = self.access()
+        if (own.user, own.group) != (access.user, access.group):
+            action = f"give it to the user {access.user} and the group {access.group}"
+            with _translated(self._path, action):
+                os.fchown(self._descriptor, access.user, access.group)
+        with _translated(self._path, f"set its mode to {access.mode:o}"):  # chown may clear bits
+            os.fchmod(self._descriptor, access.mode)
+
+    @override
     def fsync(self) -> None:
         with _translated(self._path, "sync"):
             os.fsync(self._descriptor)
@@ -390,6 +449,11 @@ class RealDisk(Disk):
         raise StoreLocked(path, "", "is being replaced all the time by another process")
 
     @override
+    def resolve(self, path: Path) -> Path:
+        with _translated(path, "resolve"):
+            return Path(os.path.realpath(path))
+
+    @override
     def exists(self, path: Path) -> bool:
         with _translated(path, "check whether it exists"):
             return path.exists()
@@ -434,12 +498,25 @@ class RealDisk(Disk):
         self.remove(temporary)
         file = self._open(temporary, create=True, writable=True)
         try:
+            self._keep_access(path, file)
             file.pwrite(data, 0)
             file.fsync()
         finally:
             file.close()
         self.rename(temporary, path)
         self.fsync_dir(path.parent)
+
+    def _keep_access(self, path: Path, file: _RealFile) -> None:
+        try:
+            old = self._open(path, create=False, writable=False)
+        except StoreError:  # there is none yet
+            return
+        with contextlib.closing(old):
+            wanted = old.access()
+        try:
+            file.set_access(wanted)
+        except StoreError:  # it belongs to another user
+            file.set_access(replace(file.access(), mode=wanted.mode))
 
     @override
     def boot_id(self) -> bytes:

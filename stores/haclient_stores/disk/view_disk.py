@@ -45,6 +45,10 @@ class ViewDisk(Disk):
         return self.open(path)
 
     @override
+    def resolve(self, path: Path) -> Path:
+        return self._real.resolve(path)
+
+    @override
     def exists(self, path: Path) -> bool:
         return self._changed[path] is not None if path in self._changed else path.exists()
 

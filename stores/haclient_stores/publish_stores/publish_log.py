@@ -98,6 +98,28 @@ class PublishLog(SegmentLog, FrameLog):
         return self._window.last_sequence
 
     @property
+    def last_used_sequence(self) -> int:
+        """The highest number of a message that is stored, or that a server knows.
+
+        It is below `last_sequence` if numbers were skipped since then, as at the first logon after
+        the machine was started. Use it to count what was published.
+        """
+        return self._window.last_used
+
+    def missing_after(self, sequence: int) -> tuple[int, int] | None:
+        """The first numbers above this one whose messages a loss of power has taken.
+
+        Args:
+            sequence: The last number before the messages that are asked about; there must be no
+                jump of the numbering among them.
+
+        Returns:
+            First and last number of messages that are neither stored nor known to a server, while
+            later ones are stored; None when none is missing.
+        """
+        return self._window.missing_after(sequence)
+
+    @property
     @override
     def gap(self) -> PublishGap | None:
         return self._gap

@@ -51,7 +51,8 @@ from haclient_stores.publish_stores.segment import (
 from haclient_stores.publish_stores.window import PublishWindow
 
 MARK_BYTES: Final = 64 * 1024  # one checksum and one index entry per this many bytes
-MAX_FRAME_BYTES: Final = 256 * 2**20  # the largest frame that any peer accepts
+# The largest publish: a server passes it on in a frame of 256 MiB at most, with longer headers.
+MAX_FRAME_BYTES: Final = 255 * 2**20
 _EMPTY: Final = memoryview(b"")
 
 _pack_length = struct.Struct(">I").pack

@@ -7,6 +7,8 @@ in front, one open run at the end that grows with each `last_sequence`.
 
 * `last_sequence`: the highest number that was used or skipped. The next is one more.
 * `last_persisted`: the highest number acknowledged to us; it never goes back.
+* `last_used`: the highest number that a message is known to have. Numbers that were skipped above
+  it say nothing about how much was published.
 * A store that never numbered anything starts at the clock in microseconds, so that neither a
   restart with an empty store nor a lagging replica causes a number to be reused.
 
@@ -40,6 +42,9 @@ class PublishWindow:
         "_closed",
         "_closed_count",
         "_open_from",
+        "_seen",
+        "_skipped_to",
+        "_used_before_skip",
         "last_persisted",
         "last_sequence",
         "numbers_uncertain",
@@ -54,6 +59,9 @@ class PublishWindow:
         self._open_from = 1
         self._closed: deque[tuple[int, int]] = deque()
         self._closed_count = 0
+        self._seen = 0  # the highest number that a server has said it knows, in this process
+        self._skipped_to = 0  # the last number that was skipped
+        self._used_before_skip = 0
 
     @classmethod
     def recovered(
@@ -115,6 +123,35 @@ class PublishWindow:
             return self._closed[0][0]
         return self._open_from if self._open_from <= self.last_sequence else 0
 
+    @property
+    def last_used(self) -> int:
+        """The highest number of a message that is stored, or that a server knows; 0 for none.
+
+        After a loss of power, messages with higher numbers may be lost both here and there.
+        """
+        if self.last_sequence > self._skipped_to:
+            return self.last_sequence
+        return self._used_before_skip
+
+    def missing_after(self, sequence: int) -> tuple[int, int] | None:
+        """The first stretch of numbers that no message is known for, below one that is stored.
+
+        Args:
+            sequence: What is not above it is not asked about. After the start of the machine a jump
+                of the numbering leaves such a stretch, too: give the last number before the first
+                message since.
+
+        Returns:
+            First and last number that neither is stored nor has been seen by a server that was
+            asked in this process; None when there is no such stretch.
+        """
+        known = max(sequence, self.last_persisted, self._seen)
+        for first, last in (*self._closed, (self._open_from, self.last_sequence)):
+            if known + 1 < first <= last:
+                return known + 1, first - 1
+            known = max(known, last)
+        return None
+
     def check_peer_sequence(self, *sequences: int) -> None:
         """Refuse numbers that no publisher has reached, before anything is changed.
 
@@ -136,8 +173,13 @@ class PublishWindow:
         if self._open_from <= self.last_sequence:
             self._closed.append((self._open_from, self.last_sequence))
             self._closed_count += self.last_sequence - self._open_from + 1
-        self.last_sequence = sequence
+        self._used_before_skip = self.last_used
+        self.last_sequence = self._skipped_to = sequence
         self._open_from = sequence + 1
+
+    def _note_used(self, sequence: int) -> None:
+        """A server knows the message of this number, which is not above `last_sequence`."""
+        self._used_before_skip = max(self._used_before_skip, sequence)
 
     def persist(self, sequence: int) -> bool:
         """Take over an ack of everything up to `sequence`; False when that was known."""
@@ -152,6 +194,7 @@ class PublishWindow:
                 closed.appendleft((sequence + 1, last))
         self._open_from = max(self._open_from, min(sequence, self.last_sequence) + 1)
         self.skip_to(sequence)
+        self._note_used(sequence)
         return True
 
     def gap(self, persisted: int) -> PublishGap | None:
@@ -183,4 +226,6 @@ class PublishWindow:
         self.reconciled = True
         self.begin_above(clock_us)
         self.skip_to(seen)
+        self._note_used(seen)
+        self._seen = max(self._seen, seen)
         self.persist(persisted)

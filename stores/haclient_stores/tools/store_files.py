@@ -31,14 +31,15 @@ BookmarkFile: TypeAlias = LoggedBookmarkStore | RingBookmarkStore
 StoreFile: TypeAlias = BookmarkFile | FilePublishStore
 
 
-def kind_of(path: Path) -> type[StoreFile]:
+def kind_of(path: Path) -> type[StoreFile] | None:
     """Which store a file, or a directory, belongs to.
 
     Args:
         path: The file, or the directory of a publish store.
 
     Returns:
-        The class of the store.
+        The class of the store; None for a file that has no header, as a process leaves it that is
+        killed while it makes a bookmark store: either kind takes it for a new file.
 
     Raises:
         StoreError: There is no such file, or it is not a store.
@@ -56,6 +57,8 @@ def kind_of(path: Path) -> type[StoreFile]:
         LOG_MAGIC: LoggedBookmarkStore,
         RING_MAGIC: RingBookmarkStore,
     }
+    if path.is_file() and not any(magic):  # the magic is written last
+        return None
     if magic not in kinds:
         raise StoreError(f"{path}: neither a bookmark store nor the directory of a publish store")
     return kinds[magic]
@@ -77,6 +80,8 @@ def size_of(path: Path) -> int:
 def viewed(path: Path, on_progress: Callable[[int], object] | None = None) -> Generator[StoreFile]:
     """A copy of a store as it is now; what is done to it changes no file.
 
+    A bookmark file without a header is an empty `LoggedBookmarkStore`.
+
     Args:
         path: The file, or the directory of a publish store.
         on_progress: Called with the bytes read so far of a bookmark log.
@@ -85,8 +90,8 @@ def viewed(path: Path, on_progress: Callable[[int], object] | None = None) -> Ge
         StoreCorrupt: What was sealed does not match its checksum.
         StoreError: There is no store at this path.
     """
-    kind = kind_of(path)
     for attempt in range(1, _ATTEMPTS + 1):
+        kind = kind_of(path) or LoggedBookmarkStore  # a header may be written meanwhile
         try:
             store = _opened(kind, path, on_progress)
         except StoreCorrupt:  # or only caught in the middle of a change
@@ -124,7 +129,9 @@ class Pruned:
 def prune(
     paths: Iterable[str | Path], *, on_progress: Callable[[int], object] | None = None
 ) -> list[Pruned]:
-    """Prune bookmark logs, one after the other; stores that never grow are left as they are.
+    """Prune bookmark logs, one after the other.
+
+    Stores that never grow, and files without a header, are left as they are.
 
     Args:
         paths: The files.
@@ -146,6 +153,7 @@ def prune(
             store = LoggedBookmarkStore(path, on_progress=on_progress)
             try:
                 store.prune()
+                store.answer_prune()  # those who ask, so that `close` does not prune again
             finally:
                 store.close()
         done.append(Pruned(path, before_bytes, size_of(path)))

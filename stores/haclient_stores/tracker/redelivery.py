@@ -4,11 +4,14 @@ An undiscarded entry *awaits redelivery* when no consumer holds it any more: its
 it was queued, or its process has died. Its redelivery gets a new number, its *alias*, under which
 the consumer holds it. If that link is lost too, the entry awaits redelivery again and its last
 alias is *superseded*: a discard under it still counts. Pure.
+
+A log is read back without `exempt`: then more awaits redelivery than in the process that wrote it.
+A discard counts under the same numbers all the same, and a process that has ended holds nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from itertools import takewhile
 
@@ -78,7 +81,12 @@ class Redelivery:
         self.awaiting[number] = (publisher, sequence)
 
     def link_lost(
-        self, first_queued: int, chunks: Iterable[Chunk], *, is_open: Callable[[int], bool]
+        self,
+        first_queued: int,
+        chunks: Iterable[Chunk],
+        *,
+        is_open: Callable[[int], bool],
+        exempt: Collection[int] = (),
     ) -> None:
         """Mark all undiscarded entries and aliases from a number on as awaiting redelivery.
 
@@ -86,11 +94,13 @@ class Redelivery:
             first_queued: The first number that was never delivered.
             chunks: The entries that are not wholly discarded.
             is_open: Whether an own number stands for an entry that is not discarded.
+            exempt: The numbers of messages that a handler still processes.
         """
         lost = [each for each in self.aliases.values() if each.number >= first_queued]
         # An in-order discard under an entry's own number does not look for the entry's alias.
         stale = [each for each in self.aliases.values() if not is_open(each.old)]
-        for alias in {each.number: each for each in (*lost, *stale)}.values():
+        released = (each for each in lost if each.number not in exempt)
+        for alias in {each.number: each for each in (*released, *stale)}.values():
             del self.aliases[alias.number], self._current[alias.old]
             if is_open(alias.old):
                 self.await_redelivery(alias.old, alias.publisher, alias.sequence)
@@ -101,7 +111,9 @@ class Redelivery:
             if chunk.numbers[-1] < first_queued:
                 continue
             for number, publisher, sequence in chunk.entries():
-                if number >= first_queued and number not in held and is_open(number):
+                if number < first_queued or number in held or number in exempt:
+                    continue
+                if is_open(number):
                     self.await_redelivery(number, publisher, sequence)
 
     def redeliver(self, number: int, publisher: int, sequence: int) -> Alias:

@@ -36,7 +36,7 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -76,6 +76,7 @@ class SubscriptionTracker(Resumption):
         generation: How often it was started over, at an explicit start or after a purge; from 1 on.
         first_number, next_number: The range of the numbers used since the start.
         at_end: Whether the replay of this link is over.
+        redeliveries: How many messages were redelivered.
         fresh: What the last `log_batch` has added, for the journal; None if it has condensed.
     """
 
@@ -84,6 +85,7 @@ class SubscriptionTracker(Resumption):
         self.next_number = 1
         self.generation = 1
         self.paused = False
+        self.redeliveries = 0
         self.fresh: list[Chunk | Alias | None] = []
         self.conflated = False
         super().__init__()
@@ -131,6 +133,11 @@ class SubscriptionTracker(Resumption):
     @override
     def ended(self) -> None:
         self.link_lost(0)
+
+    @override
+    def ended_except(self, numbers: Collection[int]) -> None:
+        self.redelivery.link_lost(0, self.chunks, is_open=self._is_open, exempt=numbers)
+        self._set_slow_path()
 
     def _is_open(self, number: int) -> bool:
         return number >= self.low_watermark and number not in self.discarded_above
@@ -231,6 +238,7 @@ class SubscriptionTracker(Resumption):
         """
         number = self.next_number
         self.next_number = number + 1
+        self.redeliveries += 1
         self.unused.append(number, number + 1)  # the old entry is the one that counts
         self.fresh.append(self.redelivery.redeliver(number, publisher, sequence))
         self._set_slow_path()
@@ -488,6 +496,11 @@ class SubscriptionTracker(Resumption):
     @override
     def oldest_undiscarded(self) -> int:
         return self.low_watermark if self.low_watermark < self.next_number else 0
+
+    @property
+    @override
+    def redelivered_count(self) -> int:
+        return self.redeliveries
 
     @property
     @override

@@ -14,9 +14,13 @@ from support.process import running_broker
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Everything is logged; `people` and `crowd` have a state of the world."""
+    """Everything is logged, and some topics have a state of the world.
+
+    A test that looks at a whole topic has one of its own: tests run in any order.
+    """
     data = tmp_path_factory.mktemp("broker") / "log"
-    with running_broker(data, "--sow", "people:/id,history", "--sow", "crowd:/id") as broker:
+    sow = [word for topic in ("crowd", "family", "guests") for word in ("--sow", f"{topic}:/id")]
+    with running_broker(data, "--sow", "people:/id,history", *sow) as broker:
         yield broker
 
 

@@ -76,7 +76,7 @@ def test_delimiters_are_written_with_escapes(text: str, delimiter: bytes) -> Non
     assert parse_delimiter(text) == delimiter
 
 
-@pytest.mark.parametrize("text", ["", "\\x0"])
+@pytest.mark.parametrize("text", ["", "\\x0", "\\ud800", "\udcff"])
 def test_a_delimiter_that_cuts_nothing_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="delimiter"):
         parse_delimiter(text)

@@ -57,6 +57,15 @@ def test_a_bad_uri_is_named_without_its_password() -> None:
     assert "secret" not in told
 
 
+@pytest.mark.row("AT12", "CLI9")
+@pytest.mark.parametrize("server", ["tcp://joe:se,cret@h:1/amps", "tcp://h:1/amps,cret@h:1/amps"])
+def test_a_comma_in_a_password_is_not_shown_and_told_how_to_write(server: str) -> None:
+    output = shown("--server", server)
+    assert "%2C" in output
+    assert "joe" not in output
+    assert "cret" not in output
+
+
 def test_no_server_at_all_is_a_mistake() -> None:
     assert "--server" in shown()
     assert "no server is named" in shown("--server", ",")

@@ -173,3 +173,28 @@ def test_a_terminal_sees_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         progress.update(10)
     assert "publish rows" in terminal.getvalue()
     assert "it begins" in terminal.getvalue()
+
+
+async def test_a_pipe_that_its_reader_closes_is_noticed_without_a_write(
+    pipe: tuple[int, int],
+) -> None:
+    output, ended = OutputWriter(pipe[1]), trio.Event()
+
+    async def watch() -> None:
+        await output.wait_closed()
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await output.write(b"unread")
+        await wait_all_tasks_blocked()
+        assert not ended.is_set()
+        os.close(pipe[0])
+        with trio.fail_after(60):
+            await ended.wait()
+
+
+async def test_a_file_is_never_closed_by_a_reader(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file, trio.move_on_after(0) as waiting:
+        await OutputWriter(file.fileno()).wait_closed()
+    assert waiting.cancelled_caught

@@ -16,7 +16,10 @@ from haclient.cli.lines import scan_file
 from haclient.cli.publish import Pace, PublishRequest, PublishRun, Summary, interrupted
 from haclient.cli.publish_ledger import NOTE, PublishLedger, Source
 from haclient.stores import FilePublishStore
+from haclient_fake_server.testing.processes import BrokerProcess
+from haclient_stores.disk.files import RealDisk
 from support.command_line import CommandLine
+from support.frames import fill
 from support.process import running_broker, start_haclient
 
 
@@ -30,6 +33,11 @@ async def test_a_rate_spreads_messages_evenly(autojump_clock: trio.testing.MockC
 async def test_without_a_rate_nobody_waits() -> None:
     with trio.testing.assert_no_checkpoints():
         await Pace(None).wait()
+
+
+def test_a_summary_of_one_message_is_singular() -> None:
+    told = Summary(topic="t", published=1, seconds=0.5).as_text()
+    assert told == "published 1 message to t in 0.50 s"
 
 
 def test_a_summary_tells_only_what_happened() -> None:
@@ -50,7 +58,7 @@ def test_a_file_whose_numbers_were_taken_by_somebody_else_is_refused(
     ledger, _ = PublishLedger().begin(Source(str(rows), "taken", b"\n"), scan_file(rows, b"\n"), 0)
     store.open_for("me")
     store.set_note(NOTE, ledger.note())
-    store.reconcile(seen=0, persisted=0, clock_us=1_700_000_000_000_000)
+    fill(store, rows.read_bytes().count(b"\n") + 1)
     store.close()
     words = ("publish", "--topic", "taken", "--file", rows, "--store", tmp_path / "store")
     code, _, err = haclient(*words)
@@ -58,6 +66,27 @@ def test_a_file_whose_numbers_were_taken_by_somebody_else_is_refused(
     assert "--from-start" in err
     assert haclient(*words, "--from-start")[0] == 0
     assert haclient("publish", "--topic", "taken", "--store", tmp_path / "store")[0] == 0
+
+
+@pytest.mark.row("CLI9")
+def test_after_a_kill_and_a_start_of_the_machine_only_the_missing_lines_are_published(
+    haclient: CommandLine, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("publish", "--topic", "reboot", "--store", tmp_path / "store", "--json")
+    lines = rows.read_bytes().splitlines(keepends=True)
+    part = tmp_path / "part"
+    part.write_bytes(b"".join(lines[:2]))
+    assert haclient(*words, "--file", part)[0] == 0
+    store = FilePublishStore(tmp_path / "store")  # as a kill after the second line leaves it
+    source = Source(str(rows), "reboot", b"\n")
+    ledger, _ = PublishLedger().begin(source, scan_file(rows, b"\n"), store.last_sequence - 2)
+    store.set_note(NOTE, ledger.note())
+    store.close()
+    for boot, skipped in ((b"b", 2), (b"c", len(lines))):
+        monkeypatch.setattr(RealDisk, "boot_id", lambda _, boot=boot: boot * 16)
+        code, [line], err = haclient(*words, "--file", rows)
+        assert (code, err) == (0, "")
+        assert json.loads(line)["skipped"] == skipped
 
 
 @pytest.mark.row("CLI9")
@@ -212,3 +241,14 @@ def test_options_that_exclude_each_other_are_mistakes(
 ) -> None:
     code, lines, err = haclient("publish", "--topic", "t", *words)
     assert (code, lines, err.count("\n")) == (2, [], 1)
+
+
+@pytest.mark.row("CLI1")
+def test_a_key_and_an_expiration_go_with_each_message(
+    broker: BrokerProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--topic", "with-a-key", "--key", "k-7", "--expiration", "60", "-m", "a", "-m", "b")
+    assert run(["-vv", "publish", "--server", broker.uri, *words]) == 0
+    sent = [line for line in capfd.readouterr().err.splitlines() if '"t":"with-a-key"' in line]
+    assert len(sent) == 2
+    assert all('"k":"k-7"' in each and '"e":60' in each for each in sent), sent

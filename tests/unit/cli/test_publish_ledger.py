@@ -128,6 +128,21 @@ def test_numbers_that_somebody_else_took_are_refused_and_not_counted_as_lines() 
         begun(TEN).close_open_file(1011)
 
 
+def test_numbers_that_are_skipped_after_the_machine_was_started_are_no_lines() -> None:
+    settled = begun(TEN).close_open_file(1004)
+    book, plan = settled.begin(SOURCE, scan(TEN, settled.noted_size(SOURCE)), 5000)
+    assert (plan.skip, plan.base) == (4, 4996)
+    assert book.counted_to == 5000
+    assert book.close_open_file(1004).files[SOURCE.key].taken == 4  # killed before the next line
+    assert book.close_open_file(5002).files[SOURCE.key].taken == 6
+
+
+def test_lines_that_are_lost_before_others_are_refused_and_named() -> None:
+    with pytest.raises(StoreError, match=r"lines 3 to 4 of /data/rows.csv are missing.*from-start"):
+        begun(TEN).close_open_file(1007, (1003, 1004))
+    assert begun(TEN).forget(SOURCE).close_open_file(1007, (1003, 1004)).open == ""
+
+
 def test_a_book_that_is_full_refuses_instead_of_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish_ledger, "MAX_FILES", 1)
     book = begun(TEN).close_open_file(1010)
@@ -154,10 +169,12 @@ class Runs(RuleBasedStateMachine):
         self.files: dict[str, list[bytes]] = {"a": [b"a0", b"a1"], "b": [b"b0"]}
         self.sent: list[tuple[str, bytes]] = []
         self.note = ""
-        self.last = 10**15
+        self.last = 10**15  # the highest number that is used or skipped
+        self.used = 0
 
     def take(self, name: str, line: bytes) -> int:
         self.last += 1
+        self.used = self.last
         self.sent.append((name, line))
         return self.last
 
@@ -169,10 +186,14 @@ class Runs(RuleBasedStateMachine):
         start = len(self.files[name])
         self.files[name] += [b"%s%d" % (name.encode(), start + n) for n in range(count)]
 
+    @rule()
+    def the_machine_is_started(self) -> None:
+        self.last += 10**9  # the next numbers are above the clock
+
     @rule(name=st.sampled_from("ab"), killed_after=st.integers(0, 12))
     def a_run_publishes_a_file(self, name: str, killed_after: int) -> None:
         source = Source(name, "t", b"\n")
-        book = PublishLedger.parse(self.note).close_open_file(self.last)
+        book = PublishLedger.parse(self.note).close_open_file(self.used)
         book, plan = book.begin(source, scan(self.data(name), book.noted_size(source)), self.last)
         self.note = book.note()
         for number, line in enumerate(self.files[name], start=1):
@@ -182,12 +203,12 @@ class Runs(RuleBasedStateMachine):
                 return
             killed_after -= 1
             assert self.take(name, line) == plan.base + number
-        self.note = book.close_open_file(self.last).note()
+        self.note = book.close_open_file(self.used).note()
 
     @rule(count=st.integers(0, 5), dies_early=st.booleans())
     def a_run_publishes_stdin(self, count: int, dies_early: bool) -> None:  # noqa: FBT001 - drawn
         book = PublishLedger.parse(self.note)
-        settled = book.close_open_file(self.last)
+        settled = book.close_open_file(self.used)
         if settled != book:
             self.note = settled.note()
         for number in range(0 if dies_early else count):

@@ -14,15 +14,15 @@ ONE = {"sow-and-subscribe": ("-n", "1")}
 
 @pytest.mark.row("CLI1", "CLI9")
 def test_records_are_printed_as_asked(haclient: CommandLine, tmp_path: Path) -> None:
-    people = tmp_path / "people"
-    people.write_text('{"id":1,"age":40}\n{"id":2,"age":20}\n{"id":1,"age":41}\n')
-    haclient("publish", "--topic", "people", "--file", people)
-    code, lines, err = haclient("sow", "--topic", "people", "--order-by", "/age")
+    family = tmp_path / "family"
+    family.write_text('{"id":1,"age":40}\n{"id":2,"age":20}\n{"id":1,"age":41}\n')
+    haclient("publish", "--topic", "family", "--file", family)
+    code, lines, err = haclient("sow", "--topic", "family", "--order-by", "/age")
     assert (code, lines, err) == (0, ['{"id":2,"age":20}', '{"id":1,"age":41}'], "")
-    _, lines, _ = haclient("sow", "--topic", "people", "--filter", "/age > 30", "--json")
+    _, lines, _ = haclient("sow", "--topic", "family", "--filter", "/age > 30", "--json")
     assert [json.loads(line)["data"] for line in lines] == ['{"id":1,"age":41}']
     more = ("--top-n", "1", "--batch-size", "1", "--timeout", "10")
-    _, lines, _ = haclient("sow", "--topic", "people", "--order-by", "/age", *more)
+    _, lines, _ = haclient("sow", "--topic", "family", "--order-by", "/age", *more)
     assert lines == ['{"id":2,"age":20}']
 
 
@@ -31,6 +31,9 @@ def test_a_query_that_is_refused_or_takes_too_long_says_so(haclient: CommandLine
     code, _, err = haclient("sow", "--topic", "people", "--filter", "/age >")
     assert code == 1
     assert "filter" in err
+    code, _, err = haclient("sow", "--topic", "nosuch")
+    assert code == 1
+    assert "invalid topic: a sow needs a topic with a state of the world" in err
     code, _, err = haclient("sow", "--topic", "people", "--timeout", "0.000001")
     assert code == 3
     assert err.count("\n") == 1

@@ -86,11 +86,34 @@ def test_a_page_of_the_records_is_printed(haclient: CommandLine) -> None:
     assert haclient("sow", *page, "--order-by", "/px") == (0, [bodies[2], bodies[1]], "")
     follow = ("sow-and-subscribe", *page, "--order-by", "/px DESC", "-n", "2", "--timeout", "5")
     assert haclient(*follow) == (0, [bodies[1], bodies[2]], "")
+    assert haclient(*follow, "--delta") == (0, [bodies[1], bodies[2]], "")
     for mistake, told in (
         (("sow", *page), "--order-by"),
         (("sow", "--topic", "people", "--skip-n", "1", "--order-by", "/px"), "--top-n"),
-        ((*follow, "--delta"), "--delta"),
     ):
         code, _, err = haclient(*mistake)
         assert code == 2
         assert told in err
+
+
+@pytest.mark.row("CC15")
+def test_the_records_of_then_come_first_and_then_each_message_since(haclient: CommandLine) -> None:
+    bodies = [f'{{"id":{80 + n % 2},"group":"past","n":{n}}}' for n in range(4)]
+    for body in bodies:
+        haclient("publish", "--topic", "people", "-m", body)
+    where = ("--topic", "people", "--filter", "/group = 'past'")
+    replay = ("subscribe", *where, "--bookmark", "epoch", "--exit", "--format", "{bookmark}")
+    _, marks, _ = haclient(*replay)
+    follow = ("sow-and-subscribe", *where, "--timeout", "5", "-n", "3", "--at")
+    assert haclient(*follow, marks[0]) == (0, [bodies[0], bodies[1], bodies[2]], "")
+    code, lines, _ = haclient("sow-and-subscribe", *where, "--timeout", "1", "--at", "0s")
+    assert (code, sorted(lines)) == (0, bodies[2:])
+    assert haclient(*follow, "2020-01-01") == (0, bodies[:3], "")
+    code, _, err = haclient(*follow, "soon")
+    assert (code, "--at 'soon' is no time" in err) == (2, True)
+    for more in (["--delta"], ["--top-n", "2", "--skip-n", "1"]):
+        code, _, err = haclient(*follow, "1h", *more)
+        assert (code, "--at has no deltas and no pages" in err) == (2, True)
+    code, _, err = haclient("sow-and-subscribe", "--topic", "crowd", "--at", "1h", "-n", "1")
+    assert (code, "invalid bookmark" in err) == (1, True)
+    haclient("sow-delete", *where)

@@ -14,18 +14,18 @@ from support.command_line import CommandLine
 def test_records_are_deleted_by_filter_key_and_message(
     haclient: CommandLine, tmp_path: Path
 ) -> None:
-    people = tmp_path / "crowd"
-    people.write_text("".join(f'{{"id":{number},"age":{number}0}}\n' for number in range(1, 6)))
-    haclient("publish", "--topic", "crowd", "--file", people)
-    delete = ("sow-delete", "--topic", "crowd")
-    assert haclient(*delete, "--filter", "/age < 30") == (0, ["deleted 2 records of crowd"], "")
-    assert haclient(*delete, "-m", '{"id":3}')[1] == ["deleted 1 record of crowd"]
-    _, lines, _ = haclient("sow", "--topic", "crowd", "--filter", "/id = 4", "--format", "{key}")
+    guests = tmp_path / "guests"
+    guests.write_text("".join(f'{{"id":{number},"age":{number}0}}\n' for number in range(1, 6)))
+    haclient("publish", "--topic", "guests", "--file", guests)
+    delete = ("sow-delete", "--topic", "guests")
+    assert haclient(*delete, "--filter", "/age < 30") == (0, ["deleted 2 records of guests"], "")
+    assert haclient(*delete, "-m", '{"id":3}')[1] == ["deleted 1 record of guests"]
+    _, lines, _ = haclient("sow", "--topic", "guests", "--filter", "/id = 4", "--format", "{key}")
     _, told, _ = haclient(*delete, "--key", lines[0], "--json")
-    assert [json.loads(line) for line in told] == [{"topic": "crowd", "deleted": 1}]
-    assert haclient("sow", "--topic", "crowd")[1] == ['{"id":5,"age":50}']
-    assert haclient(*delete, "--filter", "1=1")[1] == ["deleted 1 record of crowd"]
-    assert haclient(*delete, "--filter", "1=1")[1] == ["deleted 0 records of crowd"]
+    assert [json.loads(line) for line in told] == [{"topic": "guests", "deleted": 1}]
+    assert haclient("sow", "--topic", "guests")[1] == ['{"id":5,"age":50}']
+    assert haclient(*delete, "--filter", "1=1")[1] == ["deleted 1 record of guests"]
+    assert haclient(*delete, "--filter", "1=1")[1] == ["deleted 0 records of guests"]
 
 
 @pytest.mark.row("CLI9")

@@ -191,6 +191,23 @@ def test_prune_is_refused_with_75_while_a_client_has_the_file_and_prunes_the_oth
     assert output_of(capsys, "verify", logged) == [f"{logged}: whole, 5 entries"]
 
 
+@pytest.mark.row("BS16")
+def test_a_bookmark_file_that_was_never_finished_is_a_store_with_nothing_in_it(
+    logged: Path, tmp_path: Path, capsys: LINES
+) -> None:
+    made, unmade = tmp_path / "made.bm", tmp_path / "unmade.bm"
+    made.touch()
+    unmade.write_bytes(bytes(8) + logged.read_bytes()[8:4096])
+    for path, size in ((made, 0), (unmade, 4096)):
+        for words in (["prune"], ["prune", "--wait", "1"]):
+            assert output_of(capsys, *words, path) == [f"{path}: {size} bytes before, {size} now"]
+        shown = f"{path}: logged bookmark store of nobody yet, {size} bytes"
+        assert output_of(capsys, "show", path) == [shown]
+        assert output_of(capsys, "verify", path) == [f"{path}: whole, 0 entries"]
+        assert output_of(capsys, "explain", path) == output_of(capsys, "export", path) == []
+        assert path.stat().st_size == size
+
+
 def test_explain_says_what_would_come_again(logged: Path, publish: Path, capsys: LINES) -> None:
     assert output_of(capsys, "explain", logged, "--sub-id", "s1") == [
         "subscription s1: the next process finds every discard",

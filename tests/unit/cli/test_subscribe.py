@@ -22,6 +22,7 @@ from haclient.session.connection_state import ConnectionState
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import Delivery
+from haclient.transport.nursery import open_nursery
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
 from support.command_line import CommandLine
@@ -35,6 +36,7 @@ def request(
     sub_id: str | None = None,
     count: int | None = None,
     timeout: float | None = None,
+    replay_timeout: float | None = None,
 ) -> SubscribeRequest:
     return SubscribeRequest(
         servers=("tcp://a:1/amps",),
@@ -47,6 +49,7 @@ def request(
         count=count,
         timeout=timeout,
         as_json=False,
+        replay_timeout=replay_timeout,
     )
 
 
@@ -90,6 +93,9 @@ def test_a_bookmark_that_means_nothing_is_a_mistake(bookmark: str, told: str) ->
 def test_the_sub_id_is_the_topic_without_what_the_wire_would_split() -> None:
     assert request().stable_sub_id == "a%2Cb%2A%25"
     assert request(sub_id="mine").stable_sub_id == "mine"
+    assert dataclasses.replace(request(), topic="all").stable_sub_id == "%61ll", (
+        "a word of unsubscribe"
+    )
 
 
 @pytest.mark.row("CLI9")
@@ -208,9 +214,16 @@ def output(tmp_path: Path) -> Iterator[int]:
 class Subscription:
     """A subscription with an idle limit of 0.3 s and a stream that the test fills."""
 
-    def __init__(self, fd: int, *, bookmark: str | None = "epoch") -> None:
+    def __init__(
+        self,
+        fd: int,
+        *,
+        bookmark: str | None = "epoch",
+        timeout: float | None = 0.3,
+        replay_timeout: float | None = None,
+    ) -> None:
         self.fd = fd
-        asked = request(bookmark=bookmark, timeout=0.3)
+        asked = request(bookmark=bookmark, timeout=timeout, replay_timeout=replay_timeout)
         self.delivery = Delivery()
         self.run = SubscribeRun(asked, asked.start, None)
 
@@ -270,6 +283,31 @@ async def test_the_idle_clock_starts_when_the_replay_is_complete(output: int) ->
 async def test_a_replay_that_stands_still_times_out(output: int) -> None:
     with pytest.raises(TimedOut, match="sent nothing of it for 60 s"):
         await Subscription(output).print()
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_replay_that_is_followed_for_ever_times_out_at_its_limit(output: int) -> None:
+    began = trio.current_time()
+    with pytest.raises(TimedOut, match="sent nothing of it for 5 s"):
+        await Subscription(output, timeout=None, replay_timeout=5).print()
+    assert trio.current_time() - began == pytest.approx(5)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_replay_after_a_lost_connection_has_the_same_limit(output: int) -> None:
+    subscription = Subscription(output, timeout=None, replay_timeout=5)
+    with pytest.raises(TimedOut, match="sent nothing of it for 5 s"):  # noqa: PT012  # the error leaves the block itself
+        async with open_nursery() as nursery:
+            nursery.start_soon(subscription.print)
+            subscription.deliver(b"live")
+            subscription.catch_up()
+            await trio.sleep(1000)  # nothing is published, which is no replay
+            subscription.run.on_state(ConnectionState.DISCONNECTED)
+            subscription.delivery.mark(Marker.REPLAY)
+            await trio.sleep(1000)  # there is no server
+            subscription.run.on_state(ConnectionState.RESUBSCRIBED)
+            await trio.sleep_forever()
+    assert subscription.printed == b"live\n"
 
 
 @pytest.mark.usefixtures("autojump_clock")
@@ -508,6 +546,28 @@ def test_a_conflation_that_cannot_be_is_a_mistake(
 
 
 def test_a_replay_with_a_rate_may_stand_still_for_long() -> None:
-    assert request().replay_limit_s == 60
-    slow = dataclasses.replace(request(bookmark="epoch"), rate="1X")
+    assert dataclasses.replace(request(), exit_at_end=True).replay_limit_s == 60
+    slow = dataclasses.replace(request(bookmark="epoch", timeout=1), rate="1X")
     assert slow.replay_limit_s == float("inf")
+    assert dataclasses.replace(slow, replay_timeout=5.0).replay_limit_s == 5
+
+
+def test_a_replay_that_is_followed_may_stand_still_unless_it_has_a_limit() -> None:
+    assert request(bookmark="epoch").replay_limit_s == float("inf")
+    assert request(bookmark="epoch", timeout=1).replay_limit_s == 60
+    assert request(bookmark="epoch", replay_timeout=5).replay_limit_s == 5
+
+
+def test_a_limit_for_the_replay_needs_a_replay() -> None:
+    with pytest.raises(UsageError, match="--replay-timeout needs a replay"):
+        _ = request(replay_timeout=5).start
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("limit", ["nan", "0", "-1"])
+def test_a_replay_timeout_is_a_positive_number(haclient: CommandLine, limit: str) -> None:
+    words = ("--topic", "t", "--bookmark", "epoch", "--replay-timeout", limit)
+    code, out, err = haclient("subscribe", *words)
+    assert (code, out) == (2, [])
+    assert "--replay-timeout" in err
+    assert "Traceback" not in err

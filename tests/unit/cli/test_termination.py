@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from haclient.cli.output import OutputWriter
 from haclient.cli.termination import (
     ExitCode,
     Interrupted,
@@ -210,3 +211,36 @@ def test_an_error_of_the_work_leaves_it() -> None:
 
     with pytest.raises(ValueError, match="mine"):
         run_until_signal(work, unreachable)
+
+
+def test_work_whose_output_nobody_reads_any_more_is_done() -> None:
+    reader, writer = os.pipe()
+
+    async def work() -> int:
+        os.close(reader)
+        await trio.sleep_forever()
+
+    try:
+        assert run_until_signal(work, unreachable, output=OutputWriter(writer)) == ExitCode.OK
+    finally:
+        os.close(writer)
+
+
+def test_work_with_an_output_has_its_own_end() -> None:
+    reader, writer = os.pipe()
+
+    async def work() -> int:
+        await trio.lowlevel.checkpoint()
+        return 3
+
+    async def fail() -> int:
+        await trio.lowlevel.checkpoint()
+        raise TimedOut("late")
+
+    try:
+        assert run_until_signal(work, unreachable, output=OutputWriter(writer)) == 3
+        with pytest.raises(TimedOut, match="late"):
+            run_until_signal(fail, unreachable, output=OutputWriter(writer))
+    finally:
+        os.close(reader)
+        os.close(writer)

@@ -86,6 +86,21 @@ def test_changes_alone_are_followed(plain: compat.Client) -> None:
             assert json.loads(message.get_data()) == {"id": 1, "px": 2}
 
 
+@pytest.mark.parametrize("has_store", [True, False])
+@pytest.mark.parametrize("has_handler", [True, False])
+def test_a_delete_has_its_options(
+    broker: BrokerThread, *, has_store: bool, has_handler: bool
+) -> None:
+    rest = ("prices", "1 = 1", "expire")  # an option that a queue has
+    with compat.Client("delete-1") as client:
+        if has_store:
+            client.set_publish_store(compat.MemoryPublishStore())
+        client.connect(broker.uri)
+        client.logon()
+        with pytest.raises(compat.InvalidOptionsException):
+            client.sow_delete(lambda _: None, *rest) if has_handler else client.sow_delete(*rest)
+
+
 def test_records_are_deleted_in_each_form(plain: compat.Client) -> None:
     for number in range(4):
         plain.publish("prices", json.dumps({"id": number}))
@@ -174,6 +189,23 @@ def test_a_handler_may_call_the_client(plain: compat.Client) -> None:
         copy = next(copies)
     assert copy is not None
     assert copy.get_data() == "a"
+
+
+def test_the_empty_id_of_a_publish_ends_no_subscription(plain: compat.Client) -> None:
+    got: list[str] = []
+
+    def on_message(message: compat.Message) -> None:
+        got.append(message.get_data())
+
+    plain.subscribe(on_message, "orders")
+    sub_id = plain.execute_async(compat.Command("publish").set_topic("copies").set_data("x"))
+    plain.unsubscribe(sub_id)
+    plain.publish("orders", "a")
+    wait_until(lambda: got == ["a"])
+    plain.unsubscribe("all")
+    plain.publish("orders", "b")
+    plain.flush()
+    assert got == ["a"]
 
 
 def test_a_refusal_has_both_official_names(plain: compat.Client) -> None:

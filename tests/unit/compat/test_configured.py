@@ -44,17 +44,19 @@ def test_settings_come_before_connecting(ha: compat.HAClient) -> None:
         lambda: ha.set_ack_batch_size(3),
         lambda: ha.set_ack_timeout(3),
         lambda: ha.set_timeout(3),
+        lambda: ha.set_transport_filter(None),
         lambda: ha.set_server_chooser(chooser()),
         lambda: ha.set_reconnect_delay_strategy(compat.FixedDelayStrategy()),
         lambda: ha.set_subscription_manager(compat.MemorySubscriptionManager()),
         lambda: ha.set_retry_on_disconnect(True),
-        ha.connect_and_logon,
     )
     for change in changes:
         with pytest.raises(UsageError, match=late):
             change()
     with pytest.raises(UsageError):
         ha.set_heartbeat(3)
+    with pytest.raises(compat.AlreadyConnectedException, match="disconnect it first"):
+        ha.connect_and_logon()
 
 
 def test_settings_reach_the_server(broker: BrokerThread) -> None:
@@ -152,3 +154,40 @@ def test_a_setting_in_a_loop_of_asyncio_is_refused_and_ends_nothing(ha: compat.H
         asyncio.run(main())
     ha.publish("orders", "x")
     ha.publish_flush(30_000)
+
+
+def test_a_transport_filter_sees_headers_without_passwords(broker: BrokerThread) -> None:
+    seen: list[tuple[bytes, int]] = []
+    with compat.Client("desk-7") as client:
+        client.set_transport_filter(lambda data, direction: seen.append((data, direction)))
+        client.connect(broker.uri.replace("tcp://", "tcp://desk:secret@"))
+        client.logon()
+        client.publish("orders", "a body")
+        client.flush()
+    everything = b"".join(data for data, _ in seen)
+    assert b"desk-7" in everything
+    assert b"secret" not in everything
+    assert b"a body" not in everything
+    assert any(b'"logon"' in data and direction == 0 for data, direction in seen)
+    assert any(b'"ack"' in data and direction == 1 for data, direction in seen)
+
+
+def test_a_transport_filter_is_taken_away_or_ends_when_it_raises(broker: BrokerThread) -> None:
+    errors: list[Exception] = []
+    seen: list[bytes] = []
+
+    def fail(data: bytes, direction: int) -> None:
+        seen.append(data)
+        raise ValueError(direction)
+
+    for is_taken_away in (True, False):
+        with compat.Client("desk-8") as client:
+            client.set_exception_listener(errors.append)
+            client.set_transport_filter(fail)
+            if is_taken_away:
+                client.set_transport_filter(None)
+            client.connect(broker.uri)
+            client.logon()
+            client.flush()
+        assert len(seen) == (0 if is_taken_away else 1)
+    assert [type(error) for error in errors] == [ValueError]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from haclient import compat
-from haclient.errors import UsageError
+from haclient.chooser import ConnectionInfo
+from haclient.errors import StoreLocked, UsageError
 from haclient.stores import MemoryPublishStore
 from support.broker_thread import BrokerThread
 from unit.compat.conftest import chooser, wait_until
@@ -152,7 +156,7 @@ def test_what_an_ha_client_does_itself_is_refused(ha: compat.HAClient) -> None:
 def test_getters_give_what_was_set() -> None:
     client = compat.HAClient("desk-6")
     assert client.get_server_chooser() is client.get_reconnect_delay_strategy() is None
-    assert client.get_subscription_manager() is None
+    assert isinstance(client.get_subscription_manager(), compat.MemorySubscriptionManager)
     servers, strategy = chooser(NOBODY), compat.ExponentialDelayStrategy()
     manager = compat.MemorySubscriptionManager()
     client.set_server_chooser(servers)
@@ -185,10 +189,151 @@ def test_a_client_that_a_handler_has_disconnected_is_followed_by_another(
         client.connect_and_logon()
         client.subscribe(lambda _: client.disconnect(), "orders")
         client.publish("orders", "x")
-        wait_until(lambda: client.disconnected() and bool(errors))
+        wait_until(client.disconnected)
         client.connect_and_logon()
         client.publish("orders", "y")
         client.flush()
+    assert errors == []
+
+
+def test_disconnect_in_a_handler_ends_the_client_and_closes_its_stores(
+    broker: BrokerThread, tmp_path: Path
+) -> None:
+    errors: list[Exception] = []
+    paths = str(tmp_path / "a.pub"), str(tmp_path / "a.bm")
+
+    def disconnect(_message: compat.Message) -> None:
+        client.disconnect()
+        client.disconnect()
+        with pytest.raises(compat.DisconnectedException, match="connect_and_logon first"):
+            client.publish("orders", "y")  # nobody would send it
+
+    client = compat.HAClient("desk-6", *paths)
+    client.set_server_chooser(chooser(broker.uri))
+    client.set_exception_listener(errors.append)
+    client.connect_and_logon()
+    client.subscribe(disconnect, "orders")
+    client.publish("orders", "x")
+    wait_until(lambda: is_unlocked(paths[0]))  # although nobody calls the client
+    assert errors == []
+    with pytest.raises(compat.DisconnectedException, match="connect_and_logon first"):
+        client.publish("orders", "y")
+    client.disconnect()
+    client.close()
+
+
+def test_of_two_threads_that_connect_at_once_the_second_one_is_refused(
+    broker: BrokerThread, tmp_path: Path
+) -> None:
+    for number in range(5):
+        paths = str(tmp_path / f"{number}.pub"), str(tmp_path / f"{number}.bm")
+        with compat.HAClient("desk-6", *paths) as client:
+            client.set_server_chooser(chooser(broker.uri))
+            barrier = threading.Barrier(2)
+
+            def connect(
+                client: compat.HAClient = client, start: threading.Barrier = barrier
+            ) -> str:
+                start.wait()
+                try:
+                    client.connect_and_logon()
+                except compat.AlreadyConnectedException as error:
+                    return str(error)
+                client.publish("orders", "x")
+                client.publish_flush(30_000)
+                return "connected"
+
+            with ThreadPoolExecutor(2) as executor:
+                results = {each.result() for each in [executor.submit(connect) for _ in range(2)]}
+            assert results == {
+                "connected",
+                "the client is connected already: disconnect it first",
+            }
+
+
+class CountingChooser(compat.DefaultServerChooser):
+    """Notes that the client cannot connect."""
+
+    def __init__(self) -> None:
+        super().__init__([NOBODY])
+        self.has_failed = threading.Event()
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        super().report_failure(error, info)
+        self.has_failed.set()
+
+
+@pytest.mark.parametrize("by", ["close", "disconnect"])
+def test_another_thread_ends_connecting(broker: BrokerThread, tmp_path: Path, by: str) -> None:
+    paths = str(tmp_path / "a.pub"), str(tmp_path / "a.bm")
+    client, servers = compat.HAClient("desk-6", *paths), CountingChooser()
+    client.set_server_chooser(servers)
+    client.set_reconnect_delay_strategy(compat.FixedDelayStrategy(1))
+    with ThreadPoolExecutor(1) as executor:
+        connecting = executor.submit(client.connect_and_logon)
+        assert servers.has_failed.wait(30)
+        with pytest.raises(UsageError, match="set_publish_store comes before"):
+            client.set_publish_store(paths[0])
+        assert client.get_unpersisted_count() == 0
+        assert client.get_most_recent("s1") == "0"
+        client.close() if by == "close" else client.disconnect()
+        with pytest.raises(compat.DisconnectedException, match="another thread has closed"):
+            connecting.result()
+    assert is_unlocked(paths[0])
+    client.set_server_chooser(chooser(broker.uri))
+    client.connect_and_logon()
+    client.close()
+
+
+@pytest.mark.parametrize("by", ["close", "connect_and_logon"])
+def test_a_listener_does_not_wait_for_the_connecting_that_waits_for_it(
+    broker: BrokerThread, by: str
+) -> None:
+    errors: list[Exception] = []
+
+    def call(state: int) -> None:
+        if state == compat.ConnectionStateListener.Connected:
+            client.close() if by == "close" else client.connect_and_logon()
+
+    with compat.HAClient("desk-6") as client:
+        client.set_exception_listener(errors.append)
+        client.add_connection_state_listener(call)
+        client.set_server_chooser(chooser(broker.uri))
+        client.connect_and_logon()
+        wait_until(lambda: bool(errors))
+        client.publish("orders", "x")
+    assert [type(error) for error in errors] == [UsageError]
+
+
+def is_unlocked(path: str) -> bool:
+    """Whether nobody has a publish store open."""
+    try:
+        compat.PublishStore(path).native.close()
+    except StoreLocked:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_disconnect_of_a_client_that_has_given_up_is_no_error(
+    broker: BrokerThread, tmp_path: Path, *, wait: bool
+) -> None:
+    paths = str(tmp_path / "a.pub"), str(tmp_path / "a.bm")
+    client = compat.HAClient("desk-7", *paths)
+    client.set_server_chooser(chooser(broker.uri))
+    client.set_reconnect_delay_strategy(compat.FixedDelayStrategy(1, 20))
+    client.connect_and_logon()
+    broker.stop()
+    if wait:
+        wait_until(lambda: has_ended(client, []))
+    client.disconnect()
+    client.disconnect()
+    client.close()
+    with compat.HAClient("desk-7", *paths):
+        pass
+    with pytest.raises(compat.DisconnectedException, match="connect_and_logon first"):
+        client.publish("orders", "x")
 
 
 def test_a_client_that_has_given_up_connects_again(broker: BrokerThread, tmp_path: Path) -> None:
@@ -213,7 +358,7 @@ def has_ended(client: compat.HAClient, published: list[int | None]) -> bool:
     """Whether a publish is refused; it is noted otherwise."""
     try:
         published.append(client.publish("orders", "x"))
-    except compat.ConnectionException:
+    except (compat.ConnectionException, UsageError):  # its store may just have been closed
         return True
     return False
 

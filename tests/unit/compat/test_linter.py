@@ -15,12 +15,12 @@ from haclient.compat.linter import findings
 pytestmark = pytest.mark.row("B18")
 OLD = """\
 import AMPS as amps
-from AMPS import Client, FIXBuilder, Nothing
+from AMPS import Client, CMessageHandler, Nothing
 
 client = amps.HAClient("desk-1")
 client.set_default_max_depth(3)
 client.publish("orders", "x")
-amps.NVFIXBuilder()
+amps.ssl_init()
 """
 
 
@@ -29,7 +29,7 @@ def test_imports_missing_names_and_differences_are_found() -> None:
     assert (1, True, "write `from haclient import compat as amps`") in found
     assert (2, True, "write `from haclient.compat import ...`") in found
     needed = [(line, text.partition(":")[0]) for line, is_needed, text in found if is_needed]
-    assert {(2, "FIXBuilder"), (2, "Nothing"), (7, "NVFIXBuilder")} <= set(needed)
+    assert {(2, "CMessageHandler"), (2, "Nothing"), (7, "ssl_init")} <= set(needed)
     assert (5, "Client.set_default_max_depth") in needed
     assert [line for line, is_needed, _ in found if not is_needed] == [4]
 
@@ -68,6 +68,29 @@ def test_what_is_no_program_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith(f"haclient: error: {path}: cannot be read as Python: ")
     assert error.count("\n") == 1
+
+
+def test_a_program_that_is_nested_too_deeply_does_not_end_the_check_of_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.py").write_text(f"import AMPS\nx = {'-' * 43_000}1\n")
+    (tmp_path / "b.py").write_text("import AMPS\n")
+    (tmp_path / "folder.py").mkdir()
+    assert main([str(tmp_path)]) == 2
+    out, error = capsys.readouterr()
+    assert error.count("\n") == 1
+    assert "a.py: cannot be read as Python: an expression is nested too deeply" in error
+    assert "b.py:1:1: change: write" in out
+
+
+def test_after_an_import_of_all_names_missing_ones_are_found_where_they_are_used() -> None:
+    program = "from AMPS import *\nclient = HAClient('x')\nprint(client)\nssl_init()\n"
+    found = [(each.line, each.is_needed, each.text.partition(":")[0]) for each in findings(program)]
+    assert found == [
+        (1, True, "write `from haclient.compat import ...`"),
+        (2, False, "HAClient"),
+        (4, True, "ssl_init"),
+    ]
 
 
 def test_bad_arguments_and_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

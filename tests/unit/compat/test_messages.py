@@ -10,6 +10,20 @@ from haclient.compat.messages import ack_words
 from haclient.errors import DecodeError, UsageError
 from haclient.protocol.messages import WIRE_NAMES
 
+# The fields of the official client's messages and commands.
+FIELDS = """
+    ack_type batch_size bookmark client_name command command_id correlation_id data expiration
+    filter lease_period matches options order_by query_id reason records_deleted records_inserted
+    records_returned records_updated sequence sow_key sow_keys status sub_id sub_ids timeout
+    timestamp top_n topic topic_matches user_id version"""
+# What only the client has, and what only an answer of the server has.
+NO_FIELDS_OF_MESSAGES = {"timeout"}
+NO_FIELDS_OF_COMMANDS = {"lease_period", "matches", "reason", "status", "timestamp"} | {
+    "topic_matches",
+    *(f"records_{what}" for what in ("deleted", "inserted", "returned", "updated")),
+}
+VALUES = {"command": "sow", "timeout": 1500, "data": "{}"}
+NUMBERS = {"batch_size", "expiration", "matches", "sequence", "top_n", "topic_matches"}
 pytestmark = pytest.mark.row("B18")
 
 
@@ -78,3 +92,36 @@ def test_a_command_has_chained_setters_and_getters() -> None:
     assert command.set_timeout(0).get_timeout() == 0
     with pytest.raises(UsageError, match="milliseconds"):
         command.set_timeout(-1)
+
+
+@pytest.mark.parametrize("field", FIELDS.split())
+def test_each_field_has_a_getter_and_a_setter(field: str) -> None:
+    is_number = field in NUMBERS or field.startswith("records_")
+    value = VALUES.get(field, 7 if is_number else "x")
+    for made, absent in (
+        (compat.Message(), NO_FIELDS_OF_MESSAGES),
+        (compat.Command("subscribe"), NO_FIELDS_OF_COMMANDS),
+    ):
+        setter, getter = (getattr(made, f"{verb}_{field}", None) for verb in ("set", "get"))
+        if field in absent:
+            assert setter is getter is None
+            continue
+        assert setter is not None
+        assert getter is not None
+        assert setter(value) is made  # it can be chained
+        assert getter() == value
+
+
+def test_what_is_set_is_what_the_message_of_haclient_has() -> None:
+    message = compat.Message(haclient.Message(kind="p", sids="s1,s2"))
+    message.set_sub_id("s3").set_data("\xe9").set_command("publish")
+    assert (message.get_sub_id(), message.native.sub_ids) == ("s3", ["s3"])
+    assert (message.native.data, message.native.kind) == ("\xe9".encode(), "p")
+    assert message.set_batch_size(None).get_batch_size() is None
+    with pytest.raises(UsageError, match="topic cannot be 3"):
+        message.set_topic(3)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(UsageError, match="matches cannot be 'x'"):
+        message.set_matches("x")  # type: ignore[arg-type]  # on purpose
+    for made in (message, compat.Command("sow")):
+        with pytest.raises(UsageError, match="no command 'fly'"):
+            made.set_command("fly")

@@ -65,7 +65,9 @@ def test_other_requests_are_refused(request_line: bytes, status: bytes) -> None:
     assert respond(request_line).split(b" ")[1] == status
 
 
-@pytest.mark.parametrize("text", ["", "127.0.0.1", "a:b", "a:99999", "a:1/x", "u@a:1"])
+@pytest.mark.parametrize(
+    "text", ["", "127.0.0.1", "a:b", "a:99999", "a:1/x", "u@a:1", "a..b:1", "[::1:1"]
+)
 def test_an_address_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="wanted HOST:PORT, such as"):
         parse_admin(text)

@@ -96,6 +96,13 @@ def test_what_cannot_work_is_refused_where_it_is_written(wrong: dict[str, Any], 
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.row("X3")
+@pytest.mark.parametrize("interval_s", [1e-6, 0.1, 1.0])
+def test_the_wider_range_of_flush_intervals_is_taken(interval_s: float) -> None:
+    config = BrokerConfig(flush_interval_s=interval_s)
+    assert config.flush_interval_s == interval_s
+
+
 def test_acks_need_not_be_collected() -> None:
     assert BrokerConfig(ack_interval_s=0).engine_settings().ack_interval_s == 0
 

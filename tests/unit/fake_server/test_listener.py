@@ -22,6 +22,7 @@ from haclient_fake_server.listener import TcpListener, check_reachable, listen
         (":80x", "wanted tcp://HOST:PORT"),
         ("tcp://127.0.0.1:65536", "a port from 0 to 65535"),
         ("mem://:1", "wanted tcp://HOST:PORT"),
+        ("tcp://[::1", "wanted tcp://HOST:PORT"),
     ],
 )
 async def test_a_malformed_address(uri: str, why: str) -> None:

@@ -37,7 +37,8 @@ def test_everything_in_a_snapshot_is_exported() -> None:
 
 def test_what_only_rises_is_a_counter() -> None:
     counters = {each.name for each in INSTRUMENTS if each.kind is InstrumentKind.COUNTER}
-    assert counters == {each.name for each in fields(Counters)} | {"subscription_gaps"}
+    of_subscriptions = {"subscription_gaps", "subscription_redelivered"}
+    assert counters == {each.name for each in fields(Counters)} | of_subscriptions
 
 
 def test_the_unit_is_that_of_the_name() -> None:
@@ -71,6 +72,8 @@ async def test_the_subscriptions_of_a_client_are_limited_and_counted_all() -> No
         is_caught_up=False,
         gaps=2,
         undiscarded=None,
+        redelivered=3,
+        message_lag=None,
         receive_lag=0.5,
         process_lag=None,
     )
@@ -82,6 +85,8 @@ async def test_the_subscriptions_of_a_client_are_limited_and_counted_all() -> No
     assert found == [({"sub_id": "s", "topic": "t"}, 7.0)] * MAX_SUBSCRIPTIONS
     assert values("subscription_is_full", reading)[0][1] == 1.0
     assert values("subscription_undiscarded", reading) == []
+    assert values("subscription_message_lag", reading) == []
+    assert values("subscription_redelivered", reading)[0][1] == 3.0
     assert values("subscription_receive_lag", reading)[0][1] == 0.5
     assert values("subscription_process_lag", reading) == []
     async with client:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251  # a thread that runs it scrapes
 import threading
+from collections.abc import Generator
+from contextlib import suppress
+from threading import Event
 
 import pytest
 import trio
 
+from haclient import Message, aio, blocking
 from haclient.client import Client
-from haclient.errors import UsageError
+from haclient.errors import DisconnectedError, UsageError
 from haclient.observing.instruments import Reading
 from haclient.observing.snapshot_reader import SnapshotReader
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.broker_thread import BrokerThread, broker_thread
 
 NOTHING = Reading(None, None)
 
@@ -61,7 +67,7 @@ def test_a_client_whose_program_has_ended_has_no_snapshot() -> None:
     assert readers[0].read() == NOTHING
 
 
-@pytest.mark.parametrize("error", [UsageError("closed"), trio.RunFinishedError()])
+@pytest.mark.parametrize("error", [UsageError("closed"), trio.RunFinishedError(), KeyError("k")])
 async def test_a_client_that_refuses_has_no_snapshot(error: Exception) -> None:
     class Refusing:
         name = "other"
@@ -72,3 +78,75 @@ async def test_a_client_that_refuses_has_no_snapshot(error: Exception) -> None:
 
     reader = SnapshotReader(Refusing())  # type: ignore[arg-type]  # as a client that is closed
     assert (reader.client_name, reader.read()) == ("other", NOTHING)
+
+
+# -- clients of facades, whose thread is known ---------------------------------------------
+
+
+@pytest.fixture
+def broker() -> Generator[BrokerThread]:
+    with broker_thread() as running:
+        yield running
+
+
+def test_a_client_is_read_before_its_run_in_it_and_after_it(broker: BrokerThread) -> None:
+    client = blocking.HAClient.memory_backed("c", servers=[broker.uri])
+    reader = SnapshotReader(client, answer_limit=60)
+    assert reader.read() == NOTHING
+    with client:
+        found = reader.read()
+        assert found.metrics is not None
+        assert (found.metrics.logons, found.health) == (1, client.health())
+    assert reader.read() == NOTHING
+
+
+def test_a_client_that_a_handler_has_ended_has_no_snapshot(broker: BrokerThread) -> None:
+    def handle(_: Message) -> None:
+        raise LookupError("mine")
+
+    client = blocking.HAClient.memory_backed("c", servers=[broker.uri]).open()
+    reader = SnapshotReader(client, answer_limit=60)
+    client.subscribe("orders", handler=handle)
+    with suppress(LookupError, DisconnectedError):
+        client.publish_persisted("orders", b"1")
+    client.__bridge__.thread.join()
+    assert reader.read() == NOTHING
+    with pytest.raises(LookupError):
+        client.close()
+    assert reader.read() == NOTHING
+
+
+def test_a_client_whose_thread_is_held_up_is_waited_for_within_the_limit(
+    broker: BrokerThread,
+) -> None:
+    with blocking.HAClient.memory_backed("c", servers=[broker.uri]) as client:
+        token, holds, goes_on = client.__bridge__.thread.token, Event(), Event()
+        assert token is not None
+
+        def hold() -> None:
+            holds.set()
+            goes_on.wait(60)
+
+        token.run_sync_soon(hold)
+        assert holds.wait(60)
+        assert SnapshotReader(client, answer_limit=0.01).read() == NOTHING
+        goes_on.set()
+
+
+@pytest.mark.parametrize("kind", ["blocking", "aio"])
+def test_a_client_is_read_in_a_thread_that_runs_asyncio(kind: str, broker: BrokerThread) -> None:
+    async def read(client: blocking.HAClient | aio.HAClient) -> Reading:
+        return SnapshotReader(client, answer_limit=60).read()
+
+    async def main() -> Reading:
+        async with aio.HAClient.memory_backed("c", servers=[broker.uri]) as client:
+            return await read(client)
+
+    if kind == "aio":
+        found = asyncio.run(main())
+    else:
+        with blocking.HAClient.memory_backed("c", servers=[broker.uri]) as client:
+            found = asyncio.run(read(client))
+    assert found.metrics is not None
+    assert found.health is not None
+    assert (found.metrics.logons, found.health.is_ready) == (1, True)

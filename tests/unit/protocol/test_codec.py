@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ from haclient.protocol.codec import (
     encode_frame,
     encode_header,
     encode_string,
+    numbered_frames,
     parse_header,
     publish_frame_without_store,
     publish_head,
@@ -318,10 +320,17 @@ def test_a_publish_needs_a_topic_and_a_clean_correlation_id(publish: Callable[..
 
 
 def test_a_frame_that_no_peer_accepts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MAX_FRAME_BYTES", 20)
-    assert encode_frame({"c": "p"}, b"x" * 11)
-    with pytest.raises(UsageError, match="21 bytes is too large"):
-        encode_frame({"c": "p"}, b"x" * 12)
+    with pytest.raises(UsageError, match=f"is too large: no peer accepts more than {256 * 2**20}"):
+        encode_frame({"c": "p"}, bytes(256 * 2**20))
+    monkeypatch.setattr(codec, "MAX_PUBLISH_BYTES", 20)
+
+    def numbered(body: bytes) -> bytes:
+        return numbered_frames([b'{"c":"p","s":'], 7, [body])
+
+    for publish in (partial(publish_frame_without_store, "o"), numbered):
+        assert len(publish(b"x")) <= 24
+        with pytest.raises(UsageError, match="is too large: no peer accepts more than 20"):
+            publish(b"x" * 20)
 
 
 @pytest.mark.parametrize(
@@ -489,3 +498,9 @@ def test_anything_else_is_refused(data: object) -> None:
 
 def test_any_buffer_will_do() -> None:
     check_payload(array("B", b"ab"))
+
+
+def test_text_that_is_no_unicode_is_refused_with_its_place() -> None:
+    for refuse in (check_payload, as_bytes):
+        with pytest.raises(UsageError, match="half of a surrogate pair at 1"):
+            refuse("a\udc80")

@@ -39,3 +39,28 @@ def test_a_long_name_in_a_body_is_cut() -> None:
 def test_what_a_type_says_is_not_repeated() -> None:
     error = decode_error(LookupError("secret"), b"", codec="json")
     assert str(error) == "the body cannot be read as json: its type raised LookupError"
+
+
+class Checked(msgspec.Struct):
+    secret: str
+
+    def __post_init__(self) -> None:
+        raise ValueError(f"bad {self.secret}")
+
+
+@pytest.mark.row("CC36")
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        (Order, b'{"ids": [], "S3cret": 1}', "Object contains unknown field"),
+        (Checked, b'{"secret": "S3cret"}', "its type raised ValueError"),
+    ],
+)
+def test_neither_a_name_in_a_body_nor_the_text_of_its_type_is_shown(
+    kind: type, body: bytes, reason: str
+) -> None:
+    with pytest.raises(msgspec.MsgspecError, match="S3cret") as raised:
+        msgspec.json.decode(body, type=kind)
+    error = decode_error(raised.value, body, codec="json")
+    assert error.reason == reason
+    assert "S3cret" not in str(error)

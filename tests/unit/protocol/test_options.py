@@ -267,3 +267,8 @@ def test_a_rate_of_nothing_is_a_pause(text: str) -> None:
 def test_a_rate_is_written_without_an_exponent(rate: float, text: str) -> None:
     assert str(Options(rate=rate)) == text
     assert Options.parse(text).rate_limit == Options(rate=rate).rate_limit
+
+
+def test_an_unknown_option_is_answered_with_one_like_it() -> None:
+    with pytest.raises(UsageError, match="no option 'conflaton': did you mean 'conflation'"):
+        Options.parse("conflaton=1s")

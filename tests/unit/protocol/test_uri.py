@@ -96,9 +96,9 @@ def test_the_password_is_shown_nowhere() -> None:
 
 
 BAD = [
-    ("", "begins with tcp, tcps, unix"),
+    ("", "begins with tcp:// or tcps://"),
     ("localhost:9007", "begins with"),
-    ("http://h:1/amps", "begins with"),
+    ("http://h:1/amps", "begins with tcp:// or tcps:// or unix:// or mem://, such as tcp://"),
     ("ws://h:1/amps", "begins with"),
     ("tcp://h/amps", "host and port"),
     ("tcp://:1/amps", "host and port"),
@@ -122,6 +122,7 @@ BAD = [
     ("tcp://h:1/amps?tcp_nodelay", "tcp_nodelay is true or false"),
     ("tcp://h:1/amps?tcp_sndbuf=-1", "tcp_sndbuf is a number"),
     ("tcp://h:1/amps?tcp_sndbuf=99999999999", "tcp_sndbuf is a number"),
+    ("tcp://h:1/amps?tcp_linger=2147483648", "tcp_linger is a number up to 2147483647"),
     ("tcp://h:1/amps?bind=here", "bind is an IP address"),
     ("tcp://h:1/amps?compression=gzip", "compression is zlib"),
     ("tcp://h:1/amps?ip_protocol_prefer=6", "ipv4 or ipv6"),
@@ -156,10 +157,22 @@ def test_what_is_wrong_with_a_connection_string_is_said(text: str, message: str)
         "tcp:/joe:secret@h",
         "tcp://joe:a?b=secret&c=@h:1/amps",
         "tcp://joe:secret\n@h/amps",
+        "tcp://joe:secret",
+        "tcp://joe:secret/x",
+        "tcp://h:1/amps?password=secret",
+        "tcp://h:1/amps?x=secret&tcp_nodelay=maybe",
+        "joe:secret",
     ],
 )
-def test_no_error_tells_a_password(text: str) -> None:
+def test_no_error_shows_a_password(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         Uri.parse(text)
     assert "secret" not in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+def test_what_is_no_secret_of_a_malformed_uri_is_shown() -> None:
+    for text in ("tcp://a:9007/amqp/json", "tcp://a:9007/amps?tcp_nodelay=maybe", "tcp://a:123456"):
+        with pytest.raises(UsageError) as caught:
+            Uri.parse(text)
+        assert repr(text.replace("123456", "***")) in str(caught.value)

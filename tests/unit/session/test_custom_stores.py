@@ -122,6 +122,7 @@ def test_a_custom_bookmark_store_gets_the_subscribers_persisted_acks() -> None:
     log.completed("1|9|")
     log.link_lost(1)
     log.ended()
+    log.ended_except({1})
     assert store.acks == [("s", "1|9|")]
 
 

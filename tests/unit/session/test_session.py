@@ -19,7 +19,7 @@ from haclient.errors import (
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
 from haclient.session.session import Received, Session
-from haclient.session.subscriptions import Marker, Sink, Subscription
+from haclient.session.subscriptions import Marker, Sink, SubscribeRequest, Subscription
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.tracker import SubscriptionTracker
@@ -312,6 +312,62 @@ def test_a_replay_that_is_complete_is_marked_between_its_messages(session: Sessi
     assert told(received) == [("1", [b"old"]), ("1", Marker.CAUGHT_UP), ("1", [b"new"])]
 
 
+@pytest.mark.row("CC22")
+@pytest.mark.parametrize("status", ["success", "failure"])
+def test_a_replaced_command_ends_where_the_server_says(session: Session, status: str) -> None:
+    """After a lost connection the messages before that place are not redelivered."""
+    one = enter(session, "1", command_id="5")
+    pending = PendingCommand("8", "replace", awaited="processed", wake=lambda: None, replaces=one)
+    session.pending.add(pending)
+    answer = ack("processed", command_id="8", sub_id="1", status=status)
+    received = session.receive([message("1", b"old"), answer, message("1", b"new")])
+    marked = [("1", Marker.REPLACED)] if status == "success" else []
+    assert told(received) == [("1", [b"old"]), *marked, ("1", [b"new"])]
+
+
+def test_an_ended_subscription_is_not_replaced_by_a_late_answer(session: Session) -> None:
+    one = enter(session, "1", command_id="5")
+    pending = PendingCommand("8", "replace", awaited="processed", wake=lambda: None, replaces=one)
+    session.pending.add(pending)
+    session.router.remove(one)
+    assert told(session.receive([ack("processed", command_id="8", sub_id="1")])) == []
+
+
+@pytest.mark.row("CC15", "MS7")
+def test_a_query_of_the_past_has_caught_up_with_its_replay_and_not_with_its_records(
+    session: Session,
+) -> None:
+    log = SubscriptionTracker()
+    one = enter(session, "1", command_id="5", query_id="1", log=log)
+    fields = {"c": "sow_and_subscribe", "t": "orders", "bm": "7|1|"}
+    one.request = SubscribeRequest.complete(fields, b"", command_id="5", has_store=True)
+    group = [Message(kind=kind, query_id="1") for kind in ("group_begin", "group_end")]
+    record = Message(kind="sow", query_id="1", data=b"r", bookmark="7|2|")
+    early = ack("completed", command_id="5")  # of a server that says it for the query
+    late = ack("completed", command_id="5", bookmark="7|2|")
+    received = session.receive([group[0], record, group[1], message("1", b"m", "7|2|"), late])
+    assert told(received) == [("1", [b"r"]), ("1", [b"m"]), ("1", Marker.CAUGHT_UP)]
+    assert (one.position.is_complete, one.position.last_bookmark) == (True, "7|2|")
+    assert log.undiscarded_count == 1, "a record is no message, whichever message it was"
+    assert told(session.receive([record.copy()])) == [("1", [b"r"])], "and no duplicate"
+    assert one.position.last_bookmark == "7|2|"
+    one.position.sending(1.0)
+    session.receive([early])
+    assert not one.position.is_complete
+    session.receive([late])
+    assert one.position.is_complete
+
+
+@pytest.mark.row("CC15")
+def test_records_and_messages_under_one_id_are_told_apart(session: Session) -> None:
+    log = SubscriptionTracker()
+    enter(session, "1", query_id="1", log=log)
+    record = Message(kind="sow", query_id="1", data=b"r")
+    received = session.receive([record, message("1", b"m", "7|2|"), message("1", b"m", "7|2|")])
+    assert told(received) == [("1", [b"r"]), ("1", [b"m"])]
+    assert log.undiscarded_count == 1
+
+
 def test_group_frames_are_delivered_only_where_they_are_wanted(session: Session) -> None:
     enter(session, "plain")
     enter(session, "all", markers=True)
@@ -434,6 +490,27 @@ def test_a_failure_for_no_command_that_more_follows_is_no_disconnect_reason(
 ) -> None:
     refused = ack("processed", status="failure", reason="not entitled")
     assert not session.receive([refused, Message(kind="heartbeat")]).disconnect_reason
+
+
+@pytest.mark.row("PS5", "BS10")
+def test_a_persisted_ack_of_a_subscription_trims_no_publish_store(session: Session) -> None:
+    fields: dict[str, str | int] = {"c": "subscribe", "t": "orders", "bm": "0", "sub_id": "s"}
+    subscription = enter(session, "s", command_id="c")
+    subscription.request = SubscribeRequest.complete(fields, b"", command_id="c", has_store=True)
+    for name, value in (("sub_id", "s"), ("command_id", "c")):
+        found = ack("persisted", sequence=999, bookmark="7|9|")
+        setattr(found, name, value)
+        assert session.receive([found]).persisted == 0
+    assert session.receive([ack("persisted", sequence=999)]).persisted == 999
+
+
+def test_no_reason_of_a_server_reaches_a_terminal_as_it_is(session: Session) -> None:
+    waiting = PendingCommand("5", "flush", awaited="processed", wake=lambda: None)
+    session.pending.add(waiting)
+    session.receive([ack("processed", command_id="5", status="failure", reason="no\n\x1b[2Jway")])
+    assert str(waiting.error) == r"flush: no \x1b[2Jway"
+    last = session.receive([ack("processed", status="failure", reason="name\x1b]0;in use")])
+    assert last.disconnect_reason == r"name\x1b]0;in use"
 
 
 # -- the end ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.transport import automatic_pauses
+from haclient.transport.reporter import ClientEvent
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
@@ -108,11 +109,14 @@ def numbers(bodies: list[bytes]) -> list[int]:
 
 
 @in_virtual_time
+@pytest.mark.row("OB1")
 async def test_it_is_paused_over_its_cap_and_resumed_when_half_of_it_is_free(
     server: Server,
 ) -> None:
     slow, seen = Slow(), [b"first"]
     async with subscribed(server, slow, seen=seen) as (client, peer):
+        events: list[ClientEvent] = []
+        client.add_event_listener(events.append)
         await fill(peer, 12)
         pause = await peer.expect("subscribe", options="pause", sub_id="s", topic="")
         await fill(peer, 3, first=13)  # what was on the way
@@ -129,6 +133,11 @@ async def test_it_is_paused_over_its_cap_and_resumed_when_half_of_it_is_free(
         await fill(peer, 2, first=16)
         assert numbers(slow.got) == list(range(1, 18))
         assert not log.paused
+        told = [each for each in events if each.name.startswith("subscription_")]
+        assert [(each.name, each.sub_id) for each in told] == [
+            ("subscription_paused", "s"),
+            ("subscription_resumed", "s"),
+        ]
 
 
 @in_virtual_time
@@ -149,6 +158,39 @@ async def test_what_arrives_though_it_is_paused_stops_the_reading_in_the_end(
             await wait_all_tasks_blocked()
             assert seen == [b"first", b"behind them"]
             assert numbers(slow.got) == list(range(1, 41))
+
+
+@in_virtual_time
+async def test_what_may_arrive_though_they_are_paused_is_shared_by_all_of_a_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic_pauses, "IN_FLIGHT_BYTES", CAP)
+    slow, seen = Slow(), [b"first"]
+    others = {sub_id: Slow() for sub_id in "ab"}
+    async with subscribed(server, slow, seen=seen) as (client, peer):
+        async with answering(peer):
+            for sub_id, each in others.items():
+                await client.bookmark_subscribe(
+                    "o", bookmark=EPOCH, sub_id=sub_id, handler=each.take
+                )
+        await fill(peer, 18)  # the fullest, whose consumer never goes on
+        for sub_id in others:
+            await fill(peer, 12, sub_id=sub_id)
+        await peer.publish("t", b"behind them")
+        await wait_all_tasks_blocked()
+        held_bytes = sum(each.queued_bytes for each in client.metrics.subscriptions)
+        assert 4 * CAP < held_bytes < 4 * CAP + 3_000, "three caps, and what all share"
+        assert seen == [b"first"]
+        others["a"].gate.set()
+        async with answering(peer):
+            await wait_all_tasks_blocked()
+            assert seen == [b"first", b"behind them"], (
+                "there is room again, though not in the fullest"
+            )
+            for each in others.values():
+                each.gate.set()
+            await wait_all_tasks_blocked()
+        assert [len(each.got) for each in others.values()] == [12, 12]
 
 
 @in_virtual_time
@@ -193,7 +235,12 @@ async def test_a_server_that_refuses_is_asked_once(
         await fill(peer, 15, first=14)
         await says_nothing(peer)
         slow.gate.set()
-    assert caplog.text.count("does not pause a full subscription (pause of s: bad options") == 1
+    assert (
+        caplog.text.count(
+            "does not pause a subscription with a full queue (pause of s: bad options"
+        )
+        == 1
+    )
 
 
 @in_virtual_time
@@ -245,7 +292,7 @@ async def test_several_that_are_not_resumed_at_once_end_the_connection_once(
         await wait_all_tasks_blocked()
     (reason,) = reasons
     assert "does not resume it" in str(reason)
-    assert caplog.text.count("does not pause a full subscription") == 1
+    assert caplog.text.count("does not pause a subscription with a full queue") == 1
 
 
 @in_virtual_time
@@ -342,19 +389,27 @@ async def test_the_next_connection_begins_without_the_pause(server: Server) -> N
         async def run() -> None:
             async with client:
                 await client.bookmark_subscribe(
-                    "orders", bookmark=EPOCH, sub_id="s", handler=slow.take
+                    "^orders/.*$",
+                    bookmark=EPOCH,
+                    sub_id="s",
+                    handler=slow.take,
+                    filter="/px > 1",
+                    options="timestamp",
                 )
                 await trio.sleep_forever()
 
         nursery.start_soon(run)
         peer = await serve()
-        await peer.answer("subscribe")
+        first = await peer.answer("subscribe")
         await fill(peer, 12)
         await peer.ack(await peer.expect("subscribe", options="pause"))
         peer.link.close()
         again = await serve()
         heard = await again.answer("subscribe")
-        assert "pause" not in heard.options
+        assert (
+            (heard.topic, heard.filter) == (first.topic, first.filter) == ("^orders/.*$", "/px > 1")
+        )
+        assert (heard.options, first.options) == ("bookmark_not_found=epoch,timestamp", "timestamp")
         assert not log_of(client).paused
         slow.gate.set()
         await wait_all_tasks_blocked()

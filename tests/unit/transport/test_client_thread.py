@@ -12,6 +12,7 @@ from haclient.protocol.messages import Message
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.forks import refusals
 
 
 def bound() -> ClientThread:
@@ -119,3 +120,29 @@ async def test_a_discard_after_the_store_was_closed_is_refused_in_every_thread(
         messages[1].discard()
     with pytest.raises(UsageError, match="closed"):
         await trio.to_thread.run_sync(messages[2].discard)
+
+
+async def test_a_forked_process_has_no_thread_of_the_client() -> None:
+    """Not even the one that forked, which has the same ident."""
+    log, thread = SubscriptionTracker(), bound()
+    log.begin(acked=False, start="0")
+    message = Message(number=log.log("7|1|"), owner=LoggedBy(log, thread))
+
+    def call() -> None:
+        with pytest.raises(UsageError, match=r"^publish was called in a process that was forked"):
+            thread.check("publish")
+        with pytest.raises(UsageError, match=r"^message.discard\(\) was called in a process that"):
+            message.discard()
+        assert log.undiscarded_count == 1
+        thread.call("message.ack()", print)
+
+    def enter_again() -> None:
+        thread.bind()
+        thread.check("publish")
+        message.discard()
+        raise UsageError  # all of this was possible
+
+    assert refusals(call, enter_again, lambda: ClientThread().check("publish")) == 2
+    thread.check("publish")
+    message.discard()
+    assert log.undiscarded_count == 0

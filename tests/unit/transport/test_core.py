@@ -95,7 +95,7 @@ async def test_a_lost_connection_is_told_and_what_waits_is_released(server: Serv
 
         async def wait() -> None:
             with pytest.raises(DisconnectedError):
-                await core.flush_persisted(timeout=inf)
+                await core.flusher.persisted(timeout=inf)
 
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()

@@ -4,6 +4,7 @@ import contextlib
 import resource
 import socket
 import sys
+import zlib
 from math import inf
 from pathlib import Path
 
@@ -49,7 +50,7 @@ async def test_a_name_and_a_port_become_a_link() -> None:
         link.close()
 
 
-@pytest.mark.row("AT1")
+@pytest.mark.row("AT1", "AT5")
 async def test_the_options_of_the_address_reach_the_socket() -> None:
     async with await listener() as server:
         link = await dialled(
@@ -64,6 +65,26 @@ async def test_the_options_of_the_address_reach_the_socket() -> None:
         link.close()
 
 
+@pytest.mark.row("AT7")
+async def test_a_uri_with_compression_makes_a_zlib_stream_in_each_direction() -> None:
+    frame = b"\0\0\1\0" + b'{"c":"p"}'.ljust(256)
+    packer = zlib.compressobj()
+    async with await listener() as server:
+        uri = Uri.parse(f"tcp://127.0.0.1:{port(server)}/amps?compression=zlib")
+        link, stream = await together(lambda: dial(uri, timeout=5), server.accept)
+        assert link.try_send(frame) == len(frame)
+        with trio.fail_after(60):
+            assert zlib.decompressobj().decompress(await stream.receive_some(4096)) == frame
+            await stream.send_all(packer.compress(frame) + packer.flush(zlib.Z_SYNC_FLUSH))
+            await link.wait_readable()
+        buffer = bytearray(4096)
+        assert link.recv_into(memoryview(buffer)) == len(frame)
+        assert buffer[: len(frame)] == frame
+        link.close()
+        await stream.aclose()
+
+
+@pytest.mark.row("AT3")
 async def test_a_unix_socket_is_named_by_its_path() -> None:
     async with listening() as server:
         link, peer = await together(lambda: dial(Uri.parse(server.uri), timeout=1), server.accept)
@@ -80,28 +101,32 @@ async def test_nobody_there_is_a_refusal_that_names_the_address_and_no_password(
     with pytest.raises(ConnectionRefused) as caught:
         await dialled(f"tcp://me:geheim@{address}/amps/json")
     assert str(caught.value) == (
-        f"cannot connect to tcp://me@{address}/amps/json: Connection refused"
+        f"cannot connect to tcp://me@{address}/amps/json: Connection refused: is a server running "
+        "there?"
     )
     assert isinstance(caught.value.__cause__, OSError)
 
 
 async def test_no_unix_socket_there_is_a_refusal(tmp_path: Path) -> None:
-    with pytest.raises(ConnectionRefused, match="No such file"):
+    with pytest.raises(
+        ConnectionRefused, match=r"No such file or directory: is a server running there\?$"
+    ):
         await dialled(f"unix://localhost:0/amps?path={tmp_path}/none")
 
 
 class Resolver(trio.abc.HostnameResolver):
     """Knows one name, by its addresses."""
 
-    def __init__(self, *addresses: str) -> None:
+    def __init__(self, *addresses: str, error: int = socket.EAI_NONAME) -> None:
         self._addresses = addresses
+        self._error = error
 
     @override
     async def getaddrinfo(  # type: ignore[override]  # as loose as its base
         self, host: bytes, port: int, *_: object
     ) -> list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]]:
         if not self._addresses:
-            raise socket.gaierror(-2, "Name or service not known")
+            raise socket.gaierror(self._error, "what the system says")
         families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in self._addresses]
         return [
             (family, socket.SOCK_STREAM, 6, "", (address, int(port)))
@@ -113,16 +138,45 @@ class Resolver(trio.abc.HostnameResolver):
         raise NotImplementedError
 
 
-async def test_a_name_without_an_address_is_a_refusal() -> None:
-    trio.socket.set_custom_hostname_resolver(Resolver())
-    with pytest.raises(ConnectionRefused, match="Name or service not known"):
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [(socket.EAI_NONAME, ": is the host name right?"), (socket.EAI_AGAIN, "")],
+    ids=["unknown", "no answer"],
+)
+async def test_a_name_without_an_address_is_a_refusal(error: int, hint: str) -> None:
+    trio.socket.set_custom_hostname_resolver(Resolver(error=error))
+    with pytest.raises(ConnectionRefused) as caught:
         await dialled("tcp://nowhere:9007/amps")
+    assert str(caught.value) == (
+        f"cannot connect to tcp://nowhere:9007/amps: what the system says{hint}"
+    )
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "a..b", ".b"])
 async def test_what_can_be_no_host_name_is_refused(host: str) -> None:
     with pytest.raises(UsageError, match="can be no host name"):
         await dialled(f"tcp://{host}:9007/amps")
+
+
+@pytest.mark.row("AT5")
+async def test_the_preferred_family_is_tried_first_and_ipv4_by_default() -> None:
+    with contextlib.ExitStack() as stack:
+        ours = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        number = ours.getsockname()[1]
+        try:
+            other = socket.create_server(("::1", number), family=socket.AF_INET6)
+        except OSError as error:
+            pytest.skip(f"not applicable: no IPv6 here ({error})")
+        stack.enter_context(other)
+        trio.socket.set_custom_hostname_resolver(Resolver("::1", "127.0.0.1", "::1"))
+        for options, peer in (
+            ("", "127.0.0.1"),
+            ("?ip_protocol_prefer=ipv4", "127.0.0.1"),
+            ("?ip_protocol_prefer=ipv6", "[::1]"),
+        ):
+            link = await dialled(f"tcp://somewhere:{number}/amps{options}")
+            assert link.peer == f"{peer}:{number}"
+            link.close()
 
 
 @pytest.mark.row("AT1")
@@ -160,7 +214,7 @@ async def test_a_local_address_that_is_not_ours_is_a_refusal() -> None:
             await dialled(f"tcp://127.0.0.1:{port(server)}/amps?bind=192.0.2.1")
 
 
-@pytest.mark.row("AT1")
+@pytest.mark.row("AT1", "AT6")
 async def test_a_server_that_does_not_accept_is_given_up_in_time() -> None:
     with pytest.raises(TimedOut, match="within 0 s"):
         await dial(Uri.parse("tcp://127.0.0.1:9/amps"), timeout=0)

@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.errors import DisconnectedError, HAClientError, TimedOut
+from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Subscription
-from haclient.transport.draining import drain, release_queues
+from haclient.transport.draining import drain, drain_acks, release_queues
 from haclient.transport.memory_network import link_pair
 from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
@@ -27,7 +27,9 @@ async def flushed(*, timeout: float) -> None:
 
 
 @pytest.mark.row("HA25")
-@pytest.mark.parametrize("error", [TimedOut("too late"), DisconnectedError("hopeless")])
+@pytest.mark.parametrize(
+    "error", [TimedOut("too late"), DisconnectedError("hopeless"), CommandError("flush: refused")]
+)
 async def test_what_is_left_is_told_with_the_reason(error: HAClientError) -> None:
     async def failing(*, timeout: float) -> None:
         await flushed(timeout=timeout)
@@ -37,7 +39,26 @@ async def test_what_is_left_is_told_with_the_reason(error: HAClientError) -> Non
     assert await drain(publisher, failing, limit_s=3.0) == str(error)
     assert await drain(publisher, flushed, limit_s=inf) == ""
     publisher.publish_nowait("t", b"by a handler that goes on")
-    assert await drain(publisher, flushed, limit_s=inf) == "1 were published while it was left"
+    assert await drain(publisher, flushed, limit_s=inf) == "1 were published during the shutdown"
+
+
+@pytest.mark.row("HA25")
+async def test_without_a_store_nothing_is_left_that_a_server_has_confirmed() -> None:
+    async def failing(*, timeout: float) -> None:
+        await flushed(timeout=timeout)
+        raise DisconnectedError("closed")
+
+    publisher = Publisher(None, would_deadlock=lambda _: None)
+    assert await drain(publisher, failing, limit_s=3.0) == ""
+    near, _ = link_pair()
+    writer = Writer(near, None, publisher.gate)
+    publisher.connected(writer)
+    publisher.open_log()
+    publisher.publish_nowait("t", b"1")
+    writer.flush()
+    assert await drain(publisher, failing, limit_s=3.0) == "closed"
+    publisher.confirmed_unstored = publisher.sent_unstored
+    assert await drain(publisher, failing, limit_s=3.0) == ""
 
 
 @pytest.mark.row("HA25")
@@ -103,3 +124,36 @@ async def test_the_queues_of_the_exiting_task_are_dropped_and_others_stay() -> N
     release_queues([Subscription("s", each, command_id="1") for each in (mine, theirs, nobodys)])
     assert (mine.ended, theirs.ended, nobodys.ended) == (True, False, True)
     assert (mine.held_bytes, theirs.held_bytes, nobodys.held_bytes) == (0, 10, 0)
+
+
+async def test_a_full_queue_whose_last_consumer_has_ended_is_dropped_with_an_error() -> None:
+    full, reading = Delivery(10), Delivery(10)
+    for delivery in (full, reading):
+        delivery.put([Message(kind="p")], 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(full.next_batch)
+        nursery.start_soon(hold, reading)
+        await wait_all_tasks_blocked()
+        for delivery in (full, reading):
+            delivery.put([Message(kind="p")], 11)
+            assert delivery.full
+        release_queues([Subscription("s", each, command_id="1") for each in (full, reading)])
+        assert (full.held_bytes, reading.held_bytes) == (0, 11)
+        with pytest.raises(DisconnectedError, match="the client was left"):
+            await full.next_batch()
+        nursery.cancel_scope.cancel()
+
+
+async def hold(delivery: Delivery) -> None:
+    """Take what is there, and work on it for ever."""
+    await delivery.next_batch()
+    await trio.sleep_forever()
+
+
+@pytest.mark.row("QC5")
+async def test_acknowledgements_that_may_not_be_processed_are_told_with_the_reason() -> None:
+    async def failing(*, timeout: float) -> None:
+        raise TimedOut(f"too late after {timeout:g} s")
+
+    assert await drain_acks(failing, limit_s=2.0) == "too late after 2 s"
+    assert await drain_acks(flushed, limit_s=2.0) == ""

@@ -5,6 +5,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError, UsageError
+from haclient.protocol.messages import Message
 from haclient.transport import events as events_module
 from haclient.transport.events import Events
 
@@ -141,3 +142,40 @@ async def test_at_the_end_a_callback_that_misses_its_client_is_passed_over(
     await events.finish()
     assert told == [1, 2]
     assert caplog.text.count("the client was left") == 2
+
+
+@pytest.mark.row("MS5")
+async def test_the_bodies_that_wait_for_a_slow_callback_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events_module, "_CAP_BYTES", 1000)
+    go_on = trio.Semaphore(0)
+
+    async def slow(_: Message, __: str) -> None:
+        await go_on.acquire()
+
+    events = Events(slow=slow)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(events.run)
+        events.emit("slow", Message(data=bytes(900)), "first")
+        await wait_all_tasks_blocked()  # it is called, and waits for nothing
+        for _ in range(10):
+            events.emit("slow", Message(data=bytes(100)), "a reason")
+        assert not events.full
+        events.emit("slow", Message(data=b"x"), "a reason")
+        assert events.full
+        drained = trio.Event()
+
+        async def wait() -> None:
+            await events.drained()
+            drained.set()
+
+        nursery.start_soon(wait)
+        for _ in range(6):
+            go_on.release()
+            await wait_all_tasks_blocked()
+        assert not drained.is_set()
+        go_on.release()
+        await wait_all_tasks_blocked()
+        assert drained.is_set()
+        nursery.cancel_scope.cancel()

@@ -250,6 +250,40 @@ async def test_plain_and_async_handlers_get_every_message_in_order() -> None:
     assert plain == coroutine == [b"a", b"b"]
 
 
+async def test_unprocessed_is_what_the_handler_has_yet_to_return_from_and_what_is_queued() -> None:
+    delivery = Delivery()
+    found: list[list[bytes]] = []
+
+    def handler(_: Message) -> None:
+        found.append([message.data for message in delivery.unprocessed()])
+
+    delivery.put(batch(b"a", b"b"), 2)
+    delivery.put(batch(b"c"), 1)
+    delivery.end()
+    await serve(delivery, handler, "raise")
+    assert found == [[b"a", b"b", b"c"], [b"b", b"c"], [b"c"]]
+    assert delivery.unprocessed() == []
+
+
+async def test_between_two_messages_of_a_plain_handler_only_the_later_one_is_unprocessed() -> None:
+    delivery = Delivery()
+    handled: list[bytes] = []
+    turns: list[tuple[int, int]] = []
+
+    async def other() -> None:
+        while messages := delivery.unprocessed():
+            turns.append((len(handled), int(messages[0].data)))
+            await trio.lowlevel.checkpoint()
+
+    delivery.put(batch(*(b"%d" % number for number in range(1_000))), 1)
+    delivery.end()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await serve(delivery, lambda message: handled.append(message.data), "raise")
+    assert len(turns) > 1
+    assert all(count == first for count, first in turns)
+
+
 @pytest.mark.row("HB7")
 async def test_plain_handlers_give_other_tasks_a_turn() -> None:
     count = 0

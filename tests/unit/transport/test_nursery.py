@@ -30,6 +30,15 @@ def test_who_was_told_of_an_error_adds_nothing_to_it() -> None:
     assert unwrapped(several) is several
 
 
+def test_an_error_that_is_its_own_cause_ends_the_search() -> None:
+    error, other = DisconnectedError("lost"), DisconnectedError("lost as well")
+    error.__cause__ = error
+    assert unwrapped(BaseExceptionGroup("", [error])) is error
+    error.__cause__, other.__cause__ = other, error
+    group = BaseExceptionGroup("", [DisconnectedError("a"), error])
+    assert unwrapped(group) is group
+
+
 @pytest.mark.row("CC37")
 async def test_an_error_of_a_task_leaves_the_block_as_itself() -> None:
     async def fail() -> None:

@@ -30,7 +30,7 @@ SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: amps\r\n\r\n"
 
 
 async def asked(
-    answer: bytes, *, ends: bool = False, headers: Mapping[str, str] = HEADERS
+    answer: bytes, *, ends: bool = False, headers: Mapping[str, str] = HEADERS, uri: Uri = URI
 ) -> tuple[bytes, MemoryLink]:
     """What a client sends to a server that answers so, and the client's link."""
     near, far = link_pair()
@@ -48,8 +48,23 @@ async def asked(
     with trio.fail_after(5):
         async with open_nursery() as nursery:
             nursery.start_soon(serve)
-            await request_upgrade(near, URI, headers)
+            await request_upgrade(near, uri, headers)
     return bytes(request[:count]), near
+
+
+@pytest.mark.parametrize(
+    ("uri", "host"),
+    [
+        ("unix://localhost:0/amps?path=/run/\u4f8b.sock", b"localhost"),
+        ("tcp://\u4f8b.example:9007/amps", b"xn--fsq.example:9007"),
+        ("tcp://[::1]:9007/amps", b"[::1]:9007"),
+    ],
+)
+async def test_any_host_and_socket_has_a_name_that_a_request_can_have(
+    uri: str, host: bytes
+) -> None:
+    request, _ = await asked(SWITCHED, uri=Uri.parse(uri))
+    assert b"\r\nHost: %b\r\n" % host in request
 
 
 async def test_the_request_names_path_host_and_headers_and_no_password() -> None:

@@ -18,7 +18,7 @@ from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.transport.memory_network import link_pair
-from haclient.transport.publisher import Publisher, Watermark
+from haclient.transport.publisher import Publisher
 from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -331,66 +331,3 @@ async def test_a_topic_that_is_no_text_is_refused_in_one_line_and_nothing_is_sto
         with pytest.raises(UsageError, match="topic has to be a str, found"):
             made.publisher.publish_nowait(topic, b"body")  # type: ignore[arg-type]  # likewise
     assert store.unpersisted_count == 0
-
-
-async def waiters(mark: Watermark, nursery: trio.Nursery, *levels: int) -> list[int]:
-    """Start one waiter for each level; the list grows as they wake."""
-    woken: list[int] = []
-
-    async def wait(level: int) -> None:
-        await mark.reached(level)
-        woken.append(level)
-
-    for level in levels:
-        nursery.start_soon(wait, level)
-    await wait_all_tasks_blocked()
-    return woken
-
-
-@pytest.mark.row("PS5")
-async def test_a_rise_wakes_all_up_to_its_level_and_no_more() -> None:
-    mark = Watermark()
-    async with trio.open_nursery() as nursery:
-        woken = await waiters(mark, nursery, 5, 3, 9, 3)
-        mark.rise(5)
-        await wait_all_tasks_blocked()
-        assert sorted(woken) == [3, 3, 5]
-        assert mark
-        mark.rise(9)
-    assert not mark
-
-
-async def test_release_wakes_everyone() -> None:
-    mark = Watermark()
-    async with trio.open_nursery() as nursery:
-        woken = await waiters(mark, nursery, 5, 9)
-        mark.release()
-    assert sorted(woken) == [5, 9]
-
-
-async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
-    mark = Watermark()
-    async with trio.open_nursery() as nursery:
-        woken = await waiters(mark, nursery, 5)
-        with trio.move_on_after(0):
-            await mark.reached(1)
-        assert len(mark._heap) == 1
-        mark.rise(5)
-    assert woken == [5]
-    assert not mark
-
-
-async def test_something_else_may_end_the_wait_and_leaves_nothing() -> None:
-    mark, other = Watermark(), trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(mark.reached, 5, other)
-        await wait_all_tasks_blocked()
-        assert mark
-        other.set()
-    assert not mark
-    async with trio.open_nursery() as nursery:
-        again = trio.Event()
-        nursery.start_soon(mark.reached, 5, again)
-        await wait_all_tasks_blocked()
-        mark.rise(5)
-    assert again.is_set()

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
@@ -243,6 +243,19 @@ async def test_what_was_processed_is_acknowledged_again_and_not_handed_out(world
 
 
 @pytest.mark.row("QC14")
+async def test_what_an_ended_subscription_had_is_acknowledged_again(world: World) -> None:
+    (message,) = world.receive(1)
+    world.consumer.close()
+    message.ack()  # its handler was at work
+    world.acks.send_pending()
+    assert world.take() == [("7|1|", "")]
+    world.acks.lost([])
+    world.connect()
+    world.acks.resume()
+    assert world.take() == [("7|1|", "")]
+
+
+@pytest.mark.row("QC14")
 async def test_another_queue_over_the_same_topic_has_messages_of_its_own(world: World) -> None:
     for message in world.receive(1):
         message.ack()
@@ -367,7 +380,9 @@ class Walk:
         return self.world.acks.writer is not None
 
     def receive(self) -> None:
-        if self.is_connected and len(self.held) < self.backlog:
+        """Take a message; those of earlier links, still at work, do not count."""
+        held = sum(self.link_of[message.bookmark] == self.link for message in self.held)
+        if self.is_connected and held < self.backlog:
             number = len(self.link_of) + 1
             self.held += self.world.receive(number)
             self.link_of[f"7|{number}|"] = self.link
@@ -408,12 +423,17 @@ class Walk:
             self.world.acks.resume()
 
 
+LATE_BESIDE_THE_BACKLOG = [
+    *(Walk.receive, Walk.lose, Walk.connect, Walk.receive),
+    *(Walk.ack, Walk.ack, Walk.lose),  # the first message is of the link before
+]
 STEPS = st.sampled_from([Walk.receive, Walk.ack, Walk.cancel, Walk.confirm, Walk.wait])
 LINK = st.sampled_from([Walk.lose, Walk.connect])
 
 
 @pytest.mark.row("QC14")
 @given(steps=st.lists(STEPS | STEPS | LINK, max_size=60), backlog=st.integers(1, 12))
+@example(steps=LATE_BESIDE_THE_BACKLOG, backlog=1)
 def test_every_plain_acknowledgement_is_confirmed_or_sent_again(
     steps: list[Callable[[Walk], None]], backlog: int
 ) -> None:

@@ -128,7 +128,7 @@ async def test_an_error_that_is_raised_is_the_handlers_own(workers: int) -> None
 async def test_the_place_of_a_failure_is_in_the_log_for_debugging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("DEBUG", "haclient.transport.queue_handlers")
+    caplog.set_level("DEBUG", "haclient")
     await handle(failing, QueueHandling(), messages(NotedLease(), "secret"))
     warning, trace = caplog.records
     assert "raised ValueError for message 7|1| of the queue work" in warning.getMessage()

@@ -21,7 +21,7 @@ from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Server, answering, listening
+from support.peer import Server, answering, listening, together
 from support.recovery import drop, entered, live
 
 BODY = b"the-payload"
@@ -144,7 +144,7 @@ def test_without_a_listener_no_event_is_made() -> None:
 
     reporter = Reporter("c", clock_us, Events())
     reporter.event("connected")
-    assert not reporter.is_heard
+    assert not reporter.has_listeners
 
 
 @pytest.mark.row("OB1")
@@ -196,3 +196,35 @@ trio.run(main)
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )
     assert (done.stdout, done.stderr) == ("gave up\n", "")
+
+
+@in_virtual_time
+async def test_records_about_handlers_and_queues_have_the_fields_too(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "haclient")
+
+    def fail(_: object) -> None:
+        raise ValueError(BODY)
+
+    async with Client("c", on_handler_error="continue", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.subscribe("orders", handler=fail, sub_id="s"),
+            lambda: peer.answer("subscribe"),
+        )
+        await together(
+            lambda: client.queue_subscribe("work", handler=fail, sub_id="q"),
+            lambda: peer.answer("subscribe", opts="max_backlog=1"),
+        )
+        await peer.publish("s", BODY)
+        await peer.publish("q", BODY, topic="work", bm="7|1|")
+        await wait_all_tasks_blocked()
+        await client.disconnect()
+    records = [each for each in caplog.records if each.name != "haclient.wire"]
+    said = " ".join(each.getMessage() for each in records)
+    for part in ("of subscription s on", "of the queue work (failure 1)", "backlog 1"):
+        assert part in said
+    assert {getattr(each, "client", None) for each in records} == {"c"}
+    about = {each.sub_id for each in records if "a handler raised" in each.getMessage()}  # type: ignore[attr-defined]  # a field of the client's
+    assert about == {"s", "q"}

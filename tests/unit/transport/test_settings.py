@@ -51,6 +51,38 @@ def test_an_exit_timeout_is_a_time_or_none(exit_timeout: float) -> None:
         assert Settings(name="c", exit_timeout=fine).exit_timeout == fine
 
 
+@pytest.mark.row("SM9")
+@pytest.mark.parametrize("limit_s", [0, -1, math.nan])
+def test_the_limits_of_an_attempt_are_above_0(limit_s: float) -> None:
+    servers = ["tcp://a:1/amps/json"]
+    with pytest.raises(UsageError, match="connect_timeout is in seconds above 0"):
+        HASettings(name="c", servers=servers, connect_timeout=limit_s)
+    with pytest.raises(UsageError, match="resubscribe_timeout is in seconds above 0"):
+        HASettings(name="c", servers=servers, resubscribe_timeout=limit_s)
+    settings = HASettings(name="c", servers=servers, connect_timeout=2.0)
+    assert settings.resubscribe_limit_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "fine"),
+    [
+        ("max_queued_bytes", [-1], [0, 1]),
+        ("max_unpersisted_bytes", [0, -5], [1]),
+        ("failover_overlap", [-3600.0, math.nan, math.inf], [0.0, 5.0]),
+        ("heartbeat", [0.0, 1e-9, -1.0, math.nan, math.inf], [0.001, 10.0, None]),
+    ],
+)
+def test_a_value_that_would_hang_or_lose_messages_is_refused(
+    name: str, wrong: list[float], fine: list[float | None]
+) -> None:
+    for value in wrong:
+        with pytest.raises(UsageError, match=f"{name.split('_', maxsplit=1)[0]}.* not {value!r}"):
+            HASettings(name="c", servers=["tcp://a:1/amps"], **{name: value})  # type: ignore[arg-type]  # wrong on purpose
+    for works in fine:
+        settings = HASettings(name="c", servers=["tcp://a:1/amps"], **{name: works})  # type: ignore[arg-type]  # by name
+        assert getattr(settings, name) == works
+
+
 @pytest.mark.parametrize("timeout", [-1, -0.1, math.nan])
 def test_a_timeout_is_a_time_or_none(timeout: float) -> None:
     with pytest.raises(UsageError, match="wanted seconds from 0 on, or None"):

@@ -10,17 +10,23 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import StoreError, StoreFull, TimedOut, UsageError
+from haclient.transport.events import Events
+from haclient.transport.reporter import ClientEvent, Reporter
 from haclient.transport.store_maintenance import StoreMaintenance
 from haclient_stores.adapters.recovery_point import RecoveryPoint, TimedAdapter
+from haclient_stores.bookmark_stores import tracked_store
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
+from haclient_stores.bookmark_stores.prune_request import PruneRequest
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.bookmark_stores.undiscarded_watch import (
     UNDISCARDED_LIMIT,
     OldUndiscarded,
     UndiscardedWatch,
 )
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.reporting import unheard
@@ -200,15 +206,16 @@ async def test_a_log_is_pruned_in_a_thread_when_its_policy_wants_it(tmp_path: Pa
 
 
 @pytest.mark.row("BS17")
-async def test_a_full_disk_is_no_reason_to_stop_but_to_wait(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [StoreFull("no room"), StoreError("permission denied")])
+async def test_a_prune_that_fails_is_no_reason_to_stop_but_to_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: StoreError
 ) -> None:
     store = LoggedBookmarkStore(tmp_path / "s.bm", prune_policy=PrunePolicy(idle_s=1.0))
     attempts: list[float] = []
 
     def fails() -> None:
         attempts.append(1)
-        raise StoreFull("no room")
+        raise error
 
     store.prune = fails  # type: ignore[method-assign]  # a disk that is full
     with trio.move_on_after(100):
@@ -218,6 +225,30 @@ async def test_a_full_disk_is_no_reason_to_stop_but_to_wait(
         await task()
     assert 1 <= len(attempts) <= 2
     assert caplog.records[0].levelno == logging.WARNING
+    assert str(error) in caplog.text
+    store.close()
+
+
+async def test_a_client_looks_for_a_request_as_soon_as_it_begins(tmp_path: Path) -> None:
+    store = LoggedBookmarkStore(tmp_path / "s.bm", prune_policy=None)
+    asker = PruneRequest(RealDisk(), tmp_path / "s.bm")
+    asker.make()
+    with trio.move_on_after(0.5):  # less than the time between two looks
+        task, *_ = StoreMaintenance(store, [store], reporter=unheard()).tasks
+        await task()
+    assert asker.take_answer() == ""
+    store.close()
+
+
+async def test_who_asks_for_a_prune_that_is_not_permitted_is_told_so(tmp_path: Path) -> None:
+    store = LoggedBookmarkStore(tmp_path / "s.bm", prune_policy=None)
+    asker = PruneRequest(RealDisk(), tmp_path / "s.bm")
+    (tmp_path / "s.bm.prune").mkdir()  # where the new file would be
+    asker.make()
+    with trio.move_on_after(3):
+        task, *_ = StoreMaintenance(store, [store], reporter=unheard()).tasks
+        await task()
+    assert "cannot remove" in (asker.take_answer() or "")
     store.close()
 
 
@@ -267,3 +298,36 @@ async def test_an_application_that_never_discards_is_warned_once_for_each_subscr
         nursery.cancel_scope.cancel()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("subscription 'a': 100000 messages are undiscarded")
+
+
+async def test_only_recovery_points_that_may_have_moved_are_computed_for_a_listener(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed: list[str] = []
+    compute = tracked_store.point_of
+
+    def counted(sub_id: str, tracker: SubscriptionTracker) -> RecoveryPoint:
+        computed.append(sub_id)
+        return compute(sub_id, tracker)
+
+    monkeypatch.setattr(tracked_store, "point_of", counted)
+    store = MemoryBookmarkStore()
+    for number in range(1000):
+        store.discard(f"s{number}", store.log(f"s{number}", "7|1|"))
+    events: list[ClientEvent] = []
+    listeners = Events(event=events.append)
+    reporter = Reporter("c", lambda: 0, listeners)
+    *_, report = StoreMaintenance(store, [store], reporter=reporter).tasks
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(report)
+        nursery.start_soon(listeners.run)
+        await trio.sleep(1.5)
+        assert sorted(computed) == sorted(each.sub_id for each in events)
+        assert len(computed) == 1000
+        await trio.sleep(10)
+        assert len(computed) == 1000
+        store.discard("s7", store.log("s7", "7|2|"))
+        await trio.sleep(1)
+        assert computed[1000:] == ["s7"]
+        assert [(each.sub_id, each.bookmark) for each in events[1000:]] == [("s7", "7|2|")]
+        nursery.cancel_scope.cancel()

@@ -188,6 +188,19 @@ async def test_the_authority_of_a_uri_or_of_a_context_is_trusted(files: Certific
         link.close()
 
 
+async def test_the_authorities_of_the_system_are_trusted_by_default(
+    files: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))  # where OpenSSL looks for them
+    async with serving(TlsFiles(cert=files.server)) as address:
+        await dialled(f"{address}/amps")
+        with pytest.raises(ConnectionRefused, match="is not trusted"):
+            await dialled(f"{address}/amps?ca={files.stranger}")
+    async with serving(TlsFiles(cert=files.elsewhere)) as address:
+        with pytest.raises(ConnectionRefused, match="is for another host"):
+            await dialled(f"{address}/amps")
+
+
 async def test_a_server_that_cannot_be_trusted_is_refused(
     files: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 
 import pytest
 import trio
 
-from haclient.errors import UsageError
+from haclient.errors import UsageError, WorkerError
 from haclient.protocol.messages import Message
 from haclient.transport.worker_process import WorkerProcess, check_picklable
 
@@ -70,8 +71,36 @@ async def test_an_interrupt_of_the_terminal_does_not_end_a_process() -> None:
             await worker.close(LIMIT_S)
 
 
+def leave(message: Message) -> None:
+    sys.exit(message.text)
+
+
+@pytest.mark.row("MS10")
+async def test_an_exit_in_a_process_is_an_error_of_the_function() -> None:
+    worker = WorkerProcess(leave)
+    with trio.fail_after(LIMIT_S):
+        try:
+            with pytest.raises(WorkerError, match=r"leave raised SystemExit\('bye'\)"):
+                await worker.call(Message(data=b"bye"))
+            pid = worker.pid
+            with pytest.raises(WorkerError):
+                await worker.call(Message(data=b"bye"))
+            assert worker.pid == pid, "the process goes on"
+        finally:
+            await worker.close(LIMIT_S)
+
+
 def test_a_function_that_cannot_be_pickled_is_named() -> None:
     def inner(message: Message) -> None: ...
 
     with pytest.raises(UsageError, match=r"inner cannot be pickled"):
         check_picklable(inner)
+
+
+async def test_a_process_whose_start_is_cancelled_is_killed() -> None:
+    worker = WorkerProcess(str)
+    with trio.move_on_after(0):
+        await worker.start()
+    assert worker.pid  # it still imports modules, and may never get through
+    await worker.close(0)
+    assert worker.pid == 0

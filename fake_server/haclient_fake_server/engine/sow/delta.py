@@ -1,7 +1,8 @@
 """Deltas of JSON messages: the message that one makes of a record, and the one that an update was.
 
 A **delta publish** is merged into the record path by path; arrays and everything else are replaced
-whole; `null` leaves the old value, so no field can be removed.
+whole; `null` leaves the old value, so no field can be removed. Values keep the text that was
+published.
 
 A **delta subscription** gets the fields that an update has changed, with the key fields. Values are
 compared as they are parsed, `1` and `1.0` are one number, and what is sent is the text that was
@@ -11,7 +12,6 @@ has left out is sent as `null`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -33,27 +33,22 @@ def merge_delta(stored: bytes, delta: bytes) -> bytes:
 
     A body that is no JSON object is the whole message.
     """
-    try:
-        before: Json = json.loads(stored)
-        change: Json = json.loads(delta)
-    except (ValueError, RecursionError):  # not JSON: nothing to merge, and nothing refused
-        return delta
-    if not isinstance(before, dict) or not isinstance(change, dict):
+    before, change = _fields(stored), _fields(delta)
+    if before is None or change is None:  # nothing to merge, and nothing refused
         return delta
     try:
-        merged = _merged(before, change)
-        return json.dumps(merged, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    except (RecursionError, UnicodeEncodeError):  # too deep, or half a surrogate pair
+        return msgspec.json.encode(_merged(before, change))
+    except RecursionError:  # deeper than this process can follow
         return delta
 
 
-def _merged(before: dict[str, Json], change: dict[str, Json]) -> dict[str, Json]:
-    result = dict(before)
+def _merged(before: Fields, change: Fields) -> Changed:
+    result: Changed = dict(before)
     for name, value in change.items():
-        old = result.get(name)
-        if isinstance(old, dict) and isinstance(value, dict):
-            result[name] = _merged(old, value)
-        elif value is not None or name not in result:
+        inner_before, inner_change = _fields(before.get(name, _NULL)), _fields(value)
+        if inner_before is not None and inner_change is not None:
+            result[name] = _merged(inner_before, inner_change)
+        elif bytes(value) != b"null" or name not in before:
             result[name] = value
     return result
 
@@ -123,17 +118,19 @@ def _changes(before: Fields, after: Fields) -> Changed:
         if inner_before is not None and inner_after is not None:
             if inner := _changes(inner_before, inner_after):
                 changes[name] = inner
-        elif not _equal(_value(old), _value(value)):
+        elif not _are_equal(old, value):
             changes[name] = value
     for name, old in before.items():
-        if name not in after and _value(old) is not None:
+        if name not in after and bytes(old) != b"null":
             changes[name] = _NULL
     return changes
 
 
-def _value(raw: msgspec.Raw) -> Json:
-    value: Json = msgspec.json.decode(raw)
-    return value
+def _are_equal(one: msgspec.Raw, other: msgspec.Raw) -> bool:
+    try:
+        return _equal(msgspec.json.decode(one), msgspec.json.decode(other))
+    except ValueError:  # a number out of range, or bytes that are not UTF-8: their texts differ
+        return False
 
 
 def _equal(one: Json, other: Json) -> bool:

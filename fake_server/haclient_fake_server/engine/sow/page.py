@@ -9,6 +9,9 @@ record may move others into the page and out of it:
   (`match`); one that was deleted is, too (`deleted`).
 
 What leaves comes first, so that the subscriber never has more than `top_n` records.
+
+A page of deltas sends of a record that changes within it what has changed, and a record that enters
+it whole.
 """
 
 from __future__ import annotations
@@ -36,10 +39,12 @@ class PageChange(NamedTuple):
     Attributes:
         left: Those that were in it and are not any more.
         present: Those that have entered it, or have changed in it.
+        entered: Those of `present` that were not in it.
     """
 
     left: tuple[str, ...] = ()
     present: tuple[str, ...] = ()
+    entered: frozenset[str] = frozenset()
 
 
 class Page:
@@ -50,10 +55,10 @@ class Page:
         query: Its filter, keys, order, `top_n` and `skip_n`.
     """
 
-    __slots__ = ("_end", "_order", "_places", "_query", "_start", "_topic", "_wanted")
+    __slots__ = ("_end", "_order", "_places", "_query", "_start", "_wanted", "topic")
 
     def __init__(self, topic: SowTopic, query: Query) -> None:
-        self._topic = topic
+        self.topic = topic
         self._query = query
         self._wanted = None if query.keys is None else frozenset(query.keys)
         self._start = query.skip_n
@@ -84,17 +89,18 @@ class Page:
         return PageChange(
             tuple(key for key in before if key not in now),
             tuple(key for key in after if key not in was or key in changed),
+            now - was,
         )
 
     def _new_place(self, key: str) -> Place | None:
-        record = self._topic.get(key)
+        record = self.topic.get(key)
         return None if record is None else self._place_of(record)
 
     def _place_of(self, record: SowRecord) -> Place | None:
         """Where a record belongs; `None` if it is not in the result."""
         if self._wanted is not None and record.key not in self._wanted:
             return None
-        document, query = self._topic.document(record), self._query
+        document, query = self.topic.document(record), self._query
         if query.matches is not None and not query.matches(document):
             return None
         return query.order_by.rank(document), record.key

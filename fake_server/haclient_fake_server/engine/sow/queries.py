@@ -2,6 +2,8 @@
 
 A query and the subscription that follows it see the same instant, because both happen in one call
 and nothing can be published in between. The result is one contiguous group, also when it is empty.
+A query of the past is answered in steps, while the log grows. Its subscription has its place in the
+log from the beginning, and gets nothing before the group has ended.
 Deletes are recorded as the keys that they removed, so that the journal records the effect and not
 the request.
 """
@@ -9,6 +11,7 @@ the request.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from haclient.protocol.codec import encode_frame, sow_batch
@@ -16,20 +19,26 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.conflation import conflator_of, flush
-from haclient_fake_server.engine.connections import Connection, LongCommand, Style
+from haclient_fake_server.engine.connections import (
+    BookmarkSubscription,
+    Connection,
+    LongCommand,
+    Style,
+    Subscription,
+)
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishing import Publishing
-from haclient_fake_server.engine.replay import span_of
 from haclient_fake_server.engine.requests import (
+    DELTA_COMMANDS,
     MAX_PENDING_COMMANDS,
     Request,
     read_options,
     read_request,
 )
 from haclient_fake_server.engine.sow.history import records_at
-from haclient_fake_server.engine.sow.page import MAX_PAGE_RECORDS, Page
+from haclient_fake_server.engine.sow.page import MAX_PAGE_RECORDS, Page, PageSubscription
 from haclient_fake_server.engine.sow.table import (
     Query,
     QueryResult,
@@ -38,8 +47,9 @@ from haclient_fake_server.engine.sow.table import (
     SowTopic,
     parse_sow_keys,
 )
+from haclient_fake_server.engine.span import Span, covered_by, span_of
 from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.subscribing import Subscribing
+from haclient_fake_server.engine.subscribing import Subscribing, check_live_only
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from haclient_stores.bookmark import NOW
 
@@ -87,7 +97,12 @@ class Queries:
         if position is None:
             self._answer(connection, request, topics, query=query, ids=ids)
             return
-        steps = self._answer_of(connection, request, topics, position, query, ids)
+        self._add_query(
+            connection, self._answer_of(connection, request, topics, position, query, ids)
+        )
+
+    def _add_query(self, connection: Connection, steps: LongCommand) -> None:
+        """Answer a query in steps, after those that came before it."""
         connection.queries.append(steps)
         self._state.with_backlog[connection.id] = None
 
@@ -97,8 +112,8 @@ class Queries:
         """The position of the log before which a query's records are wanted; `None` for now.
 
         Raises:
-            Refused: The bookmark is none of this log, a topic keeps no history, or the log does
-                not reach back to its beginning any more.
+            Refused: The bookmark is invalid or not in this log, a topic keeps no history, or the
+                beginning of the log was removed.
         """
         state, text = self._state, request.message.bookmark
         if not text or _is_now(text):
@@ -106,21 +121,35 @@ class Queries:
         span = span_of(state, text, not_found="fail")
         if span.last_position is not None or span.last_us is not None:
             raise Refused(Reason.INVALID_BOOKMARK, f"a query is of one moment, not of {text!r}")
+        forgetful = self._without_history(connection, topics)
+        if forgetful:
+            raise Refused(Reason.INVALID_BOOKMARK, f"{forgetful!r} keeps no history")
+        self._check_log_is_whole()
+        # Those of subscriptions have a limit of their own.
+        pending = len(connection.queries) - connection.subscription_queries
+        if pending >= MAX_PENDING_COMMANDS:
+            raise Refused(Reason.TOO_MANY_QUERIES, f"{pending} are not answered yet")
+        return span.start
+
+    def _without_history(self, connection: Connection, topics: list[SowTopic]) -> str:
+        """The name of the first topic that keeps no history; empty if all of them do."""
         kept = {
             topic.name
-            for topic in state.settings.sow_topics
+            for topic in self._state.settings.sow_topics
             if topic.history and topic.message_type == connection.message_type
         }
-        for topic in topics:
-            if topic.name not in kept:
-                raise Refused(Reason.INVALID_BOOKMARK, f"{topic.name!r} keeps no history")
-        if state.journal.first_position > 1:
-            detail = f"the log begins at position {state.journal.first_position}, not at 1"
+        return next((topic.name for topic in topics if topic.name not in kept), "")
+
+    def _check_log_is_whole(self) -> None:
+        """Check that the records of an earlier moment can be found.
+
+        Raises:
+            Refused: The beginning of the log was removed.
+        """
+        first = self._state.journal.first_position
+        if first > 1:
+            detail = f"the log begins at position {first}, not at 1"
             raise Refused(Reason.BOOKMARK_NOT_FOUND, detail)
-        if len(connection.queries) >= MAX_PENDING_COMMANDS:
-            detail = f"{len(connection.queries)} are not answered yet"
-            raise Refused(Reason.TOO_MANY_QUERIES, detail)
-        return span.start
 
     def _answer_of(  # the parts of one answer
         self,
@@ -142,8 +171,6 @@ class Queries:
             Refused: Why.
         """
         request = read_request(message, read_options(message))
-        if message.bookmark and not _is_now(message.bookmark):
-            raise Refused(Reason.INVALID_BOOKMARK, "sow_and_subscribe takes none but now")
         if self._state.queues.matching(request.matcher, connection.message_type):
             detail = f"{message.topic!r} is a queue: subscribe to it, or browse it with sow"
             raise Refused(Reason.INVALID_TOPIC, detail)
@@ -152,17 +179,158 @@ class Queries:
         replaced = self._subscribing.check_id(connection, request, sub_id)
         query = _query(request)
         topics = self._topics(connection, request)
+        span = self._span(connection, request, topics, replaced, paged=query.paged)
         if query.paged:
             _check_page(request, topics)
+        if span is None:
+            check_live_only(request)
+            if replaced is not None:
+                _check_replaced(replaced, request, paged=query.paged)
         conflator = conflator_of(self._state, request, connection.message_type)
         if replaced is not None:
             flush(self._state, replaced)
         self._state.acknowledge(connection, message, "received", "processed", more=ids)
-        self._answer(connection, request, topics, query=query, ids=ids)
+        if span is not None:
+            item = self._subscribing.subscribe_after_query(
+                connection, request, sub_id, span, conflator
+            )
+            self._answer_before(item, request, topics, query, ids)
+            return
         if query.paged:
-            self._subscribing.subscribe_page(connection, request, sub_id, Page(topics[0], query))
+            self._subscribe_page(connection, request, topics, query, ids, replaced)
         else:
-            self._subscribing.subscribe_live(connection, request, sub_id, conflator)
+            live = self._subscribing.subscribe_live(connection, request, sub_id, conflator)
+            # With a key of its own, conflation merges the messages of several records into one.
+            merges_records = conflator is not None and bool(conflator.paths)
+            is_partial = query.top_n is not None or query.keys is not None
+            live.has_records = not (is_partial or merges_records)
+            self._answer_live(live, request, topics, query, ids, replaced)
+
+    def _answer_live(  # the parts of one answer
+        self,
+        item: Subscription,
+        request: Request,
+        topics: list[SowTopic],
+        query: Query,
+        ids: dict[str, str | int],
+        replaced: Subscription | None,
+    ) -> None:
+        """Answer the query of a subscription that may have replaced another one of its id.
+
+        What that one has received is not answered again; it is out of focus if it is not selected
+        any more.
+        """
+        connection = item.connection
+        if replaced is None or not replaced.has_records:
+            self._answer(connection, request, topics, query=query, ids=ids)
+            return
+        if item.oof:
+            for topic in self._state.sow_topics(connection.message_type):
+                left = [
+                    record
+                    for record in topic
+                    if replaced.selects(topic.name, document := topic.document(record))
+                    and not item.selects(topic.name, document)
+                ]
+                self._applier.leave(item, topic.name, left)
+        self._answer(connection, request, topics, query=query, ids=ids, had=replaced)
+
+    def _subscribe_page(  # the parts of one answer
+        self,
+        connection: Connection,
+        request: Request,
+        topics: list[SowTopic],
+        query: Query,
+        ids: dict[str, str | int],
+        replaced: Subscription | None,
+    ) -> None:
+        """Answer the query of a page and follow it, in place of another page of this id.
+
+        Records that only the other page had go out of focus; all records of this page are sent.
+        """
+        page = Page(topics[0], query)
+        before = replaced.page.keys if isinstance(replaced, PageSubscription) else ()
+        item = self._subscribing.subscribe_page(connection, request, str(ids["sub_id"]), page)
+        if item.oof:
+            now = frozenset(page.keys)
+            left = (page.topic.get(key) for key in before if key not in now)
+            self._applier.leave(item, page.topic.name, (each for each in left if each is not None))
+        self._answer(connection, request, topics, query=query, ids=ids)
+
+    def _span(
+        self,
+        connection: Connection,
+        request: Request,
+        topics: list[SowTopic],
+        replaced: Subscription | None,
+        *,
+        paged: bool,
+    ) -> Span | None:
+        """The part of the log that follows a query of the past; `None` for a query of now.
+
+        Without a bookmark, one that replaces a subscription to the log continues at its position.
+
+        Raises:
+            Refused: The bookmark is invalid or not in this log, or a topic keeps no history.
+        """
+        state, text = self._state, request.message.bookmark
+        forgetful = self._without_history(connection, topics) if topics else request.message.topic
+        if text:
+            if _is_now(text) and (paged or forgetful):
+                return None
+            not_found = request.options.bookmark_not_found or "fail"
+            span = span_of(state, text, not_found=not_found)._replace(covered=covered_by(text))
+        elif isinstance(replaced, BookmarkSubscription):
+            if request.message.kind in DELTA_COMMANDS:
+                detail = f"{replaced.id!r} has a bookmark, and gets whole messages"
+                raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")
+            if request.options.oof:
+                raise Refused(Reason.INVALID_OPTIONS, f"oof: {replaced.id!r} has a bookmark")
+            span = self._subscribing.rest_of(replaced)
+        else:
+            return None
+        if forgetful:
+            raise Refused(Reason.INVALID_BOOKMARK, f"{forgetful!r} keeps no history")
+        if paged:
+            detail = "a page follows the records of now, so it has no bookmark of the past"
+            raise Refused(Reason.INVALID_OPTIONS, f"skip_n: {detail}")
+        if not self._is_of_now(span):
+            self._check_log_is_whole()
+        return span
+
+    def _is_of_now(self, span: Span) -> bool:
+        """Whether nothing was recorded since the beginning of a span."""
+        return span.start >= self._state.batch.messages_end
+
+    def _answer_before(
+        self,
+        item: BookmarkSubscription,
+        request: Request,
+        topics: list[SowTopic],
+        query: Query,
+        ids: dict[str, str | int],
+    ) -> None:
+        """Answer the query of a subscription to the log, whose replay begins afterwards."""
+        span = self._subscribing.rest_of(item)
+
+        def answer(found: list[SowTopic]) -> None:
+            # `completed` belongs to the replay: the end of the group is the end of the query.
+            self._answer(item.connection, request, found, query=query, ids=ids, completes=False)
+            self._subscribing.query_answered(item)
+
+        def answer_in_steps() -> LongCommand:
+            position = yield from self._subscribing.pass_covered(item)
+            if self._is_of_now(Span(position)):
+                answer(topics)
+            else:
+                answer((yield from records_at(self._state, topics, position)))
+
+        if self._is_of_now(span):  # there is nothing that could be covered, either
+            answer(topics)
+            return
+        item.query = answer_in_steps()
+        item.connection.subscription_queries += 1
+        self._add_query(item.connection, item.query)
 
     def sow_delete(self, connection: Connection, message: Message) -> None:
         """Delete records by filter, by keys or by data.
@@ -203,7 +371,7 @@ class Queries:
             if request.matcher.matches(topic.name)
         ]
 
-    def _answer(
+    def _answer(  # noqa: PLR0913  # the parts of one answer
         self,
         connection: Connection,
         request: Request,
@@ -211,14 +379,17 @@ class Queries:
         *,
         query: Query,
         ids: dict[str, str | int],
+        completes: bool = True,
+        had: Subscription | None = None,
     ) -> None:
+        """Send the result of a query, without the records that a subscription had already."""
         state, message = self._state, request.message
         query_id = str(ids["query_id"])
         wanted = requested(message.ack_type)
         state.send(connection, encode_frame({"c": "group_begin", "query_id": query_id}))
         returned = topic_matches = matches = 0
         for topic in topics:
-            result = topic.query(query)
+            result = topic.query(_without(query, topic, had))
             topic_matches += result.topic_matches
             matches += result.matches
             room = None if query.top_n is None else query.top_n - returned
@@ -227,7 +398,7 @@ class Queries:
             for frame in _batches(request, topic, records, query_id=query_id):
                 state.send(connection, frame)
         state.send(connection, encode_frame({"c": "group_end", "query_id": query_id}))
-        if "completed" in wanted:
+        if completes and "completed" in wanted:
             state.send(connection, ack("completed", message.command_id, more=ids))
         if "stats" in wanted:
             counts = {
@@ -310,6 +481,39 @@ def _query(request: Request) -> Query:
         skip_n=request.options.skip_n or 0,
         paged=request.options.skip_n is not None,
     )
+
+
+def _without(query: Query, topic: SowTopic, had: Subscription | None) -> Query:
+    """A query of one topic without the records that a subscription had already."""
+    if had is None:
+        return query
+    matches = query.matches
+
+    def is_new(document: Document) -> bool:
+        return (matches is None or matches(document)) and not had.selects(topic.name, document)
+
+    return replace(query, matches=is_new)
+
+
+def _check_replaced(replaced: Subscription, request: Request, *, paged: bool) -> None:
+    """Check that a `sow_and_subscribe` without a bookmark may replace a subscription.
+
+    Raises:
+        Refused: The one is a page and the other is not, or they are pages of two topics, or the
+            subscription is one to a queue or to the log.
+    """
+    if type(replaced) is Subscription and not paged:
+        return
+    if not isinstance(replaced, PageSubscription):
+        kind = "neither a page nor one to the log" if paged else "one to a queue or to the log"
+        detail = f"{replaced.id!r} is {kind}"
+        raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")
+    if not paged:
+        detail = f"{replaced.id!r} is a page: repeat top_n and skip_n"
+        raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")
+    if request.matcher.text != replaced.matcher.text:
+        detail = f"the page {replaced.id!r} keeps its topic {replaced.matcher.text!r}"
+        raise Refused(Reason.INVALID_TOPIC, f"replace: {detail}")
 
 
 def _check_page(request: Request, topics: list[SowTopic]) -> None:

@@ -28,11 +28,11 @@ def test_what_is_printed_is_acknowledged(queue: QueueCommands) -> None:
 
 @pytest.mark.row("CLI9")
 def test_fewer_messages_than_asked_for_is_exit_code_3(queue: QueueCommands) -> None:
-    queue.publish("endless", "only")
-    code, lines, err = queue("consume", "endless", "-n", "2", "--timeout", "0.5")
+    queue.publish("few", "only")
+    code, lines, err = queue("consume", "few", "-n", "2", "--timeout", "0.5")
     assert (code, lines) == (3, ["only"])
     assert err == "haclient: error: 1 of 2 messages came, then none for 0.5 s\n"
-    assert queue.statistics("endless")["depth"] == 0
+    assert queue.statistics("few")["depth"] == 0
 
 
 @pytest.mark.row("CLI9")
@@ -53,11 +53,11 @@ def test_a_message_has_one_end(queue: QueueCommands) -> None:
 
 @pytest.mark.row("CLI9")
 def test_messages_that_are_given_back_have_a_limit(queue: QueueCommands) -> None:
-    queue.publish("left", *rows(2))
-    code, _, err = queue("consume", "left", "--no-ack")
+    queue.publish("limited", *rows(2))
+    code, _, err = queue("consume", "limited", "--no-ack")
     assert (code, err.count("\n")) == (2, 1)
     assert "--no-ack needs -n" in err
-    code, lines, err = queue("consume", "left", "--no-ack", "-n", "4")
+    code, lines, err = queue("consume", "limited", "--no-ack", "-n", "4")
     assert (code, lines) == (2, [])
     assert err == (
         "haclient: error: -n 4: to keep messages until the end is possible for as many as one "

@@ -44,7 +44,9 @@ async def test_a_server_without_queues_is_told_from_one_that_does_not_tell() -> 
         queues = await query_queues(client)
         assert queues is not None
         assert len(queues) == 0
-        with pytest.raises(HAClientError, match="the server has none of this message type"):
+        with pytest.raises(
+            HAClientError, match="none of this message type; queues are configured where"
+        ):
             await find_queue(client, "a")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -117,11 +118,13 @@ def work(step: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()  # that of a measurement of coverage, which goes on afterwards
+    gc.disable()  # Hypothesis has itself called by each collection, and would be counted
     sys.settrace(trace)
     try:
         step()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 

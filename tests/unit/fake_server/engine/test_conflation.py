@@ -267,6 +267,25 @@ def test_a_replay_is_conflated_and_completed_follows_what_was_held() -> None:
     assert values(reader) == [("p", 1, 6)]
 
 
+@pytest.mark.row("X4")
+def test_the_interval_of_a_replay_is_the_time_of_the_replay_and_not_that_of_the_messages() -> None:
+    world = conflating()
+    reader, late, publisher = world.client("reader"), world.client("late"), world.client()
+    for value in range(5):
+        put(publisher, 1, value)
+        put(publisher, 2, value)
+        world.advance(180.0)
+    fields = {"t": "records", "bm": "0", "a": "completed"}
+    reader.subscribe(opts="conflation=1s", **fields)
+    assert [(each.kind, each.data) for each in reader.take()] == [
+        ("p", b'{"id":1,"v":4}'),
+        ("p", b'{"id":2,"v":4}'),
+        ("ack", b""),
+    ]
+    late.subscribe(**fields)
+    assert len(published(late)) == 10  # all of them are in the log
+
+
 def test_a_range_delivers_what_is_held_when_it_ends() -> None:
     world = conflating()
     reader, publisher = world.client("reader"), world.client()

@@ -7,7 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
+from haclient_fake_server.engine import field_selection
 from haclient_fake_server.engine.field_selection import (
     MAX_DIRECTIVES,
     FieldSelection,
@@ -76,6 +78,56 @@ def test_a_name_that_is_given_twice_counts_once_with_its_last_value() -> None:
 )
 def test_a_body_without_fields_is_sent_as_it_is(body: str) -> None:
     assert select(body, "-/", "+/b") == body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"a":[1,]}', '{"a":1,}', '{"a" 1}', '{"a":1 "b":2}', "{,}", "[1 2]", "{1:2}", '{"a":}',
+        '{"b":1}}', '{"b":[1}', '{"b":{]', "[,1]", '{"b":1', '{"b"', "{", "[1,",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("depth", [0, 3000])
+def test_a_mistake_anywhere_makes_it_no_json(body: str, depth: int) -> None:
+    for whole in (f'{{"x":{"[" * depth}{body}{"]" * depth}}}', f"{'[' * depth}{body}{']' * depth}"):
+        assert select(whole, "-/b/c") == whole
+
+
+DEPTH = 100_000
+
+
+def test_what_is_left_out_is_left_out_of_a_body_of_any_depth() -> None:
+    deep = "[" * DEPTH + '{"a":{},"b":[]}, [], "x"' + "]" * DEPTH
+    objects = '{"a":' * DEPTH + "1" + "}" * DEPTH
+    assert select(f'{{"secret":1,"x":{deep},"y":{objects}}}', "-/secret") == (
+        f'{{"x":{deep},"y":{objects}}}'
+    )
+    assert select(f'{{"id":1,"secret":{deep}}}', "-/", "+/id") == '{"id":1}'
+    kept = "[" * DEPTH + '{"a":{}},[],"x"' + "]" * DEPTH
+    assert select(deep, "-/b") == kept
+    assert select(deep, "-/", "+/b") == "[" * DEPTH + '{"b":[]}' + "]" * DEPTH
+
+
+class CountingDecoder(json.JSONDecoder):
+    """Counts the characters that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    @override
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[object, int]:
+        value, end = super().raw_decode(s, idx)
+        self.count += end - idx
+        return value, end
+
+
+def test_each_part_of_a_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = CountingDecoder()
+    monkeypatch.setattr(field_selection, "_SCANNER", decoder)
+    body = '{"a":' + "[" * 100 + '{"b":1,"c":[1,2,{"d":"x"}]},' * 50 + "7" + "]" * 100 + "}"
+    assert '"c"' not in select(body, "-/", "+/a/b")
+    assert 0 < decoder.count <= len(body)
 
 
 def test_only_json_has_fields() -> None:

@@ -180,7 +180,8 @@ def test_a_displaced_connection_takes_nothing_from_the_new_one_when_it_ends() ->
 def known() -> int:
     """How many publishers are remembered in this process."""
     gc.collect()
-    return sum(isinstance(each, Publisher) for each in gc.get_objects())
+    # By the type: an object of some library may do anything when it is asked for its class.
+    return sum(issubclass(type(each), Publisher) for each in gc.get_objects())
 
 
 def test_names_that_never_publish_are_forgotten_with_their_connections() -> None:

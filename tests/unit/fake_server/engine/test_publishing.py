@@ -380,6 +380,23 @@ def test_what_was_refused_for_its_key_is_refused_again_when_it_is_sent_again(
 
 
 @pytest.mark.row("AK3")
+def test_a_delta_that_would_make_a_record_too_large_is_refused_and_changes_nothing() -> None:
+    world = World(sow_topics=(SowTopic("orders", ("/id",)),), max_message_bytes=40)
+    peer = world.client()
+    peer.publish(1, b'{"id":1,"a":"0123456789"}')
+    for again in range(2):
+        peer.publish(2, b'{"id":1,"b":"0123456789"}', c="delta_publish")
+        ack = peer.acks()[-1]
+        assert (ack.sequence, ack.status, ack.reason) == (2, "failure", "bad message"), again
+        world.restart()
+        peer = world.client()
+    peer.publish(3, b'{"id":1,"b":"01"}', c="delta_publish")
+    peer.send(c="sow", cid="1", t="orders")
+    bodies = [message.data for message in peer.take() if message.kind == "sow"]
+    assert bodies == [b'{"id":1,"a":"0123456789","b":"01"}']
+
+
+@pytest.mark.row("AK3")
 def test_no_success_that_covers_a_refusal_comes_before_it_when_it_is_sent_again() -> None:
     """Its publisher would forget the message, and could not say which one was refused."""
     world = World(sow_topics=(SowTopic("orders", ("/id",)),))

@@ -25,8 +25,9 @@ from haclient_fake_server.engine.connections import (
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
-from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay, Span
+from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay
 from haclient_fake_server.engine.settings import EngineSettings, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.engine.span import Span
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import encode_removals
 from haclient_stores.bookmark import Timestamp
@@ -41,7 +42,8 @@ PUBBER = 7094790850998930143
 def alive() -> int:
     """How many connections and subscriptions there are in this process."""
     gc.collect()
-    return sum(isinstance(each, (Connection, Subscription)) for each in gc.get_objects())
+    # By the type: an object of some library may do anything when it is asked for its class.
+    return sum(issubclass(type(each), (Connection, Subscription)) for each in gc.get_objects())
 
 
 def filled(count: int = 5) -> World:
@@ -159,7 +161,7 @@ def test_completed_marks_the_point_of_the_subscribe_however_late_the_reader_is()
     for number in (4, 5):
         publisher.publish(number, b"%d" % number)
     reader.stalled = False
-    world.feed(reader)
+    world.replay_backlog(reader)
     assert shape(reader.take()) == ["1", "2", "3", "completed@['3']", "4", "5"]
 
 
@@ -175,7 +177,7 @@ def test_a_reader_over_its_high_water_mark_falls_back_to_the_log_and_misses_noth
         publisher.publish(number, b"%d" % number)
     assert shape(reader.take()) == ["1"]
     reader.stalled = False
-    world.feed(reader)
+    world.replay_backlog(reader)
     publisher.publish(4, b"4")
     assert shape(reader.take()) == ["2", "3", "4"]
 
@@ -187,7 +189,7 @@ def test_a_reader_over_its_high_water_mark_without_a_backlog_goes_live_again() -
     reader.subscribe("2", a="")
     world.engine.over_high_water(reader.number)
     assert world.engine.has_backlog(reader.number)
-    world.feed(reader)
+    world.replay_backlog(reader)
     assert not world.engine.has_backlog(reader.number)
     publisher.publish(1, b"1")
     assert shape(reader.take()) == ["1", "1"]
@@ -574,7 +576,7 @@ def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.Da
             case "stall" if readers:
                 reader = data.draw(st.sampled_from(readers))
                 reader.stalled = not reader.stalled
-                world.feed(reader)
+                world.replay_backlog(reader)
             case _ if readers:
                 world.engine.over_high_water(data.draw(st.sampled_from(readers)).number)
             case _:
@@ -585,7 +587,7 @@ def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.Da
     assert len(history) == published
     for reader in readers:
         reader.stalled = False
-        world.feed(reader)
+        world.replay_backlog(reader)
         assert reader.bodies() == history
 
 
@@ -705,13 +707,13 @@ def test_a_timestamp_starts_with_what_came_after(
     assert replayed(world, at(seconds)) == wanted
 
 
-@pytest.mark.row("RB7")
+@pytest.mark.row("RB7", "X6")
 def test_an_unknown_bookmark_is_now(world: World) -> None:
     assert replayed(world, f"{A}|99|") == []
     assert replayed(world, f"{A}|99|", opts="bookmark_not_found=now") == []
 
 
-@pytest.mark.row("RB7")
+@pytest.mark.row("RB7", "X6")
 def test_an_unknown_bookmark_may_be_epoch_or_a_failure(world: World) -> None:
     assert len(replayed(world, f"{A}|99|", opts="bookmark_not_found=epoch")) == 4
     reason = refusal(world.client("reader"), f"{A}|99|", opts="bookmark_not_found=fail")

@@ -69,7 +69,7 @@ def test_what_makes_no_difference_here_is_accepted(command: str, options: str) -
         ("sow", "oof"),
         ("sow", "bookmark"),
         ("sow", "pause"),
-        ("sow_and_subscribe", "replace"),
+        ("sow_and_subscribe", "live"),
         ("sow_and_subscribe", "fully_durable"),
         ("sow_delete", "timestamp"),
         ("logon", "oof"),

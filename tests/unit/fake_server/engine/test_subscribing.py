@@ -159,7 +159,7 @@ def test_replace_in_the_middle_of_a_replay_goes_on_where_it_was() -> None:
     reader.subscribe(bm="0", a="")
     reader.subscribe(opts="replace", t="orders", a="")
     reader.stalled = False
-    world.feed(reader)
+    world.replay_backlog(reader)
     (message,) = reader.take()
     assert message.bookmark
 

@@ -205,7 +205,7 @@ class TestRefusals:
             assert peer.acks()[0].status == "success"
         assert refusal(world, peer, "/HACLIENT/status", b"") == "too many queries"
         peer.stalled = False
-        world.feed(peer)
+        world.replay_backlog(peer)
         assert len([m for m in peer.take() if m.kind == "sow"]) == MAX_PENDING_COMMANDS
 
     def test_a_client_that_leaves_with_an_open_query_leaves_nothing_behind(self) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -114,3 +117,19 @@ def test_the_signal_of_its_death_is_its_exit_code() -> None:
     program = "import signal; print('listening x', flush=True); signal.pause()"
     with BrokerProcess(command=[sys.executable, "-c", program]) as broker:
         assert broker.stop() == -signal.SIGTERM
+
+
+def test_it_starts_in_a_process_with_very_many_open_files() -> None:
+    wanted = 1200
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2 * wanted:
+        pytest.skip("not applicable: the system allows too few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * wanted), hard))
+    try:
+        with ExitStack() as stack:
+            for _ in range(wanted):
+                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+            with BrokerProcess() as broker:
+                assert broker.uri.startswith("tcp://")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -14,10 +14,11 @@ from typing_extensions import override
 from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
+from haclient_stores.bookmark_stores.prune_request import PruneRequest
 from haclient_stores.bookmark_stores.record_file import GROW_BYTES
 from haclient_stores.bookmark_stores.records import Kind, word
 from haclient_stores.disk.durable_file import Durability
-from haclient_stores.disk.files import PAGE_BYTES, RealDisk
+from haclient_stores.disk.files import PAGE_BYTES, FileAccess, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, UsageError
 from simulation.disk import SimulatedDisk
 from support.disks import WatchedDisk
@@ -133,6 +134,186 @@ def test_a_prune_that_finds_the_disk_full_changes_nothing(
     assert str(store.most_recent("s")) == "1|1|"
     assert not path.with_name("s.bm.prune").exists()
     store.close()
+
+
+@pytest.mark.row("BS16")
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOSPC])
+@pytest.mark.parametrize(
+    "operation",
+    ["open", "allocate", "map", "pwrite", "fsync", "rename"],
+)
+@pytest.mark.parametrize("on_exit", [False, True])
+def test_a_prune_that_fails_leaves_the_store_as_it_is(
+    operation: str, number: int, caplog: pytest.LogCaptureFixture, *, on_exit: bool
+) -> None:
+    disk, path = SimulatedDisk(), Path("/disk/s.bm")
+    store = LoggedBookmarkStore(path, disk=disk, prune_policy=PrunePolicy(on_exit=True))
+    for bookmark in range(1, 1001):
+        store.discard("s", store.log("s", f"1|{bookmark}|"))
+    disk.arm(operation, number)
+    if on_exit:
+        store.close()
+        assert "not pruned" in caplog.text
+    else:
+        with pytest.raises(StoreError):
+            store.prune()
+        store.discard("s", store.log("s", "1|1001|"))
+        store.prune()
+        store.discard("s", store.log("s", "1|1002|"))
+        store.close()
+    assert disk.failures[operation] == 1
+    assert not disk.exists(path.with_name("s.bm.prune"))
+    lost = disk.after_power_loss(random.Random(0))
+    for each in (disk, lost):
+        again = LoggedBookmarkStore(path, disk=each)
+        assert str(again.most_recent("s")) == ("1|1000|" if on_exit else "1|1002|")
+        again.close()
+
+
+@pytest.mark.parametrize("is_possible", [False, True])
+def test_who_asks_for_a_prune_has_its_answer_at_the_end_at_the_latest(
+    path: Path, *, is_possible: bool
+) -> None:
+    store = LoggedBookmarkStore(path)
+    store.open_for("c")
+    for bookmark in range(1, 100_001):
+        store.discard("s", store.log("s", f"1|{bookmark}|"))
+    before = path.stat().st_size
+    asker = PruneRequest(RealDisk(), path)
+    asker.make()
+    if not is_possible:
+        path.with_name("s.bm.prune").mkdir()  # where the new file would be
+    store.close()
+    answer = asker.take_answer()
+    assert answer is not None
+    assert ("cannot remove" in answer, path.stat().st_size < before) == (
+        (False, True) if is_possible else (True, False)
+    )
+
+
+def test_an_error_of_any_kind_in_a_prune_on_exit_leaves_no_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LoggedBookmarkStore(path, prune_policy=PrunePolicy(on_exit=True))
+    for bookmark in range(1, 1001):
+        store.discard("s", store.log("s", f"1|{bookmark}|"))
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(store, "_write_pruned", fails)
+    with pytest.raises(MemoryError):
+        store.close()
+    again = LoggedBookmarkStore(path)
+    assert str(again.most_recent("s")) == "1|1000|"
+    again.close()
+
+
+@pytest.mark.parametrize("length", [249, 255])
+def test_a_name_that_leaves_no_room_for_others_beside_it_is_only_not_pruned(
+    tmp_path: Path, length: int
+) -> None:
+    path = tmp_path / ("s" * length)
+    store = LoggedBookmarkStore(path)
+    store.discard("s", store.log("s", "1|1|"))
+    assert not store.prune_requested
+    if length == 255:
+        with pytest.raises(StoreError, match="name too long"):
+            store.prune()
+    else:
+        store.prune()
+    store.close()
+    again = LoggedBookmarkStore(path)
+    assert str(again.most_recent("s")) == "1|1|"
+    again.close()
+
+
+@pytest.mark.row("BS16")
+def test_a_pruned_log_has_the_mode_that_it_had(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    path.chmod(0o640)
+    store.prune()
+    assert path.stat().st_mode & 0o777 == 0o640
+    store.close()
+
+
+@pytest.mark.row("BS16")
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_a_link_to_a_log_stays_a_link_to_it(tmp_path: Path, *, is_made_first: bool) -> None:
+    (tmp_path / "volume").mkdir()
+    target, link = tmp_path / "volume" / "s.bm", tmp_path / "s.bm"
+    if is_made_first:
+        LoggedBookmarkStore(target).close()
+    link.symlink_to(target)
+    store = LoggedBookmarkStore(link)
+    store.prune()
+    store.discard("s", store.log("s", "1|1|"))
+    assert link.is_symlink()
+    with pytest.raises(StoreLocked):
+        LoggedBookmarkStore(target)
+    asker = PruneRequest(RealDisk(), link)
+    asker.make()
+    assert store.prune_requested
+    store.answer_prune()
+    assert asker.take_answer() == ""
+    store.close()
+    again = LoggedBookmarkStore(target)
+    assert str(again.most_recent("s")) == "1|1|"
+    again.close()
+    assert sorted(each.name for each in target.parent.iterdir()) == ["s.bm"]
+
+
+@pytest.mark.row("BS16")
+def test_a_process_that_changes_its_directory_prunes_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = LoggedBookmarkStore("s.bm")
+    assert store.path == Path("s.bm")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    store.discard("s", store.log("s", "1|1|"))
+    store.prune()
+    store.close()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    again = LoggedBookmarkStore(tmp_path / "s.bm")
+    assert str(again.most_recent("s")) == "1|1|"
+    again.close()
+
+
+@pytest.mark.row("BS16")
+def test_a_log_of_another_user_is_pruned_by_root_and_stays_that_user_s(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("not applicable: only root may give a file away")
+    store = LoggedBookmarkStore(path)
+    os.chown(path, 65534, 65534)
+    store.prune()
+    assert (path.stat().st_uid, path.stat().st_gid) == (65534, 65534)
+    store.close()
+
+
+@pytest.mark.row("BS16")
+def test_a_log_that_would_change_its_owner_is_not_pruned(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = WatchedDisk()
+    store = LoggedBookmarkStore(path, disk=disk)
+    store.discard("s", store.log("s", "1|1|"))
+    access = FileAccess(os.geteuid() + 1, os.getegid(), 0o644)
+
+    def refuse(*_: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchown", refuse)
+        disk.access = access  # the log belongs to somebody else
+        with pytest.raises(StoreError, match=r"Operation not permitted.*prune it as that user"):
+            store.prune()
+    assert not path.with_name("s.bm.prune").exists()
+    store.close()
+    again = LoggedBookmarkStore(path)
+    assert str(again.most_recent("s")) == "1|1|"
+    again.close()
 
 
 @pytest.mark.row("BS16")

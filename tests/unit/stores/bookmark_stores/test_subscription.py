@@ -112,6 +112,40 @@ def test_a_lost_link_reads_back(restarting: Restarting) -> None:
     restarting.store.close()
 
 
+@pytest.mark.row("BS4", "BS11")
+def test_what_a_handler_still_processes_comes_to_no_later_entry_but_to_the_next_process(
+    restarting: Restarting,
+) -> None:
+    log = restarting.again()
+    log.log_batch(["7|1|", "7|2|", "7|3|"])
+    log.ended_except({2})
+    log.begin(acked=False, start=None)
+    assert list(log.log_batch(["7|1|", "7|2|", "7|3|"])) == [4, 0, 5]
+    log.discard(5)
+    log = restarting.again()
+    assert list(log.log_batch(["7|1|", "7|2|", "7|3|"])) == [6, 7, 0]
+    log.ended_except({7})
+    log.discard(7)
+    log = restarting.again()
+    assert list(log.log_batch(["7|1|", "7|2|", "7|3|"])) == [8, 0, 0]
+    restarting.store.close()
+
+
+@pytest.mark.row("BS4", "BS11")
+def test_a_discard_under_an_older_number_counts_in_this_process_only_if_it_does_in_the_next(
+    restarting: Restarting,
+) -> None:
+    log = restarting.again()
+    for number in (1, 2, 3):
+        assert log.log("7|1|") == number
+        log.ended_except({3})
+    log.discard(2)
+    undiscarded = log.undiscarded_count
+    log = restarting.again()
+    assert log.undiscarded_count == undiscarded
+    restarting.store.close()
+
+
 @pytest.mark.row("BS9")
 def test_the_time_of_an_entry_at_now_outlives_restarts_and_pruning(restarting: Restarting) -> None:
     log = restarting.again()
@@ -265,8 +299,13 @@ def test_a_store_belongs_to_the_thread_that_first_uses_it(
     assert [*store.subscriptions] == ["s"]
     assert log.tracker.next_number == number + 1
     assert (log.oldest_undiscarded, log.undiscarded_count) == (number, 1)
-    for call in (store.sync, store.prune, store.close):
+    for call in (store.sync, store.prune):
         assert in_thread(call) is None
+    store.release_thread()
+    assert in_thread(lambda: store.most_recent("s")) is None
+    with pytest.raises(UsageError, match="belongs to the thread"):
+        store.most_recent("s")
+    assert in_thread(store.close) is None
 
 
 def test_a_store_may_be_opened_in_one_thread_and_used_in_another(tmp_path: Path) -> None:

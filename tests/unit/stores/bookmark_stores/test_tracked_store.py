@@ -230,3 +230,12 @@ def test_subscriptions_that_are_idle_are_looked_at_no_more() -> None:
     store.discard("b", 1)
     assert [(point.sub_id, point.bookmark) for point in store.moved_points()] == [("b", "1|1|")]
     assert not list(store.moved_points())
+    taken: dict[str, tuple[int, int]] = {}  # another reader has taken nothing yet
+    assert {point.sub_id for point in store.moved_points(taken)} == {"a", "b", "c"}
+    assert not list(store.moved_points(taken))
+    store.discard("c", 1)
+    for _ in range(2):
+        for _point in store.moved_points(taken):
+            break  # it did not get to the next one, so it has not taken this one
+    assert [point.sub_id for point in store.moved_points(taken)] == ["c"]
+    assert [point.sub_id for point in store.moved_points()] == ["c"]

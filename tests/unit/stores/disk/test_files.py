@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.disk.files import RealDisk, anonymous_region
+from haclient_stores.disk.files import FileAccess, RealDisk, anonymous_region
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 from support.disks import tiny_file_system
 
@@ -301,6 +301,60 @@ def test_a_file_is_replaced_as_a_whole(disk: RealDisk, tmp_path: Path) -> None:
     disk.replace(path, b"")
     assert path.read_bytes() == b""
     assert disk.listdir(tmp_path) == ["f"]
+
+
+def test_owner_and_mode_are_carried_over(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+
+    def give(_: int, user: int, group: int) -> None:
+        given.append((user, group))
+
+    monkeypatch.setattr(os, "fchown", give)
+    (tmp_path / "old").write_bytes(b"")
+    (tmp_path / "old").chmod(0o640)
+    old = disk.open(tmp_path / "old")
+    new = disk.open(tmp_path / "new", create=True)
+    access = old.access()
+    assert access is not None
+    assert (access.user, access.mode) == (os.geteuid(), 0o640)
+    new.set_access(access)
+    assert new.access() == access
+    assert not given
+    new.set_access(FileAccess(access.user + 1, access.group, 0o600))
+    assert given == [(access.user + 1, access.group)]
+    old.close()
+    new.close()
+
+
+@pytest.mark.parametrize("is_permitted", [False, True])
+def test_a_file_that_is_replaced_keeps_its_mode_and_where_permitted_its_owner(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_permitted: bool
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    given: list[int] = []
+    true_status = os.fstat
+
+    def status(descriptor: int) -> os.stat_result:  # the old file belongs to somebody else
+        found = true_status(descriptor)
+        is_old = found.st_ino == path.stat().st_ino
+        return os.stat_result((*found[:4], found.st_uid + is_old, *found[5:10]))
+
+    def give(_: int, user: int, _group: int) -> None:
+        if not is_permitted:
+            raise PermissionError(1, "Operation not permitted")
+        given.append(user)
+
+    monkeypatch.setattr(os, "fstat", status)
+    monkeypatch.setattr(os, "fchown", give)
+    disk.replace(path, b"new")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert given == [os.geteuid() + 1] * is_permitted
 
 
 def test_a_replacement_without_room_leaves_the_old_file(disk: RealDisk, tmp_path: Path) -> None:

@@ -42,6 +42,53 @@ def test_numbers_go_on_above_what_a_server_has_seen() -> None:
     assert (window.count, window.lowest) == (5, 7)
 
 
+def test_numbers_that_were_skipped_are_not_used() -> None:
+    window = PublishWindow()
+    window.reconcile(seen=0, persisted=0, clock_us=CLOCK)
+    assert window.last_used == 0
+    window.last_sequence += 3
+    assert window.last_used == CLOCK + 3
+    window.skip_to(CLOCK + 100)
+    assert window.last_used == CLOCK + 3
+    window.skip_to(CLOCK + 200)
+    assert window.last_used == CLOCK + 3
+    window.last_sequence += 1
+    assert window.last_used == CLOCK + 201
+
+
+@pytest.mark.parametrize(("seen", "persisted"), [(12, 0), (0, 12), (12, 12), (12, 5)])
+def test_what_a_server_knows_is_used_wherever_the_clock_is(seen: int, persisted: int) -> None:
+    window = PublishWindow.recovered(
+        [(5, 9)], last_persisted=4, floor=50, reconciled=True, numbers_uncertain=True
+    )
+    assert window.last_used == 9
+    window.reconcile(seen=seen, persisted=persisted, clock_us=CLOCK)
+    assert (window.last_sequence, window.last_used) == (CLOCK, 12)
+
+
+@pytest.mark.parametrize(
+    ("after", "seen", "missing"),
+    [
+        (0, 0, (1, 4)),
+        (4, 0, (10, 19)),
+        (4, 15, (16, 19)),
+        (4, 19, None),
+        (0, 19, None),
+        (12, 0, (13, 19)),
+        (19, 0, None),
+        (30, 0, None),
+    ],
+)
+def test_what_is_missing_is_below_something_that_is_stored(
+    after: int, seen: int, missing: tuple[int, int] | None
+) -> None:
+    window = PublishWindow.recovered(
+        [(5, 9), (20, 29)], last_persisted=0, floor=40, reconciled=True
+    )
+    window.reconcile(seen=seen, persisted=0, clock_us=CLOCK)
+    assert window.missing_after(after) == missing
+
+
 @pytest.mark.row("PS8")
 @pytest.mark.parametrize(("seen", "refused"), [(0, False), (1, True), (3, True), (900, True)])
 def test_numbers_that_a_server_has_seen_of_another_life_are_refused(

@@ -1,15 +1,28 @@
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.prune_request import PruneRequest
+from haclient_stores.bookmark_stores.record_file import LOG_MAGIC
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.disk.view_disk import ViewDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.tools.store_files import StoreFile, kind_of, prune, size_of, viewed
+from haclient_stores.tools import store_files
+from haclient_stores.tools.store_files import (
+    BookmarkFile,
+    StoreFile,
+    kind_of,
+    prune,
+    size_of,
+    viewed,
+)
 
 
 @pytest.mark.row("PS23")
@@ -30,6 +43,15 @@ def test_stores_that_are_in_use_are_seen_as_they_are_and_stay_as_they_are(tmp_pa
             seen.prune()
         assert store.path.read_bytes() == before
         store.close()
+
+
+def test_who_looks_at_a_log_carries_out_no_request(tmp_path: Path) -> None:
+    LoggedBookmarkStore(tmp_path / "s.bm").close()
+    PruneRequest(RealDisk(), tmp_path / "s.bm").make()
+    with viewed(tmp_path / "s.bm") as seen:
+        assert isinstance(seen, LoggedBookmarkStore)
+        assert seen.prune_requested
+        assert not seen.prunes_on_close
 
 
 @pytest.mark.row("PS23")
@@ -99,6 +121,56 @@ def test_anything_else_is_no_store(tmp_path: Path) -> None:
             kind_of(wrong)
     with pytest.raises(StoreError, match="none: No such file"):
         kind_of(tmp_path / "none")
+
+
+def headerless(kind: type[BookmarkFile], path: Path) -> Path:
+    """A store whose process was killed before the magic, which is written last."""
+    kind(path).close()
+    path.write_bytes(bytes(len(LOG_MAGIC)) + path.read_bytes()[len(LOG_MAGIC) :])
+    return path
+
+
+@pytest.mark.row("PS23", "BS16")
+@pytest.mark.parametrize("kind", [LoggedBookmarkStore, RingBookmarkStore])
+def test_a_bookmark_file_without_a_header_is_empty_and_stays_as_it_is(
+    tmp_path: Path, kind: type[BookmarkFile]
+) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "short").write_bytes(bytes(3))
+    for path in (tmp_path / "empty", tmp_path / "short", headerless(kind, tmp_path / "s.bm")):
+        before = path.read_bytes()
+        assert kind_of(path) is None
+        with viewed(path) as seen:
+            assert not isinstance(seen, FilePublishStore)
+            assert (seen.client_name, list(seen.subscriptions)) == ("", [])
+        (done,) = prune([path])
+        assert (done.before_bytes, done.after_bytes) == (len(before), len(before))
+        assert path.read_bytes() == before
+        kind(path).close()  # a client makes it its store
+
+
+@pytest.mark.row("PS23")
+def test_only_a_file_can_be_without_a_header(tmp_path: Path) -> None:
+    for wrong in (tmp_path, Path(os.devnull)):
+        with pytest.raises(StoreError, match="neither a bookmark store nor"):
+            kind_of(wrong)
+
+
+@pytest.mark.row("PS23")
+def test_a_file_that_gets_its_header_meanwhile_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.ring"
+    path.touch()
+
+    def make() -> ViewDisk:
+        monkeypatch.undo()
+        RingBookmarkStore(path).close()
+        return ViewDisk()
+
+    monkeypatch.setattr(store_files, "ViewDisk", make)
+    with viewed(path) as seen:
+        assert isinstance(seen, RingBookmarkStore)
 
 
 @pytest.mark.row("PS23")

@@ -83,6 +83,19 @@ def test_an_alias_that_was_handed_out_before_stays_with_its_holder() -> None:
     assert sorted(again.awaiting) == [4, 13]
 
 
+def test_what_a_handler_still_processes_is_exempt_under_its_own_number_or_an_alias() -> None:
+    again = Redelivery()
+    for old, sequence in ((3, 30), (4, 40)):
+        again.await_redelivery(old, 0, sequence)
+        again.redeliver(old + 6, 0, sequence)
+    chunk = Chunk([3, 4, 5, 6], 0, [30, 40, 50, 60])
+    again.link_lost(0, [chunk], is_open=every, exempt={10, 6})
+    assert (list(again.aliases), sorted(again.awaiting)) == ([10], [3, 5])
+    assert [again.resolve_alias(number) for number in (9, 10, 6)] == [3, 4, 6]
+    again.link_lost(0, [chunk], is_open=every)
+    assert sorted(again.awaiting) == [3, 4, 5, 6]
+
+
 def test_only_the_last_alias_of_an_entry_that_is_open_is_remembered() -> None:
     again = Redelivery()
     again.await_redelivery(3, 0, 30)

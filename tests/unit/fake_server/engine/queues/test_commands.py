@@ -216,7 +216,7 @@ def test_a_refused_acknowledgement_by_filter_changes_nothing() -> None:
     (answer,) = reader.acks()
     assert (answer.status, answer.reason) == ("failure", "too many queries")
     reader.stalled = False
-    world.feed(reader)
+    world.replay_backlog(reader)
     assert world.states() == (1, 0)
 
 

@@ -198,7 +198,7 @@ def test_a_connection_is_given_no_more_than_it_can_send(
     world.publish(b'{"n": 21}')
     assert numbers(slow) == []
     slow.stalled = False
-    world.feed(slow)
+    world.replay_backlog(slow)
     assert numbers(slow) == list(range(6, 22))
 
 
@@ -212,7 +212,7 @@ def test_a_connection_that_is_over_its_high_water_mark_gets_nothing_until_it_has
     consume(other)
     assert numbers(other) == [1]
     slow.stalled = False
-    world.feed(slow)
+    world.replay_backlog(slow)
     assert numbers(slow) == [2]
 
 

@@ -70,7 +70,7 @@ class Log:
         message.data = data
         self.destination.welcome(message, self.journal, end=self.end, now=now)
 
-    def feed(self) -> list[list[int]]:
+    def sent_sequences(self) -> list[list[int]]:
         """The sequences in each of the next frames."""
         frames = self.destination.pump(self.journal, self.state.topics)
         return [
@@ -90,10 +90,10 @@ def test_only_what_the_other_side_lacks_is_sent() -> None:
     log.write((7, 3), (8, 2))
     log.restore(3)
     log.link({7: 2, 8: 1})
-    assert log.feed() == [[3, 2]]
-    assert log.feed() == []
+    assert log.sent_sequences() == [[3, 2]]
+    assert log.sent_sequences() == []
     log.write((7, 4))
-    assert log.feed() == [[4]]
+    assert log.sent_sequences() == [[4]]
 
 
 @pytest.mark.row("RE3")
@@ -105,9 +105,9 @@ def test_records_that_the_other_side_has_are_acknowledged_without_being_sent() -
     log.restore(2)
     log.link({7: 2})
     assert (log.destination.position, log.destination.acked) == (1, 0)
-    assert log.feed() == []
+    assert log.sent_sequences() == []
     assert (log.destination.position, log.destination.acked) == (2, 1)
-    assert log.feed() == [[3]]
+    assert log.sent_sequences() == [[3]]
 
 
 @pytest.mark.row("RE3")
@@ -130,12 +130,12 @@ def test_at_a_first_contact_the_vector_proves_nothing(mode: str) -> None:
     log.restore(0, confirmed=5)
     log.link({7: 2, 8: 2})
     assert log.destination.acked == 0
-    assert log.feed() == [[1, 2, 3]], "the other side may have gone on to 2 without 1"
+    assert log.sent_sequences() == [[1, 2, 3]], "the other side may have gone on to 2 without 1"
     log.destination.acknowledge(5)
     assert log.destination.acked == 5
     log.destination.leave()
     log.link({7: 3, 8: 2})
-    assert log.feed() == [], "once is enough"
+    assert log.sent_sequences() == [], "once is enough"
 
 
 @pytest.mark.row("RE3", "RE4")
@@ -144,7 +144,7 @@ def test_another_instance_at_the_same_address_has_acknowledged_nothing() -> None
     log.write((7, 1), (7, 2))
     log.restore(2)
     log.link({7: 2}, instance="north")
-    assert log.feed() == [[1, 2]]
+    assert log.sent_sequences() == [[1, 2]]
     assert log.destination.progress == DestinationProgress("tcp://west:1", "north", 0)
 
 
@@ -155,11 +155,13 @@ def test_from_the_first_record_that_the_other_side_has_lost_again_its_acks_prove
     log.write((7, 4), source="south")
     log.restore(6)
     log.link({7: 9, 8: 1})
-    assert log.feed() == [[2, 3]], "8 has lost its 2, and 7 may have gone on without its 3"
+    assert log.sent_sequences() == [[2, 3]], (
+        "8 has lost its 2, and 7 may have gone on without its 3"
+    )
     assert log.destination.progress == DestinationProgress("tcp://west:1", "west", 3)
     log.destination.leave()
     log.link({7: 9, 8: 2})
-    assert log.feed() == [[2, 3]], "until it has acknowledged them once more"
+    assert log.sent_sequences() == [[2, 3]], "until it has acknowledged them once more"
     log.destination.acknowledge(5)
     assert log.destination.progress == DestinationProgress("tcp://west:1", "west", 6)
 
@@ -171,7 +173,7 @@ def test_what_is_removed_from_the_log_is_not_waited_for() -> None:
     log.journal.live.manifest.first_position = 3
     log.link()
     assert log.destination.acked == 2
-    assert log.feed() == [[3]]
+    assert log.sent_sequences() == [[3]]
 
 
 @pytest.mark.row("RE3")
@@ -192,9 +194,9 @@ def test_an_ack_covers_what_was_passed_over_behind_it() -> None:
     log = Log()
     log.link()
     log.write((7, 1), (7, 2))
-    log.feed()
+    log.sent_sequences()
     log.write((7, 3))
-    log.feed()
+    log.sent_sequences()
     log.write((8, 1), source="west")
     destination = log.destination
     assert (destination.position, destination.acked) == (5, 0)
@@ -215,7 +217,7 @@ def test_what_came_from_there_is_not_sent_back() -> None:
     log.write((7, 1))
     log.write((8, 2), source="west")
     log.write((7, 2), source="south")
-    assert log.feed() == [[1, 2]]
+    assert log.sent_sequences() == [[1, 2]]
     log.destination.acknowledge(4)
     assert log.destination.acked == 4
 
@@ -237,10 +239,10 @@ def test_a_lost_connection_owes_again_what_was_not_acknowledged() -> None:
     log.link()
     log.write((7, 1), (7, 2))
     log.write((7, 3))
-    assert log.feed() == [[1, 2, 3]]
+    assert log.sent_sequences() == [[1, 2, 3]]
     log.destination.leave()
     log.link({7: 2})
-    assert log.feed() == [[1, 2, 3]], "the other side may have gone on to 2 without 1"
+    assert log.sent_sequences() == [[1, 2, 3]], "the other side may have gone on to 2 without 1"
     assert log.destination.acked == 0
     log.destination.acknowledge(3)
     assert log.destination.acked == 3
@@ -252,7 +254,7 @@ def test_long_frames_are_cut_between_sequences() -> None:
     log.link()
     big = bytes(FRAME_BYTES // 2 + 1)
     log.write((7, 1), (7, 2), (7, 2), (7, 3), (7, 4), body=big)
-    assert log.feed() == [[1, 2, 2], [3, 4]]
+    assert log.sent_sequences() == [[1, 2, 2], [3, 4]]
     log.destination.acknowledge(3)
     assert log.destination.acked == 3
     log.destination.acknowledge(5)
@@ -268,9 +270,9 @@ def test_a_downgraded_destination_is_synchronous_again_when_it_has_caught_up() -
     assert destination.downgrade(stay=False)
     assert not destination.downgrade(stay=False)
     assert not destination.consider_upgrade(end=log.end, now=1.0)
-    log.feed()
+    log.sent_sequences()
     log.write((7, 2))
-    log.feed()
+    log.sent_sequences()
     destination.acknowledge(1)
     assert not destination.consider_upgrade(end=log.end, now=9.0), "that was the end long ago"
     log.write((7, 3))
@@ -311,19 +313,19 @@ def test_removals_from_queues_are_sent_and_again_after_a_lost_link() -> None:
     log.state.batch.remove_from_queue("work", "json", [(7, 2, 1)])
     log.write()
     log.link()
-    assert log.feed() == [[1, 0, 2, 0]]
+    assert log.sent_sequences() == [[1, 0, 2, 0]]
     assert not log.destination.has_removals
     log.destination.acknowledge(2)
     assert log.destination.status(log.end).behind == 0
     log.destination.leave()
     log.link({7: 2})
     assert log.destination.has_removals
-    assert log.feed() == [
+    assert log.sent_sequences() == [
         [0, 0]
     ]  # it may lack those after its last record; earlier ones do no harm
     assert not log.destination.has_removals
     log.destination.acknowledge(2)
-    assert log.feed() == []
+    assert log.sent_sequences() == []
 
 
 def test_a_removal_is_acknowledged_with_the_records_that_are_not_sent_with_it() -> None:
@@ -332,7 +334,7 @@ def test_a_removal_is_acknowledged_with_the_records_that_are_not_sent_with_it() 
     log.state.batch.remove_from_queue("work", "json", [(7, 1, 1)])
     log.write((7, 2), source="west")
     log.link({7: 2})
-    assert log.feed() == [[0]]
+    assert log.sent_sequences() == [[0]]
     assert log.destination.acked == 0
     log.destination.acknowledge(2)
     assert log.destination.acked == 2

@@ -26,6 +26,8 @@ from haclient_fake_server.engine.sow.delta import Delta, merge_delta
         (b'{"a":[1,2]}', b'{"a":[3]}', b'{"a":[3]}'),
         (b'{"a":{"x":1}}', b'{"a":5}', b'{"a":5}'),
         (b'{"a":"\xc3\xa9"}', b"{}", b'{"a":"\xc3\xa9"}'),
+        (b'{"a":1e999,"b":1.10}', b'{"c":-1e999}', b'{"a":1e999,"b":1.10,"c":-1e999}'),
+        (b'{"a":"\xff"}', b'{"b":1}', b'{"a":"\xff","b":1}'),
     ],
 )
 def test_what_a_delta_makes_of_a_message(stored: bytes, delta: bytes, whole: bytes) -> None:
@@ -49,6 +51,16 @@ def test_what_cannot_be_merged_replaces_the_message(stored: bytes, delta: bytes)
 
 
 # -- what an update has changed --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"-1e999", b'"\xff"', b"[1e999]"])
+def test_values_that_cannot_be_parsed_are_compared_as_text(value: bytes) -> None:
+    whole, plain = b'{"id":1,"v":%b}' % value, b'{"id":1,"v":2}'
+    assert Delta(whole, plain, ID).body(PLAIN) == b'{"v":2,"id":1}'
+    assert Delta(plain, whole, ID).body(PLAIN) == b'{"v":%b,"id":1}' % value
+    assert Delta(whole, b'{"id":1}', ID).body(PLAIN) == b'{"v":null,"id":1}'
+    assert Delta(whole, whole, ID).body(PLAIN) == b'{"id":1}'
+
 
 PLAIN = Style.DELTA
 EMPTY_NOT = Style.DELTA | Style.NO_EMPTIES

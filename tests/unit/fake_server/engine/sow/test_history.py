@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.engine.sow import history
 from support.engine import START_US, Peer, World
@@ -107,6 +108,35 @@ def test_a_moment_that_is_not_kept_is_refused(fields: dict[str, str], reason: st
     world = World(sow_topics=SOW)
     (answer,) = query(world.client(), "0", **fields)
     assert (answer.status, answer.reason) == ("failure", reason)
+
+
+def test_the_queries_of_subscriptions_do_not_count_as_queries_that_are_not_answered() -> None:
+    world = World(sow_topics=SOW)
+    peer = world.client()
+    peer.publish(None, b'{"id":1}')
+    moment = _time(world.now + 0.5)
+    world.advance(1)
+    peer.publish(None, b'{"id":2}')
+
+    def statuses() -> list[str]:
+        """Of one query more than may wait."""
+        return [query(peer, moment)[0].status for _ in range(MAX_PENDING_COMMANDS + 1)]
+
+    for _ in range(2):  # the second time without any that wait
+        peer.stalled = True
+        for number in range(MAX_PENDING_COMMANDS + 4):
+            ids = {"cid": f"s{number}", "sub_id": f"s{number}"}
+            peer.send(c="sow_and_subscribe", t="orders", bm=moment, a="processed", **ids)
+        assert {message.status for message in peer.take()} == {"success"}
+        peer.send(c="unsubscribe", cid="u", sub_id="s1")
+        assert statuses() == ["success"] * MAX_PENDING_COMMANDS + ["failure"]
+        peer.stalled = False
+        world.replay_backlog(peer)
+        ends = [message for message in peer.take() if message.kind == "group_end"]
+        assert len(ends) == 2 * MAX_PENDING_COMMANDS + 3
+        peer.send(c="unsubscribe", cid="u", sub_id="all")
+        peer.take()
+    assert statuses() == ["success"] * (MAX_PENDING_COMMANDS + 1)  # each is answered at once
 
 
 def test_a_history_needs_the_log() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from haclient.deltas import apply_delta
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.filters import Document, compile_filter, parse_order_by
 from haclient_fake_server.engine.settings import SowTopic as SowSettings
@@ -75,6 +78,7 @@ def test_a_page_is_what_a_query_gives_at_each_moment(
         assert told.present == tuple(
             each for each in expected if each not in before or each in keys
         )
+        assert told.entered == set(expected) - set(before)
 
 
 def test_changes_behind_a_full_page_are_not_seen() -> None:
@@ -87,7 +91,7 @@ def test_changes_behind_a_full_page_are_not_seen() -> None:
     topic.delete_keys(["3"])
     assert page.update(["3"]) == PageChange()
     topic.delete_keys(["0"])
-    assert page.update(["0"]) == PageChange(("1",), ("4",))
+    assert page.update(["0"]) == PageChange(("1",), ("4",), frozenset("4"))
 
 
 def paged(world: World, **fields: str | int) -> Peer:
@@ -189,10 +193,158 @@ def test_pages_of_a_query_do_not_overlap_and_leave_nothing_out() -> None:
         ({"t": "unknown", "opts": "top_n=1,skip_n=0"}, "invalid topic"),
         ({"opts": f"top_n={MAX_PAGE_RECORDS + 1},skip_n=0"}, "invalid options"),
         ({"opts": "skip_n=0"}, "invalid options"),
-        ({"opts": "top_n=1,skip_n=0", "c": "sow_and_delta_subscribe"}, "invalid options"),
+        ({"opts": "top_n=1,skip_n=0,conflation=1s"}, "invalid options"),
     ],
 )
 def test_what_can_have_no_page_is_refused(fields: dict[str, str], reason: str) -> None:
     world, _ = world_with(order(1, 10))
     (answer,) = paged(world, **fields).take()
     assert (answer.status, answer.reason) == ("failure", reason)
+
+
+DELTAS = {"c": "sow_and_delta_subscribe", "orderby": "/px DESC", "opts": "top_n=2,skip_n=1,oof"}
+
+
+def test_a_page_of_deltas_has_what_enters_whole_and_of_changes_what_they_change() -> None:
+    world, publisher = world_with(*(order(number, number * 10) for number in range(1, 6)))
+    peer = paged(world, **DELTAS)
+    assert shown(peer.take()) == [("sow", "", order(4, 40)), ("sow", "", order(3, 30))]
+    publisher.publish(None, b'{"id":4,"px":45}')
+    assert shown(peer.take()) == [("p", "", '{"px":45,"id":4}')]
+    publisher.publish(None, b'{"id":3,"px":47}')  # it changes places, within the page
+    assert shown(peer.take()) == [("p", "", '{"px":47,"id":3}')]
+    publisher.publish(None, b'{"id":5,"px":46}')  # in it comes, and out goes another one
+    assert shown(peer.take()) == [("oof", "match", order(3, 47)), ("p", "", order(5, 46))]
+    publisher.send(b'{"id":5,"q":1}', c="delta_publish", t="orders")
+    assert shown(peer.take()) == [("p", "", '{"q":1,"id":5}')]
+    publisher.send(c="sow_delete", t="orders", filter="/id = 5")
+    assert shown(peer.take()) == [
+        ("oof", "deleted", '{"id":5,"px":46,"q":1}'),
+        ("p", "", order(2, 20)),
+    ]
+
+
+def test_a_page_of_deltas_may_select_and_leave_out_what_says_nothing() -> None:
+    world, publisher = world_with(order(1, 10), order(2, 20))
+    options = "top_n=2,skip_n=0,no_empties,select=[-/,+/id,+/px]"
+    peer = paged(world, **{**DELTAS, "opts": options})
+    assert len(shown(peer.take())) == 2
+    publisher.publish(None, b'{"id":1,"px":10,"q":1}')
+    assert shown(peer.take()) == []
+    publisher.publish(None, b'{"id":1,"q":1}')
+    assert shown(peer.take()) == [("p", "", '{"px":null}')]
+    publisher.publish(None, b'{"id":3,"px":30,"q":1}')
+    assert shown(peer.take()) == [("p", "", order(3, 30))]
+
+
+@pytest.mark.parametrize("kind", ["sow_and_subscribe", "sow_and_delta_subscribe"])
+def test_a_page_is_replaced_by_another_one_of_the_topic(kind: str) -> None:
+    world, publisher = world_with(*(order(number, number * 10) for number in range(1, 6)))
+    fields: dict[str, str | int] = {"c": kind, "orderby": "/px"}
+    peer = paged(world, **fields, opts="top_n=2,skip_n=0,oof")
+    peer.take()
+    moved = {**fields, "t": "orders", "cid": "2", "sub_id": "1", "bs": 10, "a": "completed"}
+    peer.send(**moved, opts="top_n=2,skip_n=1,oof,replace")
+    messages = peer.take()
+    assert shown(messages) == [
+        ("oof", "match", order(1, 10)),
+        ("sow", "", order(2, 20)),
+        ("sow", "", order(3, 30)),
+    ]
+    kinds = [each.ack_type or each.kind for each in messages]
+    assert kinds == ["oof", "group_begin", "sow", "sow", "group_end", "completed"]
+    publisher.publish(None, order(1, 25).encode())
+    assert shown(peer.take()) == [("oof", "match", order(2, 20)), ("p", "", order(1, 25))]
+    wider = {**moved, "orderby": "/px DESC", "filter": "/px > 20"}
+    peer.send(**wider, opts="top_n=3,skip_n=0,replace")
+    assert shown(peer.take()) == [
+        ("sow", "", order(5, 50)),
+        ("sow", "", order(4, 40)),
+        ("sow", "", order(3, 30)),
+    ]
+    publisher.publish(None, order(1, 26).encode())  # in the page before, and not in this one
+    assert shown(peer.take()) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "reason"),
+    [
+        ("top_n=2,skip_n=0", {"opts": "replace"}, "invalid options"),
+        ("top_n=2,skip_n=0", {"opts": "replace,top_n=2"}, "invalid options"),
+        ("top_n=2,skip_n=0", {"opts": "replace,skip_n=1,top_n=2", "t": "named"}, "invalid topic"),
+        ("top_n=2,skip_n=0", {"opts": "top_n=2,skip_n=0"}, "subid in use"),
+        ("", {"opts": "replace,top_n=2,skip_n=0"}, "invalid options"),
+    ],
+)
+def test_what_cannot_replace_a_page_leaves_it_as_it_was(
+    first: str, later: dict[str, str], reason: str
+) -> None:
+    world, publisher = world_with(order(1, 10))
+    peer = paged(world, orderby="/px", opts=first)
+    peer.take()
+    command = {"c": "sow_and_subscribe", "cid": "2", "sub_id": "1", "t": "orders", "a": "processed"}
+    peer.send(**{**command, **later})
+    (answer,) = peer.take()
+    assert (answer.status, answer.reason) == ("failure", reason)
+    publisher.publish(None, order(1, 11).encode())
+    assert shown(peer.take()) == [("p", "", order(1, 11))]
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["p", "p", "delta_publish", "sow_delete"]), st.integers(1, 6))
+    | st.tuples(st.just("replace"), st.integers(0, 3)),
+    max_size=25,
+)
+
+
+@settings(deadline=None)
+@given(
+    events=EVENTS,
+    values=st.lists(st.integers(0, 5), min_size=25, max_size=25),
+    kind=st.sampled_from(["sow_and_subscribe", "sow_and_delta_subscribe"]),
+    options=st.sampled_from(["", ",select=[-/extra]"]),
+)
+def test_who_applies_what_a_page_sends_has_what_a_query_gives(
+    events: list[tuple[str, int]], values: list[int], kind: str, options: str
+) -> None:
+    world, publisher = world_with(*(order(number, number) for number in range(1, 4)))
+    world.client("other")
+    fields: dict[str, str | int] = {"c": kind, "orderby": "/px DESC"}
+    window = f"top_n=2,skip_n=1{options}"
+    peer = paged(world, **fields, opts=f"{window},oof")
+    page: dict[str, dict[str, object]] = {}
+    apply_page(page, peer.take(), has_deltas="delta" in kind)
+    for (event, number), px in zip(events, values, strict=False):
+        if event == "replace":
+            window = f"top_n={number},skip_n={px % 3}{options}"
+            command = {**fields, "t": "orders", "cid": "2", "sub_id": "1", "bs": 10}
+            peer.send(**command, opts=f"{window},oof,replace")
+        else:
+            body = {"id": number, "px": px, f"n{px % 2}": number, "extra": px}
+            publisher.send(json.dumps(body).encode(), c=event, t="orders")
+        apply_page(page, peer.take(), has_deltas="delta" in kind)
+        publisher.send(c="sow", cid="q", t="orders", orderby="/px DESC", bs=10, opts=window)
+        found = [each for each in publisher.take() if each.kind == "sow"]
+        assert page == {each.sow_key: json.loads(each.data) for each in found}
+
+
+def apply_page(
+    page: dict[str, dict[str, object]], messages: list[Message], *, has_deltas: bool
+) -> None:
+    """What a subscriber with `oof` does, and what it may expect of a delta."""
+    for each in messages:
+        body: dict[str, object] = json.loads(each.data) if each.data else {}
+        match each.kind:
+            case "sow":
+                page[each.sow_key] = body
+            case "p" if has_deltas and each.sow_key in page:
+                before = page[each.sow_key]
+                page[each.sow_key] = apply_delta(before, body)
+                said = {name for name, value in body.items() if before.get(name) != value}
+                assert said | {"id"} == set(body)
+            case "p":
+                page[each.sow_key] = body
+            case "oof":
+                del page[each.sow_key]
+            case _:
+                assert each.kind in {"ack", "group_begin", "group_end"}

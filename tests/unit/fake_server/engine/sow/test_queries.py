@@ -183,7 +183,7 @@ def test_sow_and_subscribe_without_a_sow_is_an_empty_group_and_a_subscription() 
     assert kinds(peer.take()) == ["group_begin", "group_end", "p"]
 
 
-def test_sow_and_subscribe_takes_now_and_no_other_bookmark() -> None:
+def test_a_topic_without_history_takes_now_and_no_other_bookmark() -> None:
     _, peer = world_with()
     peer.send(c="sow_and_subscribe", cid="1", t="orders", bm="0|1|", a="processed")
     peer.publish(1, b'{"id":1}', a="")
@@ -192,7 +192,7 @@ def test_sow_and_subscribe_takes_now_and_no_other_bookmark() -> None:
     assert peer.take()[0].reason == "invalid bookmark"
 
 
-@pytest.mark.parametrize("option", ["replace", "pause"])
+@pytest.mark.parametrize("option", ["pause", "rate=5", "fully_durable", "live", "max_backlog=2"])
 def test_sow_and_subscribe_refuses_what_it_cannot_do(option: str) -> None:
     _, peer = world_with()
     peer.send(c="sow_and_subscribe", cid="1", t="orders", opts=option, a="processed")

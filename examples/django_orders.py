@@ -1,0 +1,111 @@
+"""Orders over HTTP, with Django: one blocking client for all threads of a process.
+
+    AMPS_URI=tcp://127.0.0.1:9007/amps/json python -m examples.django_orders runserver
+
+`POST /orders` answers when the server has persisted the order, `GET /orders/<id>` asks for it by a
+query, and `GET /health` is for a readiness probe. The client is opened by the first request of a
+process, so that each worker of a server that forks has its own, and is closed when that ends. A
+project has `OneClient` in a module of an app, and its settings in `settings.py`.
+
+The broker needs a SOW topic `orders` with the key `/id`:
+
+    haclient broker run --sow orders:/id
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import msgspec
+from django.conf import settings
+from django.core.management import execute_from_command_line
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+from django.views.decorators.http import require_GET, require_POST
+
+from haclient.blocking import HAClient
+
+
+class Order(msgspec.Struct):
+    """An order, as it is published."""
+
+    id: int
+    item: str
+    px: float
+
+
+class OneClient:
+    """The client of this process, which is opened when it is needed first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: HAClient | None = None
+
+    def get(self) -> HAClient:
+        """The client, open; any number of threads may use it."""
+        with self._lock:
+            if self._client is None:
+                uri = os.environ.get("AMPS_URI", "tcp://127.0.0.1:9007/amps/json")
+                name = f"orders-web-{os.getpid()}"
+                self._client = HAClient.memory_backed(name, servers=[uri]).open()
+                threading.Thread(target=self._close_at_end, daemon=True).start()
+            return self._client
+
+    def _close_at_end(self) -> None:
+        # Functions of `atexit` would come too late: Python waits for the client's thread first.
+        threading.main_thread().join()
+        self.close()
+
+    def close(self) -> None:
+        """Close it, if it was opened."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+
+amps = OneClient()
+
+
+@require_POST
+def place(request: HttpRequest) -> HttpResponse:
+    """Publish an order, and wait until the server has it on disk."""
+    try:
+        order = msgspec.json.decode(request.body, type=Order)
+    except msgspec.MsgspecError as error:
+        return HttpResponse(f"this is no order: {error}", status=422)
+    body = msgspec.json.encode(order)
+    return JsonResponse({"sequence": amps.get().publish_persisted("orders", body)}, status=201)
+
+
+@require_GET
+def find(_request: HttpRequest, order_id: int) -> HttpResponse:
+    """Ask the server for one order."""
+    with amps.get().sow("orders", filter=f"/id = {order_id}") as records:
+        for record in records:
+            return HttpResponse(record.data, content_type="application/json")
+    return HttpResponse(f"there is no order {order_id}", status=404)
+
+
+@require_GET
+def health(_request: HttpRequest) -> HttpResponse:
+    """Whether the client is connected and has recovered everything."""
+    found = amps.get().health()
+    answer = {"ready": found.is_ready, "alive": found.is_alive}
+    return JsonResponse(answer, status=200 if found.is_ready else 503)
+
+
+urlpatterns = [
+    path("orders", place),
+    path("orders/<int:order_id>", find),
+    path("health", health),
+]
+
+settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["localhost", "127.0.0.1"])
+app = get_wsgi_application()
+
+if __name__ == "__main__":
+    execute_from_command_line(sys.argv)

@@ -1,0 +1,49 @@
+"""Subscriptions that are replayed together, so that the order of the log holds across them.
+
+One `resume` command may name several subscriptions. Those that are paused at the same position,
+with the same rate, share one replay: each record is sent to all of them before the next record.
+The rate applies to the replay as a whole.
+
+A subscription leaves its group when it is paused, changed or ended, and when it reaches the end of
+the log. The last member of a group continues alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from haclient_fake_server.engine.connections import BookmarkSubscription
+
+
+def join(items: Iterable[BookmarkSubscription]) -> None:
+    """Let those of these subscriptions share a replay that can.
+
+    Args:
+        items: Subscriptions of one connection that are in no group, in the order in which they are
+            to receive each record.
+    """
+    groups: dict[object, list[BookmarkSubscription]] = {}
+    for item in items:
+        if item.wants_replay and item.conflator is None:
+            terms = None if item.pace is None else item.pace.terms
+            key = (item.position, item.fully_durable, terms)
+            groups.setdefault(key, []).append(item)
+    for members in groups.values():
+        if len(members) > 1:
+            reader = members[0]
+            for item in members:
+                item.group, item.pace = members, reader.pace
+                if item is not reader:  # one cursor suffices; the other ones would fall behind
+                    item.cursor = None
+
+
+def leave(item: BookmarkSubscription) -> None:
+    """Let a subscription read the log alone again, from its own position."""
+    members, item.group = item.group, None
+    if members is None:
+        return
+    members.remove(item)
+    item.cursor = None
+    item.pace = None if item.pace is None else item.pace.anew()
+    if len(members) == 1:
+        leave(members[0])

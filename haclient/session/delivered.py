@@ -1,0 +1,138 @@
+"""Which messages were delivered to the consumer of a query of the past. Pure.
+
+Such a query is run again after a lost connection, and its records are followed by a replay. A
+delivered message is not delivered again, discarded or not. So the records have to include it, or
+they would bring back the value that it has replaced. The bookmark that is sent names the last
+delivered message of each publisher: the server includes in the records all messages that the
+bookmark covers.
+
+A publisher's messages have the same order on every server, so all missing messages of a publisher
+come after the message that is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from haclient.errors import UsageError
+from haclient_stores.bookmark import (
+    Bookmark,
+    BookmarkList,
+    BookmarkRange,
+    Epoch,
+    StartPoint,
+    Timestamp,
+    parse_bookmark,
+)
+
+MAX_PUBLISHERS: Final = 8_192
+"""How many publishers one bookmark names, at up to 42 bytes each.
+
+The messages of further publishers are not covered: records may be older than delivered messages.
+"""
+
+_BEFORE_ALL: Final = Timestamp(1)  # the start of every log, as an item of a list
+
+
+class DeliveredMessages:
+    """The last message of each publisher that was delivered on one subscription.
+
+    Attributes:
+        is_over_limit: Whether there were more publishers than one bookmark names.
+        is_limit_reported: Whether the application has been warned of that.
+    """
+
+    __slots__ = ("_last", "is_limit_reported", "is_over_limit")
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}
+        self.is_over_limit = False
+        self.is_limit_reported = False
+
+    def arrived(self, bookmarks: Iterable[str]) -> None:
+        """Note messages that have arrived: they count as delivered unless `dropped` follows.
+
+        Args:
+            bookmarks: Their bookmarks.
+        """
+        last = self._last
+        for publisher, sequence in _messages(bookmarks):
+            if sequence > last.get(publisher, 0):
+                if len(last) >= MAX_PUBLISHERS and publisher not in last:
+                    self.is_over_limit = True
+                else:
+                    last[publisher] = sequence
+
+    def dropped(self, bookmarks: Iterable[str]) -> None:
+        """Note messages that were dropped before they were delivered: they are redelivered.
+
+        Args:
+            bookmarks: Their bookmarks.
+        """
+        self._last = self._without(bookmarks)
+
+    def cover(self, start: str, undelivered: Iterable[str] = ()) -> str:
+        """Extend a start, so that it also covers the delivered messages; return it in wire form.
+
+        Args:
+            start: Where a replay may begin so that nothing is missing, in wire form.
+            undelivered: Bookmarks of queued messages, which a lost connection would drop.
+        """
+        last = self._without(undelivered)
+        if not start or not last:
+            return start
+        point = parse_bookmark(start)
+        if not isinstance(point, BookmarkRange):
+            items = _covering(point, last)
+            return start if items is None else str(items)
+        if point.brackets[0] == "[" and isinstance(point.begin, BookmarkList):
+            # The begin is the earliest of its items and covers nothing: no other list says that.
+            return start
+        # The message that a single bookmark includes comes first: it was delivered, or is not among
+        # those that the subscription selects. A server lets a range that includes its begin cover
+        # nothing.
+        items = _covering(point.begin, last)
+        return (
+            start
+            if items is None
+            else str(BookmarkRange(items, point.end, f"({point.brackets[1]}"))
+        )
+
+    def _without(self, bookmarks: Iterable[str]) -> dict[int, int]:
+        last = dict(self._last)
+        for publisher, sequence in _messages(bookmarks):
+            if last.get(publisher, 0) >= sequence:
+                last[publisher] = sequence - 1
+        return {publisher: sequence for publisher, sequence in last.items() if sequence}
+
+
+def _covering(point: StartPoint, last: dict[int, int]) -> BookmarkList | None:
+    """A list of the last messages and the other items of a start; `None` if it cannot be a list."""
+    match point:
+        case Epoch():
+            found: tuple[Bookmark | Timestamp, ...] = (_BEFORE_ALL,)
+        case Bookmark() | Timestamp():
+            found = (point,)
+        case BookmarkList(items=items):
+            found = items or (_BEFORE_ALL,)
+        case _:
+            return None
+    last = dict(last)
+    others: list[Bookmark | Timestamp] = []
+    for item in found:
+        if isinstance(item, Bookmark):
+            last[item.publisher_id] = max(item.sequence, last.get(item.publisher_id, 0))
+        else:
+            others.append(item)
+    return BookmarkList((*(Bookmark(*each) for each in last.items()), *others))
+
+
+def _messages(bookmarks: Iterable[str]) -> Iterable[tuple[int, int]]:
+    for text in bookmarks:
+        try:
+            point = parse_bookmark(text) if text else None
+        except UsageError:  # a position of another kind of server
+            continue
+        if isinstance(point, Bookmark):
+            yield point.publisher_id, point.sequence

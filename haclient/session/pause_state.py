@@ -1,0 +1,114 @@
+"""Whether the server holds a subscription back, and whether the application wants that. Pure.
+
+Two parties pause a subscription: the application, and the client itself while the queue of that
+subscription is full (`haclient.transport.automatic_pauses`). The server knows one state, which is
+that of the last command that it has accepted, whoever sent it. It carries out the commands of a
+connection in the order in which they were sent; several may be unanswered at a time, and the tasks
+that wait for the answers run in any order. So both questions are answered from the order of
+sending: a command is noted when it is sent, and its answer when that arrives.
+
+A command without an answer may have been carried out or not. Until its answer is known, or that to
+a later one which overrules it, both are possible, and the client takes the cautious view: no ack is
+a recovery point, and nothing newer counts as received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class PauseChange:
+    """One command that pauses or resumes a subscription.
+
+    Attributes:
+        pauses: Whether it pauses; else it resumes.
+        by_application: Whether the application has asked for it.
+        is_accepted: What the server has answered; `None` while it has not.
+    """
+
+    __slots__ = ("by_application", "is_accepted", "pauses")
+
+    def __init__(self, *, pauses: bool, by_application: bool) -> None:
+        self.pauses = pauses
+        self.by_application = by_application
+        self.is_accepted: bool | None = None
+
+
+class PauseState:
+    """The pauses of one subscription on one connection."""
+
+    __slots__ = ("_begun_by_application", "_begun_paused", "_changes")
+
+    def __init__(self) -> None:
+        # In the order of sending, none of them refused or overruled.
+        self._changes: list[PauseChange] = []
+        self._begun_paused = False
+        self._begun_by_application = False
+
+    def begin(self, *, paused: bool, by_application: bool) -> None:
+        """Note that the subscribe is about to be sent, on this connection or a new one.
+
+        Args:
+            paused: Whether it begins paused.
+            by_application: Whether the application wants it to be paused.
+        """
+        self._changes.clear()
+        self._begun_paused = paused
+        self._begun_by_application = by_application
+
+    def sent(self, *, pauses: bool, by_application: bool) -> PauseChange:
+        """Note that a command was sent; pass the result to `answered` with the answer."""
+        change = PauseChange(pauses=pauses, by_application=by_application)
+        self._changes.append(change)
+        return change
+
+    def answered(self, change: PauseChange, *, is_accepted: bool) -> None:
+        """Note the answer to a command; one of an earlier connection has no effect."""
+        change.is_accepted = is_accepted
+        changes = self._changes
+        if change in changes:
+            at = changes.index(change)
+            if not is_accepted:
+                del changes[at]
+            elif change.by_application:  # what was sent before it is overruled, answered or not
+                del changes[:at]
+            else:  # so it is, but for what the application wants
+                changes[:at] = [each for each in changes[:at] if each.by_application]
+        while changes and changes[0].is_accepted:  # nothing that is unanswered comes before it
+            first = changes.pop(0)
+            self._begun_paused = first.pauses
+            if first.by_application:
+                self._begun_by_application = first.pauses
+
+    @property
+    def may_be_paused(self) -> bool:
+        """Whether the server may be holding messages back."""
+        return _possibly(self._begun_paused, self._changes)
+
+    @property
+    def may_be_paused_by_application(self) -> bool:
+        """Whether the application has paused it, or has asked for that without an answer so far."""
+        return _possibly(self._begun_by_application, self._of_application())
+
+    @property
+    def is_paused_by_application(self) -> bool:
+        """Whether the application wants it to be paused, as far as the server has agreed."""
+        is_paused = self._begun_by_application
+        for change in self._of_application():
+            if change.is_accepted:
+                is_paused = change.pauses
+        return is_paused
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether a command of the application has no answer yet, and none has overruled it."""
+        return any(change.is_accepted is None for change in self._of_application())
+
+    def _of_application(self) -> list[PauseChange]:
+        return [change for change in self._changes if change.by_application]
+
+
+def _possibly(is_paused: bool, changes: Iterable[PauseChange]) -> bool:  # noqa: FBT001  # the first state
+    for change in changes:
+        is_paused = change.pauses if change.is_accepted else is_paused or change.pauses
+    return is_paused

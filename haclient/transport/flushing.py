@@ -1,0 +1,167 @@
+"""Waits until a server has processed, acknowledged or persisted what was sent to it so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from haclient.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    NameInUse,
+    PublishFailed,
+    TimedOut,
+)
+from haclient.protocol.codec import encode_frame
+from haclient.transport.commands import Commander, Fields
+from haclient.transport.publisher import Publisher, what_remains
+from haclient.transport.queue_acks import QueueAcks
+
+# Makes the server send its persisted ack now. The waiter watches the watermark, so no unique id is
+# needed.
+_FLUSH_PERSISTED: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
+
+
+class Flusher:
+    """Waits for the server on behalf of one client, over all its connections.
+
+    Args:
+        commander: Sends the commands.
+        publisher: Knows what is published, and what of it is persisted.
+        queue_acks: Knows which acknowledgements of queue messages were sent.
+        ready: Waits until commands may be sent.
+    """
+
+    def __init__(
+        self,
+        commander: Commander,
+        publisher: Publisher,
+        queue_acks: QueueAcks,
+        *,
+        ready: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._commander = commander
+        self._publisher = publisher
+        self._queue_acks = queue_acks
+        self._ready = ready
+
+    async def processed(self, *, timeout: float, ack: str = "processed") -> None:
+        """Wait until a server has processed every command sent so far.
+
+        Args:
+            timeout: Seconds to wait.
+            ack: `persisted` waits until it has persisted or refused every publish so far.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            CommandError: The server refused it; `AuthenticationError` if it names that reason.
+            DisconnectedError: The connection was lost, and no other one follows.
+        """
+        commander = self._commander
+        with trio.move_on_after(timeout):
+            while True:
+                await self._ready()
+                fields: Fields = {"c": "flush", "cid": commander.session.next_command_id()}
+                fields["a"] = ack
+                try:
+                    await commander.command(fields, what="flush", awaited=ack, timeout=timeout)
+                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
+                    raise
+                except DisconnectedError:  # the next connection gets a new flush
+                    if not commander.status.reconnects:
+                        raise
+                else:
+                    return
+        raise TimedOut(f"flush: the server did not answer within {timeout:g} s")
+
+    async def acks(self, *, timeout: float) -> None:
+        """Wait until the server has processed each acknowledgement so far.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost, and no other one follows.
+        """
+        self._queue_acks.send_pending()
+        if not self._queue_acks.is_idle:  # a server processes commands in order
+            await self.processed(timeout=timeout)
+
+    async def persisted(self, *, timeout: float) -> None:
+        """Wait until everything published so far is persisted.
+
+        Without a store, wait until the server has processed it, or persisted it where the caller
+        numbers the publishes. With one, a `flush` that asks for `persisted` goes along, so that the
+        server does not wait out its ack conflation.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
+            DisconnectedError: There is no connection, or it was lost.
+        """
+        publisher, commander = self._publisher, self._commander
+        log = publisher.log
+        if log is None:
+            numbered, sent = publisher.sequences.last_published > 0, publisher.sent_unstored
+            await self.processed(timeout=timeout, ack="persisted" if numbered else "processed")
+            publisher.confirmed_unstored = max(publisher.confirmed_unstored, sent)
+            return
+        target = log.last_sequence
+        if not log.unpersisted_count:
+            return
+        if commander.connection is not None and commander.status.is_logged_on:
+            commander.connection.writer.send(_FLUSH_PERSISTED)
+        with trio.move_on_after(timeout):
+            await publisher.wait_persisted(target, "publish_flush")
+            return
+        raise TimedOut(
+            f"publish_flush: {log.unpersisted_count} publishes are not persisted after "
+            f"{timeout:g} s; {what_remains(log)}"
+        )
+
+    async def wait_persisted(self, sequence: int, *, timeout: float) -> None:
+        """Wait until one publish, and all before it, is persisted.
+
+        Args:
+            sequence: The sequence of the publish.
+            timeout: Seconds to wait.
+
+        Raises:
+            PublishFailed: The server refused it.
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        publisher = self._publisher
+        with trio.move_on_after(timeout):
+            await publisher.wait_persisted(sequence, "wait_persisted")
+            if (reason := publisher.refusals.get(sequence)) is not None:
+                raise PublishFailed(
+                    f"the server refused publish {sequence}: {reason}",
+                    reason=reason,
+                    sequence=sequence,
+                )
+            return
+        raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
+
+    async def wait_empty(self, *, timeout: float) -> None:
+        """Wait until nothing is unpersisted.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        log = self._publisher.log
+        with trio.move_on_after(timeout):
+            while log is not None and log.unpersisted_count:
+                await self.persisted(timeout=math.inf)
+            return
+        raise TimedOut(f"wait_empty: not everything is persisted after {timeout:g} s")

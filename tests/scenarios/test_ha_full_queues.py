@@ -1,0 +1,113 @@
+"""A fail-over while the task that has to take the messages waits for the connection."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.errors import UsageError
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionState
+from haclient.transport import events
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from support.clock import in_virtual_time
+from support.peer import Server, answering
+from support.recovery import drop, entered, live
+
+pytestmark = [in_virtual_time, pytest.mark.row("HA17")]
+
+CAP = 10_000
+RECORDS = [bytes(1_000)] * 40
+
+
+@pytest.mark.parametrize("call", ["publish", "flush"])
+async def test_a_handler_that_uses_its_client_does_not_keep_it_from_becoming_live(
+    server: Server, call: str
+) -> None:
+    """The next subscription is answered behind the records, for which its queue has no room."""
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        retry_on_disconnect=True,
+        max_queued_bytes=CAP,
+        heartbeat=None,
+        exit_timeout=0,
+    )
+    may_go_on = trio.Event()
+    handled = 0
+    refused: list[str] = []
+
+    async def handle(message: Message) -> None:
+        nonlocal handled
+        await may_go_on.wait()
+        try:
+            await (client.publish("copy", message.data) if call == "publish" else client.flush())
+        except UsageError as error:
+            refused.append(str(error))
+        handled += 1
+
+    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(client.sow_and_subscribe, "records", sub_id="a", handler=handle))
+        await peer.answer("sow_and_subscribe")
+        await wait_all_tasks_blocked()
+        nursery.start_soon(partial(client.subscribe, "others", sub_id="b", handler=print))
+        await peer.answer("subscribe")
+        await peer.publish("a", b"in hand", topic="records")
+        await drop(peer)
+        may_go_on.set()
+        again = await live(server)
+        if call == "publish":  # it waits for no subscription
+            assert (await again.expect("publish")).data == b"in hand"
+        await again.records(await again.answer("sow_and_subscribe"), *RECORDS)
+        async with answering(again):
+            await wait_all_tasks_blocked()
+        assert client.state is ConnectionState.RESUBSCRIBED
+        assert (handled, len(server.peers)) == (43, 2)  # with the frames around the records
+        assert bool(refused) == (call == "flush")
+        assert all("a call that waits for the connection waits for an ack" in x for x in refused)
+        await client.disconnect()
+
+
+async def test_a_listener_that_waits_for_the_connection_is_told_that_it_would_for_ever(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_CAP", 8)
+    refused: list[str] = []
+
+    async def flush(state: ConnectionState) -> None:
+        if state is ConnectionState.RECONNECTING:
+            try:
+                await client.flush(timeout=1e5)
+            except UsageError as error:
+                refused.append(str(error))
+
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        bookmark_store=MemoryBookmarkStore(),
+        heartbeat=None,
+        exit_timeout=0,
+        on_state=flush,
+        on_duplicate=lambda _: None,
+    )
+    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="a", handler=Message.discard)
+            await client.subscribe("others", sub_id="b", handler=print)
+        await peer.publish("a", *[b"x"] * 20, bm="7|1|")
+        await wait_all_tasks_blocked()
+        await drop(peer)
+        again = await live(server)
+        await again.answer("subscribe")
+        await again.publish("a", *[b"x"] * 20, bm="7|1|")
+        await again.answer("subscribe", sub_id="b")
+        await wait_all_tasks_blocked()
+        assert client.state is ConnectionState.RESUBSCRIBED
+        (why,) = refused
+        assert "a call that waits for the connection" in why
+        nursery.cancel_scope.cancel()
+        await client.disconnect()

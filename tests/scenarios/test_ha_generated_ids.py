@@ -1,0 +1,68 @@
+"""Bookmark subscriptions whose ids the application has not chosen leave nothing in the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient.errors import CommandError
+from haclient.ha import HAClient
+from haclient.protocol.commands import Command
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.interfaces import BookmarkStore
+from support.clock import in_virtual_time
+from support.instances import instances
+
+pytestmark = [in_virtual_time, pytest.mark.row("CC15")]
+
+
+def replay(sub_id: str = "") -> Command:
+    return Command("subscribe", topic="t", bookmark="0", sub_id=sub_id)
+
+
+async def use(store: BookmarkStore) -> None:
+    """End unnamed subscriptions in each way, with a message in hand, and one that has a name."""
+    async with (
+        instances("east") as (east,),
+        HAClient.memory_backed("pub", servers=[east.uri]) as publisher,
+        HAClient("sub", servers=[east.uri], bookmark_store=store) as client,
+    ):
+        for number in range(3):
+            await publisher.publish("t", b"%d" % number)
+        await publisher.publish_flush(timeout=60)
+        with trio.fail_after(60):
+            for sub_id in ("", "named"):
+                async with await client.execute(replay(sub_id)) as messages:
+                    first = await anext(messages)
+                    await anext(messages)
+                    first.discard()
+                    await trio.sleep(1)  # until an ack covers it
+            async with await client.execute(replay()) as messages:
+                kept = await anext(messages)
+            kept.discard()  # after the end: it changes nothing
+            with pytest.raises(CommandError):
+                await client.execute(replay().set_filter("/id ="))
+            handled = await client.execute_async(replay(), print)
+            await trio.sleep(1)
+            await client.unsubscribe(handled)
+            await trio.sleep(1)
+
+
+async def test_memory_keeps_nothing_of_a_subscription_without_a_name() -> None:
+    store = MemoryBookmarkStore()
+    await use(store)
+    assert [(each.sub_id, bool(each.bookmark)) for each in store.recovery_points()] == [
+        ("named", True)
+    ]
+
+
+async def test_a_file_keeps_no_recovery_point_and_no_message_of_it(tmp_path: Path) -> None:
+    await use(LoggedBookmarkStore(tmp_path / "b"))
+    store = LoggedBookmarkStore(tmp_path / "b")
+    points = {each.sub_id: each.bookmark for each in store.recovery_points()}
+    assert [name for name, bookmark in points.items() if bookmark] == ["named"]
+    assert [name for name in points if store.oldest_undiscarded(name)] == ["named"]
+    store.close()

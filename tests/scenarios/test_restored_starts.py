@@ -1,0 +1,97 @@
+"""Where the subscriptions of earlier processes begin: what they have received, and what not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.subscription_file import FileSubscriptionManager
+from haclient_fake_server.testing.cluster import Cluster
+from haclient_stores.bookmark import EPOCH, NOW
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.interfaces import BookmarkStore
+from support.clock import in_virtual_time
+
+pytestmark = [in_virtual_time, pytest.mark.row("SM10")]
+
+IDS = ("part", "from_now")
+
+
+def bookmark_store(kind: str, folder: Path) -> BookmarkStore:
+    if kind == "memory":
+        return MemoryBookmarkStore()
+    return (LoggedBookmarkStore if kind == "logged" else RingBookmarkStore)(folder / kind)
+
+
+async def publish(uri: str, *bodies: str) -> None:
+    async with HAClient("pub", servers=[uri]) as publisher:
+        for body in bodies:
+            await publisher.publish("orders", body)
+        await publisher.publish_flush()
+
+
+async def bookmarks(uri: str, count: int) -> list[str]:
+    """The bookmarks of the first messages of the log."""
+    found: list[str] = []
+    async with (
+        HAClient("reader", servers=[uri]) as reader,
+        reader.bookmark_stream("orders", sub_id="s", bookmark=EPOCH) as messages,
+    ):
+        async for message in messages:
+            found.append(message.bookmark)
+            if len(found) == count:
+                break
+    return found
+
+
+@pytest.mark.parametrize("kind", ["memory", "logged", "ring"])
+async def test_a_range_ends_where_it_was_to_end_in_every_later_process(
+    amps_memory_broker: Cluster, tmp_path: Path, kind: str
+) -> None:
+    uri = amps_memory_broker.uri
+    await publish(uri, *map(str, range(10)))
+    places = await bookmarks(uri, 10)
+    got: list[tuple[str, str]] = []
+
+    def handle(message: Message) -> None:
+        got.append((message.sub_id, message.text))
+        if message.text != "4":  # which is delivered in each process
+            message.discard()
+
+    seen: list[list[tuple[str, str]]] = []
+    for process in range(3):
+        client = HAClient(
+            "sub",
+            servers=[uri],
+            bookmark_store=bookmark_store(kind, tmp_path),
+            subscription_manager=FileSubscriptionManager(tmp_path / "subscriptions"),
+        )
+        async with client:
+            if process:
+                restored = await client.restore_subscriptions(dict.fromkeys(IDS, handle))
+                assert restored == list(IDS)
+            else:
+                part = f"[{places[2]}:{places[5]}]"
+                await client.bookmark_subscribe(
+                    "orders", sub_id=IDS[0], bookmark=part, handler=handle
+                )
+                await client.bookmark_subscribe(
+                    "orders", sub_id=IDS[1], bookmark=NOW, handler=handle
+                )
+            await trio.sleep(5.0)
+        seen.append(sorted(got))
+        got.clear()
+        await publish(uri, f"after {process}")
+    whole = [("part", str(number)) for number in range(2, 6)]
+    if kind == "memory":  # each process begins where the first one began
+        assert seen == [whole, whole, whole]
+    else:
+        missed = [[("from_now", f"after {process}")] for process in range(2)]
+        again = [("part", "4")] if kind == "logged" else [("part", "4"), ("part", "5")]
+        assert seen == [whole, missed[0] + again, missed[1] + again]

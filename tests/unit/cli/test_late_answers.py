@@ -1,0 +1,77 @@
+"""Queries whose server takes its time."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient.cli import sow, sow_and_subscribe
+from haclient.cli.output import OutputWriter, as_line
+from haclient.cli.termination import ExitCode
+from haclient.protocol.messages import Message
+from support.clock import in_virtual_time
+from support.peer import Server, listening, together
+
+pytestmark = [in_virtual_time, pytest.mark.row("CLI9")]
+LATE_S = 15.0  # longer than the limit for connecting, within that of a silent server
+
+
+async def answer_late(server: Server) -> None:
+    peer = await server.accept()
+    await peer.log_on()
+    await peer.answer("heartbeat")
+    query: Message = await peer.hear()
+    await trio.sleep(LATE_S)
+    await peer.ack(query, query_id=query.query_id)
+    await peer.records(query, b'{"id":1}')
+    await peer.ack(query, "completed", query_id=query.query_id)
+    await peer.hear_or_end()
+
+
+def options_of(server: Server, timeout: float | None) -> dict[str, object]:
+    words = ("client_name", "at", "top_n", "skip_n", "format")
+    return {
+        **dict.fromkeys(words),
+        "servers": (server.uri,),
+        "topic": "t",
+        "filter": "",
+        "order_by": "",
+        "batch_size": 10,
+        "select": (),
+        "timeout": timeout,
+        "as_json": False,
+    }
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+async def test_the_limit_of_a_query_is_that_of_the_command(
+    tmp_path: Path, timeout: float | None
+) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        output = OutputWriter(file.fileno())
+        async with listening() as server:
+            request = sow._Request(**options_of(server, timeout))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # each by its name
+            code, _ = await together(
+                partial(sow._query, request, as_line, output), partial(answer_late, server)
+            )
+    assert code == ExitCode.OK
+    assert (tmp_path / "out").read_bytes() == b'{"id":1}\n'
+
+
+@pytest.mark.parametrize("delta", [False, True])
+async def test_the_limit_of_a_query_that_is_followed_is_that_of_the_command(
+    tmp_path: Path, *, delta: bool
+) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        async with listening() as server:
+            given = {**options_of(server, 30.0), "count": 1, "delta": delta}
+            request = sow_and_subscribe._Request(**given)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # each by its name
+            run = sow_and_subscribe._Run(request, as_line, OutputWriter(file.fileno()))
+            code, _ = await together(
+                partial(sow_and_subscribe._work, run), partial(answer_late, server)
+            )
+    assert code == ExitCode.OK
+    assert (tmp_path / "out").read_bytes() == b'{"id":1}\n'

@@ -1,0 +1,209 @@
+"""Shared replays: the order of the log holds across the subscriptions of one resume."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haclient_fake_server.engine.replay import CHUNK_BYTES
+from support.engine import Peer, World
+
+pytestmark = pytest.mark.row("OP6")
+
+TOPICS = ("a", "b", "c")
+
+
+def published(count: int, *, size: int = 3) -> World:
+    """A world in which the topics have messages in turn."""
+    world = World()
+    pubber = world.client("pubber")
+    for number in range(count):
+        body = b"%0*d" % (size, number)
+        pubber.publish(number + 1, body, topic=TOPICS[number % len(TOPICS)], a="")
+    return world
+
+
+def paused(world: World, *, opts: str = "pause", **fields: str | int) -> Peer:
+    """A reader whose three subscriptions, one for each topic, are paused at the start."""
+    reader = world.client("reader")
+    for sub_id, topic in zip("123", TOPICS, strict=True):
+        reader.subscribe(sub_id, t=topic, opts=opts, **{"bm": "0", "a": "", **fields})
+    assert reader.take() == []
+    return reader
+
+
+def resume(reader: Peer, ids: str = "1,2,3") -> None:
+    reader.send(c="subscribe", sub_id=ids, opts="resume")
+
+
+def numbers(reader: Peer) -> list[int]:
+    return [int(body) for body in reader.bodies()]
+
+
+def test_those_of_one_resume_share_a_replay_in_the_order_of_the_log() -> None:
+    world = published(30)
+    reader = paused(world)
+    resume(reader)
+    assert numbers(reader) == list(range(30))
+
+
+def test_the_order_holds_across_chunks_and_a_reader_that_is_slow() -> None:
+    world = published(300, size=4000)
+    reader = paused(world)
+    resume(reader)
+    assert 300 * 4000 // CHUNK_BYTES > 4
+    assert numbers(reader) == list(range(300))
+
+
+def test_those_that_are_resumed_one_by_one_are_replayed_one_by_one() -> None:
+    world = published(30)
+    reader = paused(world)
+    for sub_id in "123":
+        reader.send(c="subscribe", sub_id=sub_id, opts="resume")
+    found = numbers(reader)
+    assert found != sorted(found)
+    assert sorted(found) == list(range(30))
+
+
+def test_what_is_published_next_is_live_for_all_of_them() -> None:
+    world = published(6)
+    reader = paused(world)
+    resume(reader)
+    assert numbers(reader) == list(range(6))
+    pubber = world.client("another")
+    for number, topic in enumerate("cab"):
+        pubber.publish(number + 1, b"%d" % number, topic=topic, a="")
+    assert numbers(reader) == [0, 1, 2]
+
+
+def test_completed_comes_to_each_after_the_shared_replay() -> None:
+    world = published(9)
+    reader = paused(world, a="completed")
+    resume(reader)
+    kinds = [message.kind for message in reader.take()]
+    assert kinds == ["p"] * 9 + ["ack"] * 3
+
+
+@pytest.mark.parametrize(
+    "fields", [{"bm": "[0:0|1|]"}, {"top_n": 2}, {"opts": "pause,fully_durable"}]
+)
+def test_replays_with_an_end_may_be_shared(fields: dict[str, str | int]) -> None:
+    world = published(9)
+    reader = paused(world, **fields)  # type: ignore[arg-type]  # opts is one of the fields
+    resume(reader)
+    found = numbers(reader)
+    assert found == sorted(found)
+    assert len(found) == (6 if "top_n" in fields else 9)
+
+
+def test_a_rate_is_that_of_the_shared_replay() -> None:
+    world = published(6)
+    reader = paused(world, opts="pause,rate=10")
+    resume(reader)
+    arrived: list[tuple[float, int]] = []
+    began = world.now
+    for _ in range(80):
+        arrived += [(round(world.now - began, 1), number) for number in numbers(reader)]
+        world.advance(0.01)
+    assert arrived == [(number / 10, number) for number in range(6)]
+    reader.close()
+    assert world.engine.next_due == float("inf")
+
+
+def test_one_that_is_paused_leaves_the_others_and_goes_on_where_it_was() -> None:
+    world = published(30)
+    reader = paused(world, opts="pause,rate=10")
+    resume(reader)
+    seen: list[int] = []
+    for _ in range(100):
+        seen += numbers(reader)
+        world.advance(0.01)
+    reader.send(c="subscribe", sub_id="1", opts="pause")
+    for _ in range(300):
+        seen += numbers(reader)
+        world.advance(0.01)
+    assert [number for number in seen if number % 3] == [n for n in range(30) if n % 3]
+    held = [number for number in seen if not number % 3]
+    assert held == [number for number in range(11) if not number % 3]
+    resume(reader, "1")
+    for _ in range(1000):
+        held += numbers(reader)
+        world.advance(0.01)
+    assert held == list(range(0, 30, 3))
+
+
+class Readers:
+    """A reader with three subscriptions, changed in any way; and what each has received."""
+
+    def __init__(self, rate: str, size: int) -> None:
+        self.world = published(90, size=size)
+        self.reader = paused(self.world, opts="pause" + rate)
+        self.got: dict[str, list[int]] = {sub_id: [] for sub_id in "123"}
+        self.gone = set[str]()
+        self.count = 90
+        self._rate, self._size = rate, size
+        self._pubber = self.world.client("another")
+
+    def take(self) -> None:
+        for message in self.reader.take():
+            if message.kind == "p":
+                for sub_id in message.sids.split(","):
+                    self.got[sub_id].append(int(message.data))
+
+    def publish(self) -> None:
+        body = b"%0*d" % (self._size, self.count)
+        self._pubber.publish(self.count, body, topic=TOPICS[self.count % 3], a="")
+        self.count += 1
+
+    def unsubscribe(self, ids: set[str]) -> None:
+        self.take()
+        self.reader.send(c="unsubscribe", sub_id=",".join(sorted(ids)))
+        self.gone |= ids
+
+    def change(self, what: str, ids: set[str]) -> None:
+        present = sorted(ids - self.gone)
+        if what == "take":
+            self.take()
+        elif what == "publish":
+            self.publish()
+        elif what == "unsubscribe":
+            self.unsubscribe(ids)
+        elif what == "replace":
+            for sub_id in present:
+                topic = TOPICS["123".index(sub_id)]
+                self.reader.subscribe(sub_id, t=topic, opts="replace" + self._rate, a="")
+        elif present:
+            self.reader.send(c="subscribe", sub_id=",".join(present), opts=what)
+        self.world.advance(0.02)
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from(["pause", "resume", "unsubscribe", "replace", "take", "publish"]),
+            st.sets(st.sampled_from("123"), min_size=1),
+        ),
+        max_size=12,
+    ),
+    rate=st.sampled_from(["", ",rate=200", ",rate=100KB"]),
+    size=st.sampled_from([4, 3000]),
+)
+@settings(deadline=None)
+def test_whatever_is_changed_each_subscription_gets_each_message_once_and_in_order(
+    changes: list[tuple[str, set[str]]], rate: str, size: int
+) -> None:
+    readers = Readers(rate, size)
+    resume(readers.reader)
+    for what, ids in changes:
+        readers.change(what, ids)
+    if rest := sorted({*"123"} - readers.gone):
+        resume(readers.reader, ",".join(rest))
+    for _ in range(40):
+        readers.take()
+        readers.world.advance(0.5)
+    for place, sub_id in enumerate("123"):
+        wanted, got = list(range(place, readers.count, 3)), readers.got[sub_id]
+        assert got == (wanted[: len(got)] if sub_id in readers.gone else wanted)
+    readers.reader.close()
+    assert readers.world.engine.next_due == float("inf")

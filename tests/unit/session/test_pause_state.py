@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient.session.pause_state import PauseState
+
+pytestmark = pytest.mark.row("CC23", "BS9")
+
+
+def test_the_last_accepted_command_decides_in_the_order_of_sending() -> None:
+    state = PauseState()
+    resume = state.sent(pauses=False, by_application=True)
+    pause = state.sent(pauses=True, by_application=False)
+    state.answered(pause, is_accepted=True)
+    state.answered(resume, is_accepted=True)
+    assert (state.may_be_paused, state.is_paused_by_application) == (True, False)
+
+
+def test_an_unanswered_command_may_be_in_force_and_a_refused_one_is_not() -> None:
+    state = PauseState()
+    pause = state.sent(pauses=True, by_application=True)
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (True, True)
+    assert (state.is_paused_by_application, state.has_unanswered) == (False, True)
+    state.answered(pause, is_accepted=False)
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (False, False)
+    assert not state.has_unanswered
+
+
+def test_an_answer_of_an_earlier_connection_counts_no_more() -> None:
+    state = PauseState()
+    pause = state.sent(pauses=True, by_application=True)
+    state.begin(paused=False, by_application=False)
+    state.answered(pause, is_accepted=True)
+    assert not state.may_be_paused
+
+
+def test_it_begins_as_the_command_of_the_subscription_says() -> None:
+    state = PauseState()
+    state.begin(paused=True, by_application=False)  # it shares a replay, which begins later
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (True, False)
+    state.begin(paused=True, by_application=True)
+    assert (state.may_be_paused, state.is_paused_by_application) == (True, True)
+
+
+def test_a_command_without_an_answer_is_overruled_by_a_later_one_that_was_accepted() -> None:
+    state = PauseState()
+    unanswered = state.sent(pauses=True, by_application=True)
+    state.answered(state.sent(pauses=False, by_application=False), is_accepted=True)
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (False, True)
+    assert state.has_unanswered, "the client's own says nothing about the application"
+    state.answered(state.sent(pauses=False, by_application=True), is_accepted=True)
+    assert (state.may_be_paused_by_application, state.has_unanswered) == (False, False)
+    state.answered(unanswered, is_accepted=True)
+    assert (state.may_be_paused, state.is_paused_by_application) == (False, False)
+
+
+_COMMANDS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=8)
+
+
+@given(_COMMANDS, st.data())
+def test_the_order_of_the_answers_changes_nothing(
+    commands: list[tuple[bool, bool, bool]], data: st.DataObject
+) -> None:
+    """Each is (pauses, by the application, accepted)."""
+    state, at_server, wanted = PauseState(), False, False
+    sent = [
+        state.sent(pauses=pauses, by_application=by_application)
+        for pauses, by_application, _ in commands
+    ]
+    for pauses, by_application, is_accepted in commands:
+        if is_accepted:
+            at_server = pauses
+            wanted = pauses if by_application else wanted
+    for number in data.draw(st.permutations(range(len(sent)))):
+        assert state.may_be_paused or not at_server
+        state.answered(sent[number], is_accepted=commands[number][2])
+    found = (state.may_be_paused, state.is_paused_by_application, state.has_unanswered)
+    assert found == (at_server, wanted, False)
+    assert state.may_be_paused_by_application == wanted

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from math import inf
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.errors import (
+    AuthenticationError,
+    CommandError,
+    DisconnectedError,
+    NameInUse,
+    PublishFailed,
+    TimedOut,
+)
+from haclient.ha import HAClient
+from haclient.transport.core import Core
+from haclient.transport.settings import Settings
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, listening, together
+from support.recovery import entered, live
+
+pytestmark = in_virtual_time
+
+
+@asynccontextmanager
+async def at(server: Server, *, has_store: bool = True) -> AsyncGenerator[tuple[Core, Peer]]:
+    store = MemoryPublishStore() if has_store else None
+    core = Core(Settings(name="c", publish_store=store, exit_timeout=0))
+    await core.enter()
+    await together(lambda: core.connect(server.uri, timeout=1), trio.lowlevel.checkpoint)
+    peer = await server.accept()
+    await together(lambda: core.logon(timeout=1), peer.log_on)
+    yield core, peer
+    await core.leave(None, None, None)
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.mark.row("CC10")
+@pytest.mark.parametrize("ack", ["processed", "persisted"])
+async def test_everything_before_a_flush_is_processed_when_it_is_answered(
+    server: Server, ack: str
+) -> None:
+    async with at(server, has_store=False) as (core, peer):
+        core.publisher.publish_nowait("t", b"x")
+
+        async def answer() -> None:
+            await peer.expect("publish")
+            await peer.ack(await peer.expect("flush", ack_type=ack), ack)
+
+        await together(lambda: core.flusher.processed(timeout=1, ack=ack), answer)
+        with pytest.raises(TimedOut, match="flush: the server did not answer within 1 s"):
+            await core.flusher.processed(timeout=1)
+
+
+@pytest.mark.row("CC9", "PS14")
+async def test_a_stored_publish_is_persisted_when_its_ack_has_come(server: Server) -> None:
+    async with at(server) as (core, peer):
+        await core.flusher.persisted(timeout=0)
+        await core.flusher.wait_empty(timeout=0)
+        sequence = core.publisher.publish_nowait("t", b"x")
+
+        async def answer() -> None:
+            await peer.expect("publish")
+            await peer.expect("flush", ack_type="persisted")
+            await peer.persisted(sequence or 0)
+
+        with pytest.raises(TimedOut, match="publish_flush: 1 publishes are not persisted after 1"):
+            await core.flusher.persisted(timeout=1)
+        with pytest.raises(TimedOut, match=f"wait_persisted: {sequence} is not persisted after 1"):
+            await core.flusher.wait_persisted(sequence or 0, timeout=1)
+        with pytest.raises(TimedOut, match="wait_empty: not everything is persisted after 1"):
+            await core.flusher.wait_empty(timeout=1)
+        await together(lambda: core.flusher.persisted(timeout=1), answer)
+        await core.flusher.wait_persisted(sequence or 0, timeout=0.1)
+        await core.flusher.wait_empty(timeout=0.1)
+
+
+@pytest.mark.row("PS6")
+async def test_a_refused_publish_is_told_to_whoever_waits_for_it(server: Server) -> None:
+    async with at(server) as (core, peer):
+        sequence = core.publisher.publish_nowait("t", b"x") or 0
+
+        async def refuse() -> None:
+            await peer.expect("publish")
+            await peer.ack(None, "persisted", status="failure", reason="bad", s=sequence)
+            await peer.persisted(sequence)
+
+        async def wait() -> None:
+            with pytest.raises(PublishFailed, match="bad") as caught:
+                await core.flusher.wait_persisted(sequence, timeout=1)
+            assert caught.value.sequence == sequence
+
+        await together(wait, refuse)
+
+
+@pytest.mark.row("CC9", "CC10")
+async def test_every_wait_ends_with_a_connection_that_none_follows(server: Server) -> None:
+    async with at(server) as (core, peer), trio.open_nursery() as nursery:
+        sequence = core.publisher.publish_nowait("t", b"x") or 0
+        flusher = core.flusher
+
+        async def fails(wait: Callable[[], Awaitable[None]]) -> None:
+            with pytest.raises(DisconnectedError):
+                await wait()
+
+        for wait in (
+            partial(flusher.processed, timeout=inf),
+            partial(flusher.persisted, timeout=inf),
+            partial(flusher.wait_persisted, sequence, timeout=inf),
+            partial(flusher.wait_empty, timeout=inf),
+        ):
+            nursery.start_soon(fails, wait)
+        await wait_all_tasks_blocked()
+        peer.link.close()
+
+
+@pytest.mark.row("CC10")
+@pytest.mark.parametrize("reason", ["auth failure", "name in use", "not entitled"])
+async def test_a_refused_flush_is_an_answer_and_not_repeated(server: Server, reason: str) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as peer:
+
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("flush"), reason)
+
+        async def flush() -> None:
+            with pytest.raises((AuthenticationError, CommandError, NameInUse)):
+                await client.flush(timeout=60.0)
+
+        await together(flush, refuse)
+        await wait_all_tasks_blocked()
+        assert [each.command for each in peer.heard] == ["logon", "flush"]
+        await client.disconnect()

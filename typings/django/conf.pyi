@@ -1,0 +1,4 @@
+class LazySettings:
+    def configure(self, default_settings: object = ..., **options: object) -> None: ...
+
+settings: LazySettings

@@ -1,0 +1,3 @@
+from wsgiref.types import WSGIApplication
+
+def get_wsgi_application() -> WSGIApplication: ...
