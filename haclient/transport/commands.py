@@ -23,7 +23,6 @@ from haclient.errors import (
     InvalidBookmark,
     InvalidTopic,
     TimedOut,
-    UsageError,
 )
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
@@ -38,7 +37,7 @@ from haclient.session.resume import ResumeContext, resume_options, shared_bookma
 from haclient.session.session import Session
 from haclient.session.subscriptions import QueueSide, Sink, SubscribeRequest, Subscription
 from haclient.transport.auditing import AuditedOwner, Auditor
-from haclient.transport.callers import current_caller
+from haclient.transport.callers import AckWaits, Takers
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.message_queue import Delivery
@@ -65,6 +64,7 @@ class Commander:
 
     Attributes:
         resume: Where bookmark subscriptions resume.
+        waits: The waits of the client's callers for acks.
         receivers: The receivers of the acks of stored publishes.
         generated_ids: The ids in the bookmark store that the application did not choose.
     """
@@ -81,6 +81,7 @@ class Commander:
     ) -> None:
         self._thread = thread or ClientThread()
         self._auditor = auditor
+        self.waits = AckWaits(self._stopped_by)
         self.session = session
         self.bookmark_store = bookmark_store
         self.generated_ids: set[str] = set()
@@ -90,6 +91,9 @@ class Commander:
         self.connection: Connection | None = None
         self.receivers = PublishReceivers(session.router)
         self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
+
+    def _stopped_by(self) -> Takers | None:
+        return None if self.connection is None else self.connection.stopped_by
 
     # -- confirmation -------------------------------------------------------
 
@@ -129,18 +133,16 @@ class Commander:
             TimedOut: No ack came within `timeout` seconds.
             UsageError: The ack comes after messages that the calling task has yet to take.
         """
-        if self.connection is not None:
-            self.connection.refuse_deadlock(pending.what)
-        pending.waiter = current_caller()
-        self.session.pending.add(pending)
-        try:
-            backlog = None if self.connection is None else self.connection.writer.backlog()
-            send()
-            if self.connection is not None:
-                self.connection.writer.flush()  # a waiter gains nothing from batching
-            await self._wait(event, timeout, backlog if patient else None)
-        finally:
-            self.session.pending.forget(pending.command_id)
+        with self.waits.waiting(pending.what):
+            self.session.pending.add(pending)
+            try:
+                backlog = None if self.connection is None else self.connection.writer.backlog()
+                send()
+                if self.connection is not None:
+                    self.connection.writer.flush()  # a waiter gains nothing from batching
+                await self._wait(event, timeout, backlog if patient else None)
+            finally:
+                self.session.pending.forget(pending.command_id)
         if pending.error is not None:
             raise pending.error
         if pending.ack is None:
@@ -517,9 +519,7 @@ class Commander:
         if leaving is None or connection is None:
             return
         pending, left = leaving
-        connection.refuse_deadlock(pending.what)
-        pending.waiter = current_caller()
-        with trio.move_on_after(timeout):
+        with self.waits.waiting(pending.what), trio.move_on_after(timeout):
             await left.wait()
         if self.connection is not connection:
             return  # the connection was lost: they have ended without an answer
@@ -550,17 +550,8 @@ class Commander:
         """
         fields = {**self._unsubscribe(subscriptions), "a": "processed"}
         ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
-        left, waited = trio.Event(), trio.Event()
+        left = trio.Event()
         self._leaving.update(dict.fromkeys(ids, left))
-
-        def wake() -> None:
-            waited.set()
-            if isinstance(pending.error, UsageError):  # only the wait was refused
-                self.session.pending.add(
-                    PendingCommand(command_id, what, awaited="processed", wake=forget)
-                )
-            else:
-                forget()
 
         def forget() -> None:
             left.set()
@@ -568,20 +559,20 @@ class Commander:
                 if self._leaving.get(one_id) is left:
                     del self._leaving[one_id]
 
-        command_id, what = str(fields["cid"]), "unsubscribe"
-        pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
+        command_id = str(fields["cid"])
+        pending = PendingCommand(command_id, "unsubscribe", awaited="processed", wake=forget)
         self.session.pending.add(pending)
         connection.writer.send(encode_frame(fields))
         connection.writer.flush()  # the caller waits: batching gains nothing
-        return pending, waited
+        return pending, left
 
     async def _until_left(self, ids: list[str], what: str, *, timeout: float) -> None:
         """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
         with trio.move_on_after(timeout):
             for one_id in ids:
                 while (left := self._leaving.get(one_id)) is not None:
-                    self.connected().refuse_deadlock(what)
-                    await left.wait()
+                    with self.waits.waiting(what):
+                        await left.wait()
             return
         raise TimedOut(
             f"{what}: the server has not confirmed within {timeout:g} s that the earlier "

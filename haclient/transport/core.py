@@ -151,11 +151,11 @@ class Core:
         made = publisher(
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
-            would_deadlock=self._refuse_deadlock,
+            waits=self.commander.waits,
             status=self.status,
             thread=self.thread,
         )
-        made.move_hold.is_exempt = self._stops_reading
+        made.move_hold.is_exempt = lambda: self.commander.waits.is_stopped_by_caller
         return made
 
     def _new_queue_acks(self) -> QueueAcks:
@@ -534,8 +534,8 @@ class Core:
                 raise self.status.stop_reason
             if is_enough():
                 return
-            self._refuse_deadlock("a call that waits for the connection")
-            await self._recovery.park()
+            with self.commander.waits.waiting("a call that waits for the connection"):
+                await self._recovery.park()
 
     async def until_answered(
         self, command: Callable[[], Awaitable[_T]], what: str, timeout: float
@@ -677,17 +677,8 @@ class Core:
         return bool(self.session.pending or self.publisher.persisted)
 
     def _recheck_waits(self) -> None:
-        """Have each waiting task check whether its wait would deadlock: reading has stopped."""
-        self.publisher.persisted.release()
+        self.commander.waits.recheck()
         self.publisher.move_hold.recheck()
-        self._recovery.unpark_all()
-
-    def _stops_reading(self) -> bool:
-        return self.connection is not None and self.connection.is_stopped_by_caller
-
-    def _refuse_deadlock(self, what: str) -> None:
-        if self.connection is not None:
-            self.connection.refuse_deadlock(what)
 
     def _received_audited(self, received: Received) -> None:
         if self._auditor is not None:

@@ -48,7 +48,6 @@ class Delivery(Sink):
 
     __slots__ = (
         "_batches",
-        "_consumer",
         "_consumer_left",
         "_drained",
         "_may_raise",
@@ -82,8 +81,7 @@ class Delivery(Sink):
     def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES, *, raises: bool = True) -> None:
         self._batches: deque[tuple[list[Message] | Marker, int]] = deque()
         self._waiting: trio.lowlevel.Task | None = None
-        self._consumer: object | None = None
-        self.takers: Takers | None = None  # of a stream whose callers are in other threads
+        self.takers = Takers()
         self._collects = False  # the consumer waits for more than it has in hand
         self._drained = trio.lowlevel.ParkingLot()
         self._since_checkpoint = 0
@@ -195,7 +193,7 @@ class Delivery(Sink):
         if self._consumer_left:
             return True
         waits = self._waiting is not None and not self._collects
-        return not self.is_served and (self._consumer is None or waits)
+        return not self.is_served and (self.takers.last is None or waits)
 
     async def rested(self) -> None:
         """Wait until `at_rest`, after `stop`."""
@@ -268,11 +266,6 @@ class Delivery(Sink):
         return self.held_bytes > self.cap_bytes and not self.ended
 
     @property
-    def consumer(self) -> object | None:
-        """The caller that last requested messages; nobody while several callers share them."""
-        return self._consumer if self.takers is None else self.takers.only(self._consumer)
-
-    @property
     def draining(self) -> bool:
         """Whether less than half of the cap is free: where `drained` waits."""
         return self.held_bytes > self.cap_bytes // 2 and not self.ended
@@ -296,7 +289,7 @@ class Delivery(Sink):
             HAClientError: The subscription ended by an error; everything before it was delivered.
             UsageError: Another task is waiting for the next messages.
         """
-        self._consumer = current_caller()  # known even if it never has to wait
+        self.takers.add(current_caller())  # known even if it never has to wait
         if self._since_checkpoint >= _CHECKPOINT_EVERY:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()
