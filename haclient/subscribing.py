@@ -406,7 +406,8 @@ class Subscriber:
             )
 
         if _acknowledges(command):  # the same messages, however often it is sent
-            return await self._core.until_answered(send, what, timeout)
+            late = f"{what}: no server accepted it"
+            return await self._core.until_answered(send, late, timeout)
         with trio.move_on_after(timeout):
             await self._core.ready()
             return await send()
@@ -487,9 +488,8 @@ class Subscriber:
         )
         try:
             with opening.scope:
-                return await self._core.until_answered(
-                    attempt, str(command.name), timeout_of(command)
-                )
+                late = f"{command.name}: no server accepted it"
+                return await self._core.until_answered(attempt, late, timeout_of(command))
             raise UsageError(
                 f"{opening.sub_id!r} was unsubscribed before a server had accepted its command"
             )

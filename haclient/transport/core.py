@@ -111,7 +111,9 @@ class Core:
         self.changes = SubscriptionChanges(self.commander, changed=self.changed)
         self.queue_acks = self._new_queue_acks()
         self.publisher = self._new_publisher()
-        self.flusher = Flusher(self.commander, self.publisher, self.queue_acks, ready=self.ready)
+        self.flusher = Flusher(
+            self.commander, self.publisher, self.queue_acks, until_answered=self.until_answered
+        )
         self.flight = ClientFlight(settings.flight_recorder, self.name, settings.clock_us)
         self._tap = self.flight.tap(guarded(settings.wire_tap, self.exceptions))
         self.connection: Connection | None = None
@@ -538,9 +540,20 @@ class Core:
                 await self._recovery.park()
 
     async def until_answered(
-        self, command: Callable[[], Awaitable[_T]], what: str, timeout: float
+        self, command: Callable[[], Awaitable[_T]], late: str, timeout: float
     ) -> _T:
-        """Run a command; where another connection will come, until a server has answered it."""
+        """Run a command; where another connection will come, until a server has answered it.
+
+        Args:
+            command: Sends it anew each time.
+            late: Starts the message of `TimedOut`.
+            timeout: Seconds to wait for an answer.
+
+        Raises:
+            TimedOut: No server has answered in time.
+            DisconnectedError: The connection was lost, and no other one follows.
+            HAClientError: A server refused it.
+        """
         if not self.status.reconnects:
             return await command()
         lost: DisconnectedError | None = None
@@ -554,7 +567,7 @@ class Core:
                 except DisconnectedError as error:
                     lost = error
         why = "" if lost is None else f"; the last connection that it was sent on: {lost}"
-        raise TimedOut(f"{what}: no server accepted it within {timeout:g} s{why}") from lost
+        raise TimedOut(f"{late} within {timeout:g} s{why}") from lost
 
     def subscriptions(self) -> list[Subscription]:
         """Every subscription that has not ended."""
