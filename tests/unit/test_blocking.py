@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from linecache import getline
-from types import FrameType, ModuleType, SimpleNamespace
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 30.0
-RealLock = threading.Lock
 
 
 @pytest.fixture
@@ -178,22 +177,6 @@ def test_a_server_that_refuses_raises_where_the_client_is_opened() -> None:
         client.connect("tcp://127.0.0.1:1/amps/json", timeout=LIMIT_S)
     with pytest.raises(UsageError, match="a client runs once"):
         client.open()
-
-
-def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
-    client: HAClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    thread, ended = client.__bridge__.thread, DisconnectedError("gave up")
-
-    def ends(*_: object) -> None:
-        raise ended
-
-    with monkeypatch.context() as patched:
-        patched.setattr(thread, "submit_now", ends)
-        with pytest.raises(DisconnectedError):
-            _ = client.unpersisted_count  # not by the client's end
-        patched.setattr(thread, "error", ended)
-        assert client.unpersisted_count == 0
 
 
 def test_a_property_is_there_before_and_after_and_cannot_be_set(broker: BrokerThread) -> None:
@@ -445,19 +428,6 @@ def test_a_thread_that_runs_an_event_loop_is_refused(call: str, broker: BrokerTh
     client.close()
 
 
-def test_a_cell_of_a_notebook_may_block_its_loop(
-    client: HAClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ipython = ModuleType("IPython")
-    monkeypatch.setattr(ipython, "get_ipython", SimpleNamespace, raising=False)
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-
-    async def cell() -> int | None:
-        return client.publish("orders", b"1")
-
-    assert asyncio.run(cell())
-
-
 def test_a_forked_process_gets_a_clear_error(client: HAClient) -> None:
     child = os.fork()
     if child == 0:  # only `os._exit` from here: the test's fixtures belong to the other process
@@ -560,31 +530,6 @@ with client:
     assert out.startswith("sequence ")
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode == -signal.SIGINT
-
-
-class InterruptedLock:
-    """A lock whose second `acquire` is interrupted at its very end."""
-
-    def __init__(self) -> None:
-        self._lock = RealLock()
-        self._count = 0
-        self.release = self._lock.release
-
-    def acquire(self) -> None:
-        assert self._lock.acquire(timeout=LIMIT_S)
-        self._count += 1
-        if self._count == 2:
-            raise KeyboardInterrupt
-
-
-def test_an_interrupt_just_after_the_end_of_a_call_is_not_waited_on(
-    client: HAClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("haclient.blocking.threading", SimpleNamespace(Lock=InterruptedLock))
-    with pytest.raises(KeyboardInterrupt):
-        client.flush()
-    monkeypatch.undo()
-    client.flush()
 
 
 def test_a_client_is_measured_before_it_is_opened_and_after_it_was_closed(
