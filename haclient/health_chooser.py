@@ -92,6 +92,7 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         self._patience_s = patience
         self._ask = ask
         self._refused = ""  # why every server was
+        self._mute = set[str]()  # the admin interfaces that have not answered last
 
     @override
     async def current_uri(self) -> str:
@@ -168,8 +169,12 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         try:
             name, reports = parse_replication(await self._ask(f"{url}{PATH}", ASK_LIMIT_S))
         except (HAClientError, OSError) as error:  # it is down, or has no such interface
-            _logger.debug("%s: %s", url, error)
+            # Once, and as a warning: behind a wrong URL no server would ever be refused.
+            level = logging.DEBUG if url in self._mute else logging.WARNING
+            self._mute.add(url)
+            _logger.log(level, "%s does not answer: the last that it said counts: %s", url, error)
         else:
+            self._mute.discard(url)
             self._health.note(address, name, reports)
 
 

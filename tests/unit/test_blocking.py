@@ -6,6 +6,7 @@ import asyncio  # noqa: TID251  # a thread that runs it is refused
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -178,6 +179,21 @@ def test_a_server_that_refuses_raises_where_the_client_is_opened() -> None:
         client.connect("tcp://127.0.0.1:1/amps/json", timeout=LIMIT_S)
     with pytest.raises(UsageError, match="a client runs once"):
         client.open()
+
+
+def test_opening_without_a_server_ends_after_its_limit_and_another_client_opens(
+    broker: BrokerThread,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        server = f"tcp://127.0.0.1:{mute.getsockname()[1]}/amps/json"
+        client = HAClient.memory_backed("orders-7", servers=[server])
+        with pytest.raises(TimedOut, match=r"not logged on within 0\.1 s"):
+            client.open(timeout=0.1)
+    with pytest.raises(UsageError):
+        client.open()
+    again = HAClient.memory_backed("orders-7", servers=[broker.uri]).open(timeout=LIMIT_S)
+    assert again.health().is_ready
+    again.close()
 
 
 def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(

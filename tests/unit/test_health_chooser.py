@@ -65,6 +65,20 @@ async def test_the_last_word_of_a_server_that_has_failed_counts() -> None:
     assert await chooser.current_uri() == A  # and not B
 
 
+async def test_an_admin_interface_that_falls_silent_is_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    servers = Servers()
+    chooser = HealthAwareServerChooser(ADMIN, ask=servers.ask)
+    for is_up in (False, False, True, False):
+        servers.is_up["b"] = is_up
+        assert await chooser.current_uri() == A
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warnings == 2 * [
+        "http://b:8085 does not answer: the last that it said counts: it is down"
+    ]
+
+
 @pytest.mark.row("SC12")
 async def test_a_client_waits_while_every_server_is_refused_and_ends_with_the_reasons() -> None:
     servers = Servers()
