@@ -25,7 +25,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 
 __all__ = ["Journey"]
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 """How long a journey may take in all; on real sockets it is a matter of milliseconds."""
 
 

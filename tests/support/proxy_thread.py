@@ -20,7 +20,7 @@ from haclient_fake_server.testing.proxy import FaultProxy
 
 __all__ = ["ProxyThread"]
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class ProxyThread:

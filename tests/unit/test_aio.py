@@ -36,7 +36,7 @@ from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker_thread import BrokerThread, broker_thread, publish
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 T = TypeVar("T")
 
 

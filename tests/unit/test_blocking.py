@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 RealLock = threading.Lock
 
 

@@ -13,7 +13,7 @@ import trio
 from haclient.errors import DisconnectedError, UsageError
 from haclient.trio_thread import Call, TrioThread
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Block:
