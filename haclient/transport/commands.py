@@ -17,7 +17,6 @@ from typing import TypeAlias
 import trio
 
 from haclient.errors import (
-    CommandError,
     DisconnectedError,
     HAClientError,
     InvalidBookmark,
@@ -89,7 +88,8 @@ class Commander:
         self.resume = ResumeContext(reporter.clock_us)
         self.connection: Connection | None = None
         self.receivers = PublishReceivers(session.router)
-        self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
+        self._leaving: dict[str, PendingCommand] = {}  # ids that the server may still send for
+        self._left = trio.lowlevel.ParkingLot()  # tasks that wait for any of them
 
     # -- confirmation -------------------------------------------------------
 
@@ -294,37 +294,38 @@ class Commander:
         )
         self._sending(subscription)
         self.session.router.add(subscription)
+        is_sent = False
+
+        def sent() -> None:
+            nonlocal is_sent
+            is_sent = True
 
         async def enter(bookmark: str) -> None:
-            await self._enter(request, command_id, bookmark, timeout=timeout)
+            header = request.header(
+                command_id, bookmark=bookmark, options=self._options(request, bookmark)
+            )
+            try:
+                await self.command(
+                    header, request.body, what=request.what, timeout=timeout, on_sent=sent
+                )
+            except InvalidTopic as error:
+                raise _explained(error, request) from None
 
         try:
             await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
-            self._drop_unopened(subscription, error, connection)
+            self._drop_unopened(subscription)
+            is_unanswered = isinstance(error, TimedOut | UsageError | trio.Cancelled)
+            if is_sent and is_unanswered and connection is self.connection:
+                self._leave([subscription], connection)
             raise
         return subscription
 
-    async def _enter(
-        self, request: SubscribeRequest, command_id: str, bookmark: str, *, timeout: float
-    ) -> None:
-        options = self._options(request, bookmark)
-        header = request.header(command_id, bookmark=bookmark, options=options)
-        try:
-            await self.command(header, request.body, what=request.what, timeout=timeout)
-        except InvalidTopic as error:
-            raise _explained(error, request) from None
-
-    def _drop_unopened(
-        self, subscription: Subscription, error: BaseException, connection: Connection
-    ) -> None:
+    def _drop_unopened(self, subscription: Subscription) -> None:
         """Remove a subscription whose command has failed."""
         self.session.router.remove(subscription)
         drop_queued(subscription)
-        if isinstance(error, CommandError):
-            self.purge_generated(subscription.sub_id)
-        if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
-            self._leave([subscription], connection)
+        self.purge_generated(subscription.sub_id)
 
     def _report_refusal(self) -> None:
         self.reporter.log.warning(
@@ -550,8 +551,7 @@ class Commander:
         """
         fields = {**self._unsubscribe(subscriptions), "a": "processed"}
         ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
-        left, waited = trio.Event(), trio.Event()
-        self._leaving.update(dict.fromkeys(ids, left))
+        waited = trio.Event()
 
         def wake() -> None:
             waited.set()
@@ -563,25 +563,30 @@ class Commander:
                 forget()
 
         def forget() -> None:
-            left.set()
             for one_id in ids:
-                if self._leaving.get(one_id) is left:
+                if self._leaving.get(one_id) is pending:
                     del self._leaving[one_id]
+            self._left.unpark_all()
 
         command_id, what = str(fields["cid"]), "unsubscribe"
         pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
+        self._leaving.update(dict.fromkeys(ids, pending))
         self.session.pending.add(pending)
         connection.writer.send(encode_frame(fields))
         connection.writer.flush()  # the caller waits: batching gains nothing
         return pending, waited
 
+    def recheck_waits(self) -> None:
+        """Have each task that waits for the end of a subscription check for a deadlock again."""
+        self._left.unpark_all()
+
     async def _until_left(self, ids: list[str], what: str, *, timeout: float) -> None:
         """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
         with trio.move_on_after(timeout):
             for one_id in ids:
-                while (left := self._leaving.get(one_id)) is not None:
+                while one_id in self._leaving:
                     self.connected().refuse_deadlock(what)
-                    await left.wait()
+                    await self._left.park()
             return
         raise TimedOut(
             f"{what}: the server has not confirmed within {timeout:g} s that the earlier "

@@ -680,6 +680,7 @@ class Core:
         """Have each waiting task check whether its wait would deadlock: reading has stopped."""
         self.publisher.persisted.release()
         self.publisher.move_hold.recheck()
+        self.commander.recheck_waits()
         self._recovery.unpark_all()
 
     def _stops_reading(self) -> bool:

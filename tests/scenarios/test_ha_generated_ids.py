@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.errors import CommandError
+from haclient.client import Client
+from haclient.errors import CommandError, DisconnectedError, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -15,6 +16,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
 from support.clock import in_virtual_time
 from support.instances import instances
+from support.peer import Server, together
 
 pytestmark = [in_virtual_time, pytest.mark.row("CC15")]
 
@@ -66,3 +68,29 @@ async def test_a_file_keeps_no_recovery_point_and_no_message_of_it(tmp_path: Pat
     assert [name for name, bookmark in points.items() if bookmark] == ["named"]
     assert [name for name in points if store.oldest_undiscarded(name)] == ["named"]
     store.close()
+
+
+@pytest.mark.parametrize("end", ["too late", "cancelled", "lost"])
+async def test_nothing_is_kept_of_a_subscription_that_was_never_opened(
+    server: Server, end: str
+) -> None:
+    store = MemoryBookmarkStore()
+    client = Client("sub", bookmark_store=store, exit_timeout=0)
+    async with client:
+        peer = await server.log_on(client)
+
+        async def subscribe() -> None:
+            with trio.move_on_after(1 if end == "cancelled" else 60):
+                with pytest.raises((TimedOut, DisconnectedError)):
+                    await client.execute(replay().set_timeout(2))
+
+        async def serve() -> None:
+            command = await peer.expect("subscribe")
+            await peer.publish(command.sub_id, b"1", bm="7|1|")
+            if end == "lost":
+                peer.link.close()
+            else:
+                await peer.answer("unsubscribe", sub_id=command.sub_id)
+
+        await together(subscribe, serve)
+        assert not store.subscriptions
