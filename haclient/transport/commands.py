@@ -294,32 +294,34 @@ class Commander:
         )
         self._sending(subscription)
         self.session.router.add(subscription)
-        is_sent = False
-
-        def sent() -> None:
-            nonlocal is_sent
-            is_sent = True
-
-        async def enter(bookmark: str) -> None:
-            header = request.header(
-                command_id, bookmark=bookmark, options=self._options(request, bookmark)
-            )
-            try:
-                await self.command(
-                    header, request.body, what=request.what, timeout=timeout, on_sent=sent
-                )
-            except InvalidTopic as error:
-                raise _explained(error, request) from None
-
+        sent = trio.Event()
+        enter = partial(self._enter, request, command_id, timeout=timeout, on_sent=sent.set)
         try:
             await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
             self._drop_unopened(subscription)
             is_unanswered = isinstance(error, TimedOut | UsageError | trio.Cancelled)
-            if is_sent and is_unanswered and connection is self.connection:
+            if sent.is_set() and is_unanswered and connection is self.connection:
                 self._leave([subscription], connection)
             raise
         return subscription
+
+    async def _enter(
+        self,
+        request: SubscribeRequest,
+        command_id: str,
+        bookmark: str,
+        *,
+        timeout: float,
+        on_sent: Callable[[], object],
+    ) -> None:
+        options = self._options(request, bookmark)
+        header = request.header(command_id, bookmark=bookmark, options=options)
+        sending = partial(self.command, timeout=timeout, on_sent=on_sent)
+        try:
+            await sending(header, request.body, what=request.what)
+        except InvalidTopic as error:
+            raise _explained(error, request) from None
 
     def _drop_unopened(self, subscription: Subscription) -> None:
         """Remove a subscription whose command has failed."""

@@ -31,6 +31,21 @@ def test_the_context_survives_the_wire() -> None:
     }
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.row("QC11")
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(OSError("no file \udcff.csv"), "no file \\udcff.csv"), (Unprintable(), "")],
+)
+def test_any_error_has_a_context(error: Exception, text: str) -> None:
+    written = DeadLetter("dead").correlation_id(Message(topic="work"), error, 1)
+    assert DeadLetter.context(Message(correlation_id=written))["error_text"] == text
+
+
 @pytest.mark.row("QC11")
 def test_the_context_of_the_broker_is_read_too() -> None:
     written = {"queue": "work", "reason": "max_deliveries", "bookmark": "1|2|", "deliveries": 3}
