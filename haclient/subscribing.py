@@ -119,9 +119,10 @@ class Subscriber:
             delivery.drop()
             delivery.end()
             self._core.intake.left(delivery)
+            for subscription in opened:
+                self._core.closed(subscription)
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
-                self._core.closed(subscription)
                 self._release(subscription, delivery.first_number)
             # Nobody needs the answer: it may be late, or queued behind what a full stream holds. A
             # later subscription with the same id waits for it before its command is sent.
@@ -433,8 +434,9 @@ class Subscriber:
         for opening in self._opening:  # those that wait for the next connection are no ones yet
             if opening.sub_id not in sent and (ids == "all" or opening.sub_id in wanted):
                 opening.scope.cancel()
-        for one in chosen:
+        for one in chosen:  # all of them first: if that fails, the call can be made again
             self._core.closed(one)
+        for one in chosen:
             drop_queued(one)
             one.sink.mark(Marker.ENDED)
         await self._leave(chosen, timeout=timeout)

@@ -6,6 +6,7 @@ import base64
 import json
 
 import pytest
+from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.codec import check_correlation_id
@@ -32,6 +33,7 @@ def test_the_context_survives_the_wire() -> None:
 
 
 class Unprintable(Exception):
+    @override
     def __str__(self) -> str:
         raise RuntimeError("no text")
 

@@ -120,3 +120,17 @@ async def test_a_stored_delete_has_an_id_that_no_later_command_repeats(server: S
     ids = [message.command_id for message in peer.heard if message.command == "sow_delete"]
     assert ids == [f"sow_delete-{store.last_sequence - 1}", f"sow_delete-{store.last_sequence}"]
     await core.leave(None, None, None)
+
+
+async def test_a_connect_that_outlives_the_client_has_no_connection(server: Server) -> None:
+    core = Core(Settings(name="c"))
+    async with trio.open_nursery() as nursery:
+        await core.enter()
+
+        async def connect() -> None:
+            with pytest.raises(DisconnectedError):
+                await core.connect(f"{server.uri}&http_preflight=true", timeout=inf)
+
+        nursery.start_soon(connect)
+        await wait_all_tasks_blocked()  # until the server answers, which it never does
+        await core.leave(None, None, None)
