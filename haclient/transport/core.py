@@ -455,12 +455,12 @@ class Core:
         self.status.lost(reason)
         self.counters.disconnections += 1
         self.flight.lost(reason)
-        self.publisher.lost()
-        self.queue_acks.lost(self.session.router.all())
         try:
+            self.publisher.lost()
+            self.queue_acks.lost(self.session.router.all())
             for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
                 self._end_or_keep(subscription, reason)
-        finally:  # a bookmark store may fail here: `abandon` waits, shielded, for this event
+        finally:  # a store may fail here: `abandon` waits, shielded, for this event
             self._closed.set()
         if not self.status.reconnects:  # else the reconnector logs it, with the server
             ours = connection.closed_by_us or isinstance(reason, ClosedByOwnError)
