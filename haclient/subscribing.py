@@ -8,7 +8,6 @@ user's (`processed`, `completed`, `persisted`).
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from inspect import isawaitable
@@ -523,8 +522,7 @@ class Subscriber:
         if is_tracked and command.name in LASTING and "bm" in fields and not _is_named(command):
             # The numbers of commands are the same in each process, and stores remember ids: an
             # earlier process may have used this number for another subscription.
-            fields["sub_id"] = generated = f"{command_id}-{secrets.token_hex(8)}"
-            commander.generated_ids.add(generated)
+            fields["sub_id"] = commander.generate_id(command_id)
         request = SubscribeRequest.complete(
             fields, command.body, command_id=command_id, has_store=is_tracked
         )

@@ -10,6 +10,7 @@ the server is also told to stop.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -45,6 +46,7 @@ from haclient.transport.publish_receivers import PublishReceivers
 from haclient.transport.reporter import Reporter
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 Fields: TypeAlias = dict[str, str | int]
@@ -83,6 +85,7 @@ class Commander:
         self.session = session
         self.bookmark_store = bookmark_store
         self.generated_ids: set[str] = set()
+        self._purged_ids: list[str] = []  # of ended subscriptions, to be generated again
         self.status = status
         self.reporter = reporter
         self.resume = ResumeContext(reporter.clock_us)
@@ -445,15 +448,35 @@ class Commander:
         """Whether the server sends messages for it."""
         return self.session.router.get(subscription.sub_id) is subscription
 
+    def generate_id(self, command_id: str) -> str:
+        """An id for a tracked subscription that the application has given none.
+
+        One that the store has forgotten is used again, since it keeps an entry for each.
+
+        Args:
+            command_id: Makes a new one readable.
+        """
+        free = (each for each in self._purged_ids if each not in self._leaving)
+        if sub_id := next(free, ""):
+            self._purged_ids.remove(sub_id)
+        else:
+            sub_id = f"{command_id}-{secrets.token_hex(8)}"
+        self.generated_ids.add(sub_id)
+        return sub_id
+
     def purge_generated(self, sub_id: str) -> None:
-        """Have the bookmark store forget an ended subscription whose id is never used again."""
+        """Have the bookmark store forget an ended subscription whose id was generated."""
         if sub_id not in self.generated_ids:
             return
         self.generated_ids.remove(sub_id)
-        if isinstance(self.bookmark_store, MemoryBookmarkStore):
-            self.bookmark_store.purge_ended(sub_id)
-        elif self.bookmark_store is not None:
-            self.bookmark_store.purge(sub_id)
+        store = self.bookmark_store
+        if isinstance(store, MemoryBookmarkStore):
+            store.purge_ended(sub_id)
+        elif store is not None:
+            store.purge(sub_id)
+        # Only where numbers go on: else a late discard could mean a message of the next one.
+        if isinstance(store, TrackedBookmarkStore) and sub_id in store.subscriptions:
+            self._purged_ids.append(sub_id)
 
     def log_of(self, request: SubscribeRequest) -> SubscriptionLog | None:
         """The bookmark store's part of a subscribe; `None` if it has none."""

@@ -11,6 +11,7 @@ from haclient.client import Client
 from haclient.errors import CommandError, DisconnectedError, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
@@ -94,3 +95,36 @@ async def test_nothing_is_kept_of_a_subscription_that_was_never_opened(
 
         await together(subscribe, serve)
         assert not store.subscriptions
+
+
+async def test_a_store_in_a_file_does_not_grow_with_each_subscription(
+    server: Server, tmp_path: Path
+) -> None:
+    store = LoggedBookmarkStore(tmp_path / "b")
+    client = Client("sub", bookmark_store=store, exit_timeout=0)
+    got: list[tuple[bytes, bool]] = []
+    async with client:
+        peer = await server.log_on(client)
+
+        async def use() -> None:
+            kept: list[Message] = []
+            for _ in range(20):
+                async with await client.execute(replay()) as messages:
+                    message = await anext(messages)
+                    got.append((message.data, message.sub_id == messages.sub_id))
+                    for each in kept:  # of earlier subscriptions with the same id, maybe
+                        each.discard()
+                    assert store.oldest_undiscarded(messages.sub_id) == message.number
+                    kept.append(message)
+                await client.flush()
+
+        async def serve() -> None:
+            for _ in range(20):
+                command = await peer.answer("subscribe")
+                await peer.publish(command.sub_id, b"1", bm="7|1|")
+                await peer.answer("unsubscribe")
+                await peer.answer("flush")
+
+        await together(use, serve)
+        assert got == [(b"1", True)] * 20
+        assert len(store.subscriptions) == 1
