@@ -10,6 +10,7 @@ the server is also told to stop.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -17,7 +18,6 @@ from typing import TypeAlias
 import trio
 
 from haclient.errors import (
-    CommandError,
     DisconnectedError,
     HAClientError,
     InvalidBookmark,
@@ -46,6 +46,7 @@ from haclient.transport.publish_receivers import PublishReceivers
 from haclient.transport.reporter import Reporter
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 Fields: TypeAlias = dict[str, str | int]
@@ -84,12 +85,14 @@ class Commander:
         self.session = session
         self.bookmark_store = bookmark_store
         self.generated_ids: set[str] = set()
+        self._purged_ids: list[str] = []  # of ended subscriptions, to be generated again
         self.status = status
         self.reporter = reporter
         self.resume = ResumeContext(reporter.clock_us)
         self.connection: Connection | None = None
         self.receivers = PublishReceivers(session.router)
-        self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
+        self._leaving: dict[str, PendingCommand] = {}  # ids that the server may still send for
+        self._left = trio.lowlevel.ParkingLot()  # tasks that wait for any of them
 
     # -- confirmation -------------------------------------------------------
 
@@ -294,37 +297,40 @@ class Commander:
         )
         self._sending(subscription)
         self.session.router.add(subscription)
-
-        async def enter(bookmark: str) -> None:
-            await self._enter(request, command_id, bookmark, timeout=timeout)
-
+        sent = trio.Event()
+        enter = partial(self._enter, request, command_id, timeout=timeout, on_sent=sent.set)
         try:
             await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
-            self._drop_unopened(subscription, error, connection)
+            self._drop_unopened(subscription)
+            is_unanswered = isinstance(error, TimedOut | UsageError | trio.Cancelled)
+            if sent.is_set() and is_unanswered and connection is self.connection:
+                self._leave([subscription], connection)
             raise
         return subscription
 
     async def _enter(
-        self, request: SubscribeRequest, command_id: str, bookmark: str, *, timeout: float
+        self,
+        request: SubscribeRequest,
+        command_id: str,
+        bookmark: str,
+        *,
+        timeout: float,
+        on_sent: Callable[[], object],
     ) -> None:
         options = self._options(request, bookmark)
         header = request.header(command_id, bookmark=bookmark, options=options)
+        sending = partial(self.command, timeout=timeout, on_sent=on_sent)
         try:
-            await self.command(header, request.body, what=request.what, timeout=timeout)
+            await sending(header, request.body, what=request.what)
         except InvalidTopic as error:
             raise _explained(error, request) from None
 
-    def _drop_unopened(
-        self, subscription: Subscription, error: BaseException, connection: Connection
-    ) -> None:
+    def _drop_unopened(self, subscription: Subscription) -> None:
         """Remove a subscription whose command has failed."""
         self.session.router.remove(subscription)
         drop_queued(subscription)
-        if isinstance(error, CommandError):
-            self.purge_generated(subscription.sub_id)
-        if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
-            self._leave([subscription], connection)
+        self.purge_generated(subscription.sub_id)
 
     def _report_refusal(self) -> None:
         self.reporter.log.warning(
@@ -442,15 +448,35 @@ class Commander:
         """Whether the server sends messages for it."""
         return self.session.router.get(subscription.sub_id) is subscription
 
+    def generate_id(self, command_id: str) -> str:
+        """An id for a tracked subscription that the application has given none.
+
+        One that the store has forgotten is used again, since it keeps an entry for each.
+
+        Args:
+            command_id: Makes a new one readable.
+        """
+        free = (each for each in self._purged_ids if each not in self._leaving)
+        if sub_id := next(free, ""):
+            self._purged_ids.remove(sub_id)
+        else:
+            sub_id = f"{command_id}-{secrets.token_hex(8)}"
+        self.generated_ids.add(sub_id)
+        return sub_id
+
     def purge_generated(self, sub_id: str) -> None:
-        """Have the bookmark store forget an ended subscription whose id is never used again."""
+        """Have the bookmark store forget an ended subscription whose id was generated."""
         if sub_id not in self.generated_ids:
             return
         self.generated_ids.remove(sub_id)
-        if isinstance(self.bookmark_store, MemoryBookmarkStore):
-            self.bookmark_store.purge_ended(sub_id)
-        elif self.bookmark_store is not None:
-            self.bookmark_store.purge(sub_id)
+        store = self.bookmark_store
+        if isinstance(store, MemoryBookmarkStore):
+            store.purge_ended(sub_id)
+        elif store is not None:
+            store.purge(sub_id)
+        # Only where numbers go on: else a late discard could mean a message of the next one.
+        if isinstance(store, TrackedBookmarkStore) and sub_id in store.subscriptions:
+            self._purged_ids.append(sub_id)
 
     def log_of(self, request: SubscribeRequest) -> SubscriptionLog | None:
         """The bookmark store's part of a subscribe; `None` if it has none."""
@@ -550,8 +576,7 @@ class Commander:
         """
         fields = {**self._unsubscribe(subscriptions), "a": "processed"}
         ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
-        left, waited = trio.Event(), trio.Event()
-        self._leaving.update(dict.fromkeys(ids, left))
+        waited = trio.Event()
 
         def wake() -> None:
             waited.set()
@@ -563,25 +588,30 @@ class Commander:
                 forget()
 
         def forget() -> None:
-            left.set()
             for one_id in ids:
-                if self._leaving.get(one_id) is left:
+                if self._leaving.get(one_id) is pending:
                     del self._leaving[one_id]
+            self._left.unpark_all()
 
         command_id, what = str(fields["cid"]), "unsubscribe"
         pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
+        self._leaving.update(dict.fromkeys(ids, pending))
         self.session.pending.add(pending)
         connection.writer.send(encode_frame(fields))
         connection.writer.flush()  # the caller waits: batching gains nothing
         return pending, waited
 
+    def recheck_waits(self) -> None:
+        """Have each task that waits for the end of a subscription check for a deadlock again."""
+        self._left.unpark_all()
+
     async def _until_left(self, ids: list[str], what: str, *, timeout: float) -> None:
         """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
         with trio.move_on_after(timeout):
             for one_id in ids:
-                while (left := self._leaving.get(one_id)) is not None:
+                while one_id in self._leaving:
                     self.connected().refuse_deadlock(what)
-                    await left.wait()
+                    await self._left.park()
             return
         raise TimedOut(
             f"{what}: the server has not confirmed within {timeout:g} s that the earlier "

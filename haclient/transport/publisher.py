@@ -124,7 +124,9 @@ class Publisher:
         """
         log = self.log
         self.sequences.logged_on(server)
-        if log is not None:
+        if log is None:
+            self.refusals.clear()  # the caller may publish under the same numbers again
+        else:
             # A server that does not name what it has gets everything again: nothing is trimmed.
             seen = 0 if server.seen is None else server.seen
             persisted = server.has_of(log.last_persisted)
@@ -625,6 +627,8 @@ class Publisher:
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
             self.gate.has_to_check = True
             await writer.room()
+        if self._is_held:  # since this publish has begun to wait
+            await trio.sleep_forever()
         self.gate.has_to_check = False
 
     def hold(self) -> None:
