@@ -84,8 +84,8 @@ class SubscriptionChanges:
         changed: Called with each subscription whose command has changed.
 
     Attributes:
-        cannot_hold_back: The addresses of servers that do not pause subscriptions whose queues are
-            full, and are not asked again.
+        cannot_hold_back: The addresses of servers, each with the name of a command whose
+            subscriptions they do not pause when their queues are full, and are not asked again.
     """
 
     def __init__(self, commander: Commander, *, changed: Callable[[Subscription], object]) -> None:
@@ -94,7 +94,7 @@ class SubscriptionChanges:
         self._answers = trio.lowlevel.ParkingLot()  # tasks that wait for any answer
         self._replace_count = 0
         self._unanswered: dict[str, None] = {}  # ids of commands whose callers have given up
-        self.cannot_hold_back: set[str] = set()
+        self.cannot_hold_back: set[tuple[str, str]] = set()
 
     async def replace(
         self,
