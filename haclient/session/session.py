@@ -249,7 +249,8 @@ class Session:
         if subscription.markers:
             message.sub_id = subscription.sub_id
             out.deliveries.append((subscription, [message]))
-        if message.kind == "group_end":
+        subscription.is_query_answered = message.kind == "group_end"
+        if subscription.is_query_answered:
             self._progress(subscription, "group_end", out)
 
     def _progress(self, subscription: Subscription, what: str, out: Received) -> None:

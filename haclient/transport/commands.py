@@ -232,6 +232,7 @@ class Commander:
         first = subscription.accepted
         now = trio.current_time()
         subscription.position.sending(now)
+        subscription.is_query_answered = False
         request = subscription.request
         is_paused = request is not None and request.is_paused
         subscription.pauses.begin(paused=is_paused or begins_paused, by_application=is_paused)

@@ -74,6 +74,11 @@ class Obstacle(Protocol):
     def consumer(self) -> object | None:
         """Who empties it; see `haclient.transport.callers`."""
 
+    @property
+    @abstractmethod
+    def backlog(self) -> object:
+        """What it holds, as a value that changes with each message that is taken from it."""
+
     @abstractmethod
     async def drained(self) -> None:
         """Wait until there is room again."""
@@ -204,12 +209,23 @@ class Connection:
         return consumer is caller or (isinstance(consumer, Takers) and caller in consumer)
 
     @property
+    def stopping_backlog(self) -> object | None:
+        """The backlog of the full queue that has stopped the reading; `None` if it goes on."""
+        full = self._full_queue
+        return None if full is None else full.backlog
+
+    @property
     def _stopping_consumer(self) -> object | None:
         """The one whose full queue has stopped the reading; `None` if it goes on."""
+        full = self._full_queue
+        return None if full is None else full.consumer
+
+    @property
+    def _full_queue(self) -> Obstacle | None:
         full = self.reading_stopped_by
         if full is None or not full.draining:  # the reader may not have noticed yet
             return None
-        return full.consumer
+        return full
 
     async def run(self) -> HAClientError:
         """Serve the link until it ends; return the reason, as an error to raise in waiting tasks.

@@ -156,6 +156,7 @@ class Core:
             thread=self.thread,
         )
         made.move_hold.is_exempt = self._stops_reading
+        made.move_hold.backlog = self._stopping_backlog
         return made
 
     def _new_queue_acks(self) -> QueueAcks:
@@ -688,6 +689,9 @@ class Core:
 
     def _stops_reading(self) -> bool:
         return self.connection is not None and self.connection.is_stopped_by_caller
+
+    def _stopping_backlog(self) -> object | None:
+        return None if self.connection is None else self.connection.stopping_backlog
 
     def _refuse_deadlock(self, what: str) -> None:
         if self.connection is not None:
