@@ -17,9 +17,9 @@ from flask import Flask
 from haclient.blocking import HAClient
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker_thread import BrokerThread, broker_thread
+from support.process import LIMIT_S
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 30.0
 ORDER = {"id": 7, "item": "tea", "px": 2.5}
 
 
