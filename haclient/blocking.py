@@ -594,6 +594,7 @@ class Client:
 
         Raises:
             UsageError: It was opened before, or this thread runs an event loop.
+            DisconnectedError: Another thread has closed it meanwhile.
             HAClientError: An `HAClient` cannot connect; `TimedOut` after `timeout`.
         """
         refuse_event_loop("open", self.__bridge__.thread)
@@ -613,7 +614,7 @@ class Client:
             raise
         thread.join()
         self._raise_error()
-        return self
+        raise thread.why_cut_short("open")
 
     def close(self) -> None:
         """End it, as the end of its `with` block does: drain, disconnect, close the stores.

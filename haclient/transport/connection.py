@@ -48,6 +48,11 @@ _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a
 
 _LAST_FRAME_S: Final = 0.2  # after a failed write: for the reader to get the last frame
 
+# A server that expects TLS hangs up when it gets something else.
+_BEFORE_ANYTHING: Final = (
+    " before it sent anything: are the port and the scheme (tcp:// or tcps://) right?"
+)
+
 _logger = logging.getLogger(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
 
@@ -294,7 +299,7 @@ class Connection:
         counters = self.session.counters
         wire = self.writer.wire
         tiny_reads = 0  # in a row that did not have to be waited for
-        waited = False
+        waited, hint = False, _BEFORE_ANYTHING
         while True:
             count = link.recv_into(frames.writable())
             if count is None:
@@ -306,7 +311,8 @@ class Connection:
                 self._is_idle = False
                 continue
             if count == 0:
-                raise DisconnectedError(f"{self.link.peer} closed the connection")
+                raise DisconnectedError(f"{self.link.peer} closed the connection{hint}")
+            hint = ""
             frames.received(count)
             heads, bodies = frames.split()
             counters.bytes_received += count

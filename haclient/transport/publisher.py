@@ -17,7 +17,7 @@ every publish that has returned survives a power loss.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from threading import get_ident
 from typing import Final
 
@@ -321,6 +321,8 @@ class Publisher:
             raise UsageError(
                 "publish_many takes a list of bodies; for one message there is publish"
             )
+        if isinstance(bodies, Iterator):  # the check would leave nothing of it
+            raise UsageError("publish_many takes a list of bodies, not an iterator: list(bodies)")
         check_text("topic", topic)
         for body in bodies:  # before anything is stored
             check_payload(body)

@@ -863,6 +863,18 @@ def test_an_opening_that_is_cancelled_leaves_nothing_behind() -> None:
     run(main)
 
 
+def test_a_close_ends_an_opening_that_finds_no_server() -> None:
+    async def main() -> None:
+        client = HAClient.memory_backed("orders-7", servers=["tcp://127.0.0.1:1/amps/json"])
+        opening = asyncio.create_task(client.open())
+        await until(lambda: client.metrics.failed_attempts > 0)
+        await client.aclose()
+        with pytest.raises(DisconnectedError, match="open: the client 'orders-7' was closed"):
+            await opening
+
+    run(main)
+
+
 def test_a_closed_client_refuses_calls_and_closes_again(broker: BrokerThread) -> None:
     async def main() -> None:
         async with opened(broker) as client:

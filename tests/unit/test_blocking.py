@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -21,9 +21,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from typing_extensions import override
 
-from haclient import EPOCH, ConnectionState, FixedDelayStrategy, Message
+from haclient import (
+    EPOCH,
+    ConnectionState,
+    DefaultServerChooser,
+    FixedDelayStrategy,
+    Message,
+)
 from haclient.blocking import Client, HAClient
+from haclient.chooser import ConnectionInfo
 from haclient.errors import (
     ConnectionRefused,
     DisconnectedError,
@@ -416,6 +424,30 @@ def test_close_in_another_thread_ends_a_call_that_waits(
         client.close()
         with pytest.raises(DisconnectedError, match=r"closed|left"):
             result.result(LIMIT_S)
+
+
+def test_close_in_another_thread_ends_an_opening_that_finds_no_server() -> None:
+    tried = threading.Event()
+
+    class Chooser(DefaultServerChooser):
+        @override
+        def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+            super().report_failure(error, info)
+            tried.set()
+
+    chooser = Chooser(["tcp://127.0.0.1:1/amps/json"])
+    client = HAClient.memory_backed("orders-7", server_chooser=chooser)
+    with ThreadPoolExecutor(2) as pool:
+        opening = pool.submit(client.open)
+        assert tried.wait(LIMIT_S)
+        closing = pool.submit(client.close)
+        is_closed = not wait([closing], LIMIT_S).not_done
+        client.__bridge__.thread.cancel()  # else the pool would wait for ever
+        assert is_closed
+        with pytest.raises(DisconnectedError, match="open: the client 'orders-7' was closed"):
+            opening.result(LIMIT_S)
+    with pytest.raises(UsageError, match="a client runs once"):
+        client.open()
 
 
 def test_a_closed_client_refuses_calls_and_closes_again(client: HAClient) -> None:
