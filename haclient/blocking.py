@@ -594,8 +594,7 @@ class Client:
 
         Raises:
             UsageError: It was opened before, or this thread runs an event loop.
-            DisconnectedError: Another thread has closed it meanwhile.
-            HAClientError: An `HAClient` cannot connect; `TimedOut` after `timeout`.
+            HAClientError: It cannot connect; `TimedOut`; `DisconnectedError`: it was closed.
         """
         refuse_event_loop("open", self.__bridge__.thread)
         thread = self.__bridge__.thread
