@@ -4,7 +4,8 @@
 
 `POST /orders` answers when the server has persisted the order, `GET /orders/<id>` asks for it by a
 query, and `GET /health` is for a readiness probe. The client is opened by the first request of a
-process, so that each worker of a server that forks has its own, and is closed when that ends. A
+process, so that each worker of a server that forks has its own, and is closed when that ends. While
+no server can be reached, the answer is 503 after some seconds. A
 project has `OneClient` in a module of an app, and its settings in `settings.py`.
 
 The broker needs a SOW topic `orders` with the key `/id`:
@@ -15,8 +16,10 @@ The broker needs a SOW topic `orders` with the key `/id`:
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
+from collections.abc import Callable
 
 import msgspec
 from django.conf import settings
@@ -27,6 +30,10 @@ from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
 from haclient.blocking import HAClient
+from haclient.errors import HAClientError
+
+LIMIT_S = 10.0  # or the requests of a long outage would take all threads
+OPEN_LIMIT_S = 5.0  # without a server the request fails; the next one tries again
 
 
 class Order(msgspec.Struct):
@@ -49,8 +56,10 @@ class OneClient:
         with self._lock:
             if self._client is None:
                 uri = os.environ.get("AMPS_URI", "tcp://127.0.0.1:9007/amps/json")
-                name = f"orders-web-{os.getpid()}"
-                self._client = HAClient.memory_backed(name, servers=[uri]).open()
+                # Each process needs a name of its own. In containers the process ids are equal.
+                name = f"orders-web-{socket.gethostname()}-{os.getpid()}"
+                client = HAClient.memory_backed(name, servers=[uri])
+                self._client = client.open(timeout=OPEN_LIMIT_S)
                 threading.Thread(target=self._close_at_end, daemon=True).start()
             return self._client
 
@@ -70,6 +79,23 @@ class OneClient:
 amps = OneClient()
 
 
+class UnavailableMiddleware:
+    """Answers that the server cannot be reached now, instead of with a traceback."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Pass the request on."""
+        return self._get_response(request)
+
+    def process_exception(self, _request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Answer for the view, if it was a client that has failed."""
+        if isinstance(error, HAClientError):
+            return JsonResponse({"error": str(error)}, status=503)
+        return None
+
+
 @require_POST
 def place(request: HttpRequest) -> HttpResponse:
     """Publish an order, and wait until the server has it on disk."""
@@ -78,7 +104,8 @@ def place(request: HttpRequest) -> HttpResponse:
     except msgspec.MsgspecError as error:
         return HttpResponse(f"this is no order: {error}", status=422)
     body = msgspec.json.encode(order)
-    return JsonResponse({"sequence": amps.get().publish_persisted("orders", body)}, status=201)
+    sequence = amps.get().publish_persisted("orders", body, timeout=LIMIT_S)
+    return JsonResponse({"sequence": sequence}, status=201)
 
 
 @require_GET
@@ -104,7 +131,11 @@ urlpatterns = [
     path("health", health),
 ]
 
-settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["localhost", "127.0.0.1"])
+settings.configure(
+    ROOT_URLCONF=__name__,
+    ALLOWED_HOSTS=["localhost", "127.0.0.1"],
+    MIDDLEWARE=[f"{__name__}.UnavailableMiddleware"],
+)
 app = get_wsgi_application()
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 query, `GET /shipped` tells what a subscription has got since the start, and `GET /health` is for a
 readiness probe. The client is opened when the application starts, in each worker process, and is
 closed in order when that ends. A request whose caller goes away is cancelled, with its command.
+While no server can be reached, the answer is 503 after some seconds.
 
 The broker needs a SOW topic `orders` with the key `/id`:
 
@@ -15,15 +16,20 @@ The broker needs a SOW topic `orders` with the key `/id`:
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from haclient import Message
 from haclient.aio import HAClient
+from haclient.errors import HAClientError
+
+LIMIT_S = 10.0  # of a request, while no server can be reached
 
 
 class Order(BaseModel):
@@ -43,7 +49,9 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         shipped.append(message.text)
 
     uri = os.environ.get("AMPS_URI", "tcp://127.0.0.1:9007/amps/json")
-    async with HAClient.memory_backed(f"orders-api-{os.getpid()}", servers=[uri]) as client:
+    # Each process needs a name of its own. In containers the process ids are equal.
+    name = f"orders-api-{socket.gethostname()}-{os.getpid()}"
+    async with HAClient.memory_backed(name, servers=[uri]) as client:
         await client.subscribe("shipped", handler=handle)
         app.state.client, app.state.shipped = client, shipped
         yield
@@ -60,10 +68,17 @@ Client = Annotated[HAClient, Depends(client_of)]
 app = FastAPI(lifespan=lifespan)
 
 
+@app.exception_handler(HAClientError)
+async def unavailable(_request: Request, error: Exception) -> JSONResponse:
+    """Answer that the server cannot be reached now, instead of a traceback."""
+    return JSONResponse({"error": str(error)}, 503)
+
+
 @app.post("/orders", status_code=201)
 async def place(order: Order, client: Client) -> dict[str, int | None]:
     """Publish an order, and wait until the server has it on disk."""
-    return {"sequence": await client.publish_persisted("orders", order.model_dump_json())}
+    body = order.model_dump_json()
+    return {"sequence": await client.publish_persisted("orders", body, timeout=LIMIT_S)}
 
 
 @app.get("/orders/{order_id}")

@@ -4,7 +4,8 @@
 
 `POST /orders` answers when the server has persisted the order, `GET /orders/<id>` asks for it by a
 query, and `GET /health` is for a readiness probe. The client is opened by the first request of a
-process, so that each worker of a server that forks has its own, and is closed when that ends.
+process, so that each worker of a server that forks has its own, and is closed when that ends. While
+no server can be reached, the answer is 503 after some seconds.
 
 The broker needs a SOW topic `orders` with the key `/id`:
 
@@ -14,12 +15,17 @@ The broker needs a SOW topic `orders` with the key `/id`:
 from __future__ import annotations
 
 import os
+import socket
 import threading
 
 import msgspec
 from flask import Flask, Response, abort, jsonify, request
 
 from haclient.blocking import HAClient
+from haclient.errors import HAClientError
+
+LIMIT_S = 10.0  # or the requests of a long outage would take all threads
+OPEN_LIMIT_S = 5.0  # without a server the request fails; the next one tries again
 
 
 class Order(msgspec.Struct):
@@ -42,8 +48,10 @@ class OneClient:
         with self._lock:
             if self._client is None:
                 uri = os.environ.get("AMPS_URI", "tcp://127.0.0.1:9007/amps/json")
-                name = f"orders-web-{os.getpid()}"
-                self._client = HAClient.memory_backed(name, servers=[uri]).open()
+                # Each process needs a name of its own. In containers the process ids are equal.
+                name = f"orders-web-{socket.gethostname()}-{os.getpid()}"
+                client = HAClient.memory_backed(name, servers=[uri])
+                self._client = client.open(timeout=OPEN_LIMIT_S)
                 threading.Thread(target=self._close_at_end, daemon=True).start()
             return self._client
 
@@ -64,6 +72,12 @@ amps = OneClient()
 app = Flask(__name__)
 
 
+@app.errorhandler(HAClientError)
+def unavailable(error: HAClientError) -> tuple[Response, int]:
+    """Answer that the server cannot be reached now, instead of a traceback."""
+    return jsonify(error=str(error)), 503
+
+
 @app.post("/orders")
 def place() -> tuple[Response, int]:
     """Publish an order, and wait until the server has it on disk."""
@@ -72,7 +86,8 @@ def place() -> tuple[Response, int]:
     except msgspec.MsgspecError as error:
         abort(422, f"this is no order: {error}")
     body = msgspec.json.encode(order)
-    return jsonify(sequence=amps.get().publish_persisted("orders", body)), 201
+    sequence = amps.get().publish_persisted("orders", body, timeout=LIMIT_S)
+    return jsonify(sequence=sequence), 201
 
 
 @app.get("/orders/<int:order_id>")

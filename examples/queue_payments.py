@@ -37,7 +37,7 @@ QUEUE = "payments"
 ACCOUNTS = 10
 KILLS = 9  # one at each tenth of the work
 BACKLOG = 20
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 POLL_S = 0.005
 INTERRUPTED = 130
 

@@ -520,6 +520,7 @@ class Client:
 
         Raises:
             UsageError: It was opened before, or no event loop of asyncio runs here.
+            DisconnectedError: Another task has closed it meanwhile.
             HAClientError: An `HAClient` cannot connect.
         """
         home = self.__bridge__.home
@@ -531,6 +532,7 @@ class Client:
         if home.thread.has_ended or home.thread.error is not None:
             await self._ended().wait_uncancelled()
             self._raise_error()
+            raise home.thread.why_cut_short("open")
         return self
 
     async def aclose(self) -> None:

@@ -48,7 +48,7 @@ import haclient.client
 import haclient.ha
 import haclient.streams
 from haclient.auth import Authenticator
-from haclient.errors import UsageError
+from haclient.errors import TimedOut, UsageError
 from haclient.facade import (
     CallbackArguments,
     FacadeProperty,
@@ -436,15 +436,18 @@ class Client:
 
     __bridge__: Bridge[haclient.client.Client]
 
-    def open(self) -> Self:
+    def open(self, timeout: float | None = None) -> Self:
         """Begin to use the client, as the start of its `with` block does; then call `close`.
+
+        Args:
+            timeout: Seconds for the logon of an `HAClient`; after `TimedOut` make a new client.
 
         Returns:
             This client. An `HAClient` is connected and logged on.
 
         Raises:
             UsageError: It was opened before, or this thread runs an event loop.
-            HAClientError: An `HAClient` cannot connect.
+            HAClientError: It cannot connect; `TimedOut`; `DisconnectedError`: it was closed.
         """
         refuse_event_loop("open", self.__bridge__.thread)
         thread = self.__bridge__.thread
@@ -452,23 +455,23 @@ class Client:
         entered.acquire()
         try:  # up to the last line: an interrupt anywhere leaves the client closed
             thread.start(self.__bridge__.inner, entered.release)
-            entered.acquire()
+            if not entered.acquire(timeout=-1 if timeout is None else timeout):
+                raise TimedOut(f"open: not logged on within {timeout:g} s")  # noqa: TRY301  # closed below
             if not (thread.has_ended or thread.error is not None):
                 return self
         except UsageError:  # it was opened before, and may be in use
             raise
-        except BaseException:  # a KeyboardInterrupt
+        except BaseException:  # a KeyboardInterrupt, or the limit
             thread.abort()
             raise
         thread.join()
         self._raise_error()
-        return self
+        raise thread.why_cut_short("open")
 
     def close(self) -> None:
         """End it, as the end of its `with` block does: drain, disconnect, close the stores.
 
-        Calls that wait in other threads are ended: they raise `DisconnectedError`. A second call
-        does nothing.
+        Calls that wait in other threads raise `DisconnectedError`. A second call does nothing.
 
         Raises:
             UsageError: A handler of this client called it, which it would wait for.

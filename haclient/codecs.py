@@ -237,16 +237,14 @@ class _FieldsCodec(Codec[list[tuple[_Name, str]]], Generic[_Name]):
                 f"the value of the {self.name} field {name} is text, not {type(value).__name__}: "
                 "format it first"
             )
-        if not is_same or "=" in name or self._separator in name:
+        if not is_same or "=" in name or self._separator in name or not _is_text(name):
             raise UsageError(f"{given!r} cannot be the name of a {self.name} field")
         if self._separator in value:
             raise UsageError(
                 f"the value of the {self.name} field {name} has a field separator in it"
             )
-        try:
-            value.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair
-            raise UsageError(f"the value of the {self.name} field {name} is no text") from None
+        if not _is_text(value):
+            raise UsageError(f"the value of the {self.name} field {name} is no text")
         return f"{name}={value}{self._separator}"
 
     @override
@@ -318,6 +316,15 @@ class FixCodec(_FieldsCodec[int]):
         if not _TAG.fullmatch(text):
             raise ValueError("a tag is a number from 1 to 9 digits")
         return int(text)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written, unlike half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _TAG: Final = re.compile(r"[1-9][0-9]{0,8}")

@@ -37,6 +37,9 @@ MAX_PATIENCE_S: Final = 45.0
 ASK_LIMIT_S: Final = 3.0
 """How long an admin interface may take, in seconds."""
 
+MIN_REPEATS: Final = 8
+"""How many servers in a row, at least, were refused in this round already when it ends."""
+
 PATH: Final = "/amps/instance/replication.json"
 _logger = logging.getLogger(__name__)
 
@@ -46,15 +49,16 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
 
     A server is refused while the last word of another one is that it has downgraded it to
     asynchronous replication, or that it is too far behind. A server of which nothing is known, and
-    one whose admin interface does not answer, may be used. When every server is refused, it asks
-    again every `check_every` seconds; after `patience` seconds the client ends with
-    `ReconnectGaveUp`, which has the reasons.
+    one whose admin interface does not answer, may be used. When every server of the inner chooser
+    is refused, it asks again every `check_every` seconds; after `patience` seconds the client ends
+    with `ReconnectGaveUp`, which has the reasons.
 
     Args:
         admin: The admin interface of each server, `http://HOST:PORT` by connection string.
         inner: Gives the order of the servers; by default that of `admin`, as
             `DefaultServerChooser`. With a `PriorityServerChooser` the client returns only to a
-            server that is not refused.
+            server that is not refused. It is told of each refusal as of a failure, also of those
+            that it repeats in one round.
         max_behind: How many messages a server may be behind for which acknowledgements do not wait;
             `None` for any number.
         patience: Seconds to wait while every server is refused, at most 45.
@@ -92,25 +96,29 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         self._patience_s = patience
         self._ask = ask
         self._refused = ""  # why every server was
+        self._mute = set[str]()  # the admin interfaces that have not answered last
 
     @override
     async def current_uri(self) -> str:
         give_up_at = trio.current_time() + self._patience_s
         while True:
             await self._ask_all()
-            refused = dict[str, str]()
-            # Twice: a new order of the inner chooser may begin with one that was refused already.
-            for _ in range(2 * max(1, len(self._admin))):
+            refused, repeats = dict[str, str](), 0
+            # A new order of the inner chooser may begin with servers that were refused already: a
+            # round ends when enough of those have come in a row.
+            while repeats <= max(len(refused), MIN_REPEATS):
                 uri = self._inner.current_uri()
-                danger = self._health.danger(Uri.parse(uri).address) if uri else ""
-                if not danger:
+                server = Uri.parse(uri) if uri else None
+                danger = self._health.danger(server.address) if server else ""
+                if server is None or not danger:
                     self._refused = ""
                     return uri
-                refused[uri] = f"{Uri.parse(uri).safe}: {danger}"
-                _logger.warning("not used: %s", refused[uri])
-                self._inner.report_failure(_unsafe(danger), {"uri": Uri.parse(uri).safe})
-                if len(refused) == len(self._admin):
-                    break
+                if server.address in refused:
+                    repeats += 1
+                else:
+                    repeats, refused[server.address] = 0, f"{server.safe}: {danger}"
+                    _logger.warning("not used: %s", refused[server.address])
+                self._inner.report_failure(_unsafe(danger), {"uri": server.safe})
             self._refused = "; ".join(refused.values())
             if trio.current_time() >= give_up_at:
                 return ""
@@ -168,8 +176,12 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         try:
             name, reports = parse_replication(await self._ask(f"{url}{PATH}", ASK_LIMIT_S))
         except (HAClientError, OSError) as error:  # it is down, or has no such interface
-            _logger.debug("%s: %s", url, error)
+            # Once, and as a warning: behind a wrong URL no server would ever be refused.
+            level = logging.DEBUG if url in self._mute else logging.WARNING
+            self._mute.add(url)
+            _logger.log(level, "%s does not answer: the last that it said counts: %s", url, error)
         else:
+            self._mute.discard(url)
             self._health.note(address, name, reports)
 
 

@@ -66,10 +66,9 @@ class StreamBuffer:
         Returns:
             Whether messages may follow; `False` at the end of the stream.
         """
-        if self._messages:
-            waiting = self._stream._still_deliverable(list(self._messages))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
-            self._messages.clear()
-            self._messages.extend(waiting)
+        if found := self.pop_list(None):  # one by one: callers take some at the same time
+            waiting = self._stream._still_deliverable(found)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+            self._messages.extendleft(reversed(waiting))
             if waiting:
                 return True
         try:

@@ -130,7 +130,9 @@ class MessageStream:
     def _check_opened(self) -> None:
         self._check_thread("iterating over a stream")
         if not (self._opened or self._delivery.ended):  # nothing was sent: the wait would not end
-            raise UsageError("enter the stream first: async with ... as messages")
+            raise UsageError(
+                "enter the stream first: async with ... as messages (haclient.blocking: with ...)"
+            )
 
     def conflate(self, key: ConflationKey = sow_key) -> Self:
         """Deliver only the newest of the queued messages of each key.

@@ -8,7 +8,6 @@ user's (`processed`, `completed`, `persisted`).
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from inspect import isawaitable
@@ -119,9 +118,10 @@ class Subscriber:
             delivery.drop()
             delivery.end()
             self._core.intake.left(delivery)
+            for subscription in opened:
+                self._core.closed(subscription)
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
-                self._core.closed(subscription)
                 self._release(subscription, delivery.first_number)
             # Nobody needs the answer: it may be late, or queued behind what a full stream holds. A
             # later subscription with the same id waits for it before its command is sent.
@@ -434,8 +434,9 @@ class Subscriber:
         for opening in self._opening:  # those that wait for the next connection are no ones yet
             if opening.sub_id not in sent and (ids == "all" or opening.sub_id in wanted):
                 opening.scope.cancel()
-        for one in chosen:
+        for one in chosen:  # all of them first: if that fails, the call can be made again
             self._core.closed(one)
+        for one in chosen:
             drop_queued(one)
             one.sink.mark(Marker.ENDED)
         await self._leave(chosen, timeout=timeout)
@@ -521,8 +522,7 @@ class Subscriber:
         if is_tracked and command.name in LASTING and "bm" in fields and not _is_named(command):
             # The numbers of commands are the same in each process, and stores remember ids: an
             # earlier process may have used this number for another subscription.
-            fields["sub_id"] = generated = f"{command_id}-{secrets.token_hex(8)}"
-            commander.generated_ids.add(generated)
+            fields["sub_id"] = commander.generate_id(command_id)
         request = SubscribeRequest.complete(
             fields, command.body, command_id=command_id, has_store=is_tracked
         )

@@ -275,7 +275,7 @@ class TrioThread:
             if self._is_cancelled:
                 self._scope.cancel()
             if self._is_stopped:
-                self._stop.set()
+                self._leave()
         async with trio.open_nursery() as calls:
             self._calls = calls
             try:
@@ -297,6 +297,8 @@ class TrioThread:
     def stop(self, *, drains: bool = True) -> None:
         """Have the client's block left, from any thread; a second call does nothing.
 
+        While the block is still being entered, which may take for ever, that is cancelled.
+
         Args:
             drains: Whether to wait for what was published, as at the end of a block; not if an
                 error leaves it.
@@ -304,8 +306,13 @@ class TrioThread:
         with self._lock:
             if not self._is_stopped:
                 self._drains = drains
-                self._soon(self._stop.set)
+                self._soon(self._leave)
                 self._is_stopped = True  # last: after an interrupt, a second call has to do it
+
+    def _leave(self) -> None:
+        self._stop.set()
+        if not self._entered:
+            self._scope.cancel()
 
     def cancel(self) -> None:
         """Leave the client's block at once, whatever it waits for; from any thread."""
@@ -357,14 +364,14 @@ class TrioThread:
 
         async def run() -> T:
             if self._calls is None:  # it has ended since `start`, and its stores are closed
-                raise self._why_cut_short(call.what)
+                raise self.why_cut_short(call.what)
             return await function()
 
         def start(call: Call[T]) -> None:
             if self._calls is None:
                 call.fail(self._why_ended(call.what))
             else:
-                self._calls.start_soon(call.run, run, self._why_cut_short)
+                self._calls.start_soon(call.run, run, self.why_cut_short)
 
         self._submit(call, start)
 
@@ -390,7 +397,8 @@ class TrioThread:
     def _why_ended(self, what: str) -> BaseException:
         return self.error or UsageError(f"{what} of a client that was closed: make a new one")
 
-    def _why_cut_short(self, what: str) -> BaseException:
+    def why_cut_short(self, what: str) -> BaseException:
+        """The error of a call that the end of the client has cut short."""
         return self.error or DisconnectedError(
             f"{what}: the client {self.name!r} was closed while it waited"
         )

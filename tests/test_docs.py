@@ -144,6 +144,17 @@ def test_the_tree_of_errors_is_documented_as_it_is() -> None:
         assert depth[name] == len(parents), name
 
 
+def test_a_deployed_program_works_where_its_stores_are_kept() -> None:
+    """It names them by relative paths."""
+    page = text("docs/deployment.md")
+    assert '"billing.publish"' in page
+    unit = dict(re.findall(r"^(\w+)=(.*)$", page, flags=re.MULTILINE))
+    assert unit["WorkingDirectory"] == f"/var/lib/{unit['StateDirectory']}"
+    found = re.search(r"workingDir: (\S+)\n.*mountPath: (\S+)}", page, flags=re.DOTALL)
+    assert found is not None
+    assert found[1] == found[2]
+
+
 def test_ci_runs_the_command_of_the_readme() -> None:
     assert f"```sh\n{TEST_COMMAND}\n```" in text("README.md")
     assert TEST_COMMAND in text(".ci/run")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TESTS = """
 import pytest
@@ -64,3 +65,8 @@ def test_the_index_of_rows_is_printed_and_nothing_runs(
     assert "PS12  a store file belongs to one client instance at a time" in done.stdout
     assert "test_it.py::test_a_row" in done.stdout
     assert "passed" not in done.stdout
+
+
+def test_an_example_of_a_property_may_take_any_time() -> None:
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings().suppress_health_check

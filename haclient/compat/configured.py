@@ -103,7 +103,7 @@ class ConfiguredClient(ABC):
             )
             inner.open()
             if not inner.__bridge__.thread.is_running:
-                raise DisconnectedError("another thread has closed the client meanwhile")  # noqa: TRY301  # as if `open` had raised it
+                raise inner.__bridge__.thread.why_cut_short("open")  # noqa: TRY301  # as if `open` had raised it
         except BaseException:
             self._close_stores()
             raise

@@ -1,8 +1,9 @@
 """Finds the official client in programs, and what to change there.
 
-The source is parsed, never run. Names of the module are certain: they are looked up among the
-imports. A method is found by its name alone, since the class of an object is not known. Methods
-that `haclient.compat` lacks or that differ are listed if the program imports the official client.
+The source is parsed, never run. Names of the module and of its classes are certain: they are looked
+up among the imports. A method is found by its name alone, since the class of an object is not
+known. Methods that `haclient.compat` lacks or that differ are listed if the program imports the
+official client, or `haclient.compat` already.
 """
 
 from __future__ import annotations
@@ -49,50 +50,90 @@ def findings(source: str) -> list[Finding]:
         source: The text of the program.
 
     Returns:
-        The findings in the order of the program; none if it does not import the official client.
+        The findings in the order of the program; none if it imports neither the official client nor
+        `haclient.compat`.
 
     Raises:
         SyntaxError: The text is not Python.
     """
     tree = ast.parse(source)
-    modules = set[str]()
+    imported = _Imported(set(), {})
     found: list[Finding] = []
     for node in ast.walk(tree):
-        found.extend(_imports(node, modules))
-    if found:
+        found.extend(_imports(node, imported))
+    if imported.modules or imported.classes:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute):
-                found.extend(_attribute(node, modules))
-            elif isinstance(node, ast.Name) and _ALL in modules and node.id in _CLASSES:
+                found.extend(_attribute(node, imported))
+            elif isinstance(node, ast.Name) and _ALL in imported.modules and node.id in _CLASSES:
                 found.extend(_of_module(node, node.id))
     return sorted(found)
 
 
-def _imports(node: ast.AST, modules: set[str]) -> Iterator[Finding]:
-    """The imports of the official client; adds the names of the module, or `*`, to `modules`."""
+class _Imported(NamedTuple):
+    """What the names of a program stand for.
+
+    Attributes:
+        modules: The names of the module, and `*` if all of its names were imported.
+        classes: The imported names of the module, by their names in the program.
+    """
+
+    modules: set[str]
+    classes: dict[str, str]
+
+
+def _imports(node: ast.AST, imported: _Imported) -> Iterator[Finding]:
+    """The imports of the official client; adds what is imported, also from `haclient.compat`."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.name.partition(".")[0] == _MODULE:
-                modules.add(alias.asname or _MODULE)
-                yield _finding(
-                    node, _IMPORT.replace(f"as {_MODULE}", f"as {alias.asname or _MODULE}")
-                )
-    elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == _MODULE:
+                name = alias.asname or _MODULE
+                imported.modules.add(name)
+                yield _finding(node, _IMPORT.replace(f"as {_MODULE}", f"as {name}"))
+            elif alias.name == haclient.compat.__name__ and alias.asname:
+                imported.modules.add(alias.asname)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        yield from _imports_from(node, imported)
+
+
+def _imports_from(node: ast.ImportFrom, imported: _Imported) -> Iterator[Finding]:
+    names = {alias.asname or alias.name: alias.name for alias in node.names}
+    if node.module == "haclient":
+        imported.modules.update(name for name, found in names.items() if found == "compat")
+        return
+    is_official = (node.module or "").partition(".")[0] == _MODULE
+    if is_official:
         yield _finding(node, "write `from haclient.compat import ...`")
-        for alias in node.names:
-            if alias.name == _ALL:
-                modules.add(_ALL)
-            else:
-                yield from _of_module(node, alias.name)
+    if is_official or node.module == haclient.compat.__name__:
+        if names.pop(_ALL, ""):
+            imported.modules.add(_ALL)
+        imported.classes.update(names)
+        for name in names.values():
+            yield from _of_module(node, name)
 
 
-def _attribute(node: ast.Attribute, modules: set[str]) -> Iterator[Finding]:
-    if isinstance(node.value, ast.Name) and node.value.id in modules:
+def _attribute(node: ast.Attribute, imported: _Imported) -> Iterator[Finding]:
+    owner = node.value
+    if isinstance(owner, ast.Name) and owner.id in imported.modules:
         yield from _of_module(node, node.attr)
         return
     known = _MEMBERS.get(node.attr)
     if known is not None and known.status != "same" and node.attr not in _COMMON:
         yield _of_name(node, known)
+        return
+    kind = _class(owner, imported)
+    if isinstance(kind, type) and not hasattr(kind, node.attr):
+        yield _finding(node, f"{kind.__name__}.{node.attr}: haclient.compat has no such name")
+
+
+def _class(node: ast.expr, imported: _Imported) -> object:
+    """What `haclient.compat` has under this expression; `None` if it is something else."""
+    if isinstance(node, ast.Name):
+        return getattr(haclient.compat, imported.classes.get(node.id, ""), None)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        is_module = node.value.id in imported.modules
+        return getattr(haclient.compat, node.attr, None) if is_module else None
+    return None
 
 
 def _of_module(node: ast.expr | ast.stmt, name: str) -> Iterator[Finding]:

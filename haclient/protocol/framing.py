@@ -41,6 +41,9 @@ LENGTH: Final = Struct(">I")
 """The length before each frame, which does not count itself."""
 
 _HTTP: Final = int.from_bytes(b"HTTP", "big")  # read as a length, how an HTTP server answers
+# Likewise a TLS alert: its type, two bytes of a version 3.x, and the first of its short length.
+_TLS_ALERT: Final = 0x15030000
+_TLS_ALERT_MASK: Final = 0xFFFF00FF
 
 Frames = tuple[list[bytes], list[bytes]]
 """Headers and bodies of some frames, in step."""
@@ -147,6 +150,8 @@ class FrameReader:
         if length == _HTTP:
             raise ProtocolError("the peer answered with HTTP instead of AMPS: is the port right?")
         if length > self._max_frame_bytes:
+            if length & _TLS_ALERT_MASK == _TLS_ALERT:
+                raise ProtocolError("the peer answered with TLS instead of AMPS: is tcps:// meant?")
             raise ProtocolError(
                 f"the peer announced a frame of {length} bytes; "
                 f"the limit is {self._max_frame_bytes} bytes"

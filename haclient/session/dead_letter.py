@@ -56,7 +56,7 @@ class DeadLetter:
             "bookmark": message.bookmark,
             "failures": failures,
             "error": type(error).__name__,
-            "error_text": str(error)[:_LONGEST_TEXT],
+            "error_text": _text_of(error)[:_LONGEST_TEXT],
             "correlation_id": message.correlation_id,
         }
         return base64.b64encode(msgspec.json.encode(context)).decode("ascii")
@@ -83,3 +83,11 @@ class DeadLetter:
                 f"the message on {message.topic!r} is no dead letter: its correlation id {text!r} "
                 "has no context"
             ) from error
+
+
+def _text_of(error: Exception) -> str:
+    """The text of any error, so that it can be encoded; empty if it cannot say anything."""
+    try:
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception:  # of the application's class, which a failed message must not depend on
+        return ""

@@ -9,12 +9,17 @@ sending: a command is noted when it is sent, and its answer when that arrives.
 
 A command without an answer may have been carried out or not. Until its answer is known, or that to
 a later one which overrules it, both are possible, and the client takes the cautious view: no ack is
-a recovery point, and nothing newer counts as received.
+a recovery point, and nothing newer counts as received. Of the commands that are never answered only
+the last ones are remembered; of older ones it is known that there were some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+
+MAX_UNANSWERED: Final = 64
+"""How many commands of one subscription are remembered until they are answered or overruled."""
 
 
 class PauseChange:
@@ -37,13 +42,21 @@ class PauseChange:
 class PauseState:
     """The pauses of one subscription on one connection."""
 
-    __slots__ = ("_begun_by_application", "_begun_paused", "_changes")
+    __slots__ = (
+        "_begun_by_application",
+        "_begun_paused",
+        "_changes",
+        "_has_forgotten",
+        "_has_forgotten_pause",
+    )
 
     def __init__(self) -> None:
         # In the order of sending, none of them refused or overruled.
         self._changes: list[PauseChange] = []
         self._begun_paused = False
         self._begun_by_application = False
+        self._has_forgotten = False  # a command of the application without an answer
+        self._has_forgotten_pause = False  # likewise, one that pauses
 
     def begin(self, *, paused: bool, by_application: bool) -> None:
         """Note that the subscribe is about to be sent, on this connection or a new one.
@@ -55,12 +68,24 @@ class PauseState:
         self._changes.clear()
         self._begun_paused = paused
         self._begun_by_application = by_application
+        self._has_forgotten = self._has_forgotten_pause = False
 
     def sent(self, *, pauses: bool, by_application: bool) -> PauseChange:
         """Note that a command was sent; pass the result to `answered` with the answer."""
         change = PauseChange(pauses=pauses, by_application=by_application)
         self._changes.append(change)
+        if len(self._changes) > MAX_UNANSWERED:  # the server does not answer
+            self._forget_first()
         return change
+
+    def _forget_first(self) -> None:
+        """Forget the oldest command, which has no answer: it may be in force."""
+        first = self._changes.pop(0)
+        self._begun_paused |= first.pauses
+        if first.by_application:
+            self._has_forgotten = True
+            self._has_forgotten_pause |= first.pauses
+        self._apply_answered()
 
     def answered(self, change: PauseChange, *, is_accepted: bool) -> None:
         """Note the answer to a command; one of an earlier connection has no effect."""
@@ -72,8 +97,13 @@ class PauseState:
                 del changes[at]
             elif change.by_application:  # what was sent before it is overruled, answered or not
                 del changes[:at]
+                self._has_forgotten = self._has_forgotten_pause = False
             else:  # so it is, but for what the application wants
                 changes[:at] = [each for each in changes[:at] if each.by_application]
+        self._apply_answered()
+
+    def _apply_answered(self) -> None:
+        changes = self._changes
         while changes and changes[0].is_accepted:  # nothing that is unanswered comes before it
             first = changes.pop(0)
             self._begun_paused = first.pauses
@@ -88,7 +118,8 @@ class PauseState:
     @property
     def may_be_paused_by_application(self) -> bool:
         """Whether the application has paused it, or has asked for that without an answer so far."""
-        return _possibly(self._begun_by_application, self._of_application())
+        begun = self._begun_by_application or self._has_forgotten_pause
+        return _possibly(begun, self._of_application())
 
     @property
     def is_paused_by_application(self) -> bool:
@@ -102,7 +133,9 @@ class PauseState:
     @property
     def has_unanswered(self) -> bool:
         """Whether a command of the application has no answer yet, and none has overruled it."""
-        return any(change.is_accepted is None for change in self._of_application())
+        return self._has_forgotten or any(
+            change.is_accepted is None for change in self._of_application()
+        )
 
     def _of_application(self) -> list[PauseChange]:
         return [change for change in self._changes if change.by_application]

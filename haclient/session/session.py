@@ -80,16 +80,22 @@ class Session:
         self.pending = PendingCommands()
         self.router = Router()
         self.counters = Counters()
+        self.reserved_ids: frozenset[str] = frozenset()  # of subscriptions of an earlier process
         self._last_command_id = 0
         self._now = 0.0
         self.tap: Callable[[Sequence[Message]], None] | None = None
 
     def next_command_id(self) -> str:
-        """A command id that is unique in this session; applications may also have chosen ids."""
+        """A command id that is unique in this session, also as the id of a subscription.
+
+        Applications may have chosen ids, too.
+        """
         while True:
             self._last_command_id += 1
             command_id = str(self._last_command_id)
-            if command_id not in self.pending and not self.router.of_ack(command_id, "", ""):
+            if command_id in self.pending or command_id in self.reserved_ids:
+                continue
+            if not self.router.of_ack(command_id, command_id, ""):
                 return command_id
 
     def receive(self, messages: Sequence[Message], now: float = 0.0) -> Received:
@@ -243,7 +249,8 @@ class Session:
         if subscription.markers:
             message.sub_id = subscription.sub_id
             out.deliveries.append((subscription, [message]))
-        if message.kind == "group_end":
+        subscription.is_query_answered = message.kind == "group_end"
+        if subscription.is_query_answered:
             self._progress(subscription, "group_end", out)
 
     def _progress(self, subscription: Subscription, what: str, out: Received) -> None:

@@ -257,6 +257,7 @@ class Subscription:
             which a bookmark store tracks.
         queue: What it does for the messages of a queue; `None` if its topic can be none.
         pauses: Whether the server holds it back, and whether the application wants that.
+        is_query_answered: Whether all records of its query have arrived on this connection.
         replaced_by: The number of the replace that is in force, in the order of sending; 0 if none.
         resumed_with: The subscriptions that one command has resumed together with it, including
             itself, so that they share a replay; empty if it was resumed alone, or never.
@@ -269,6 +270,7 @@ class Subscription:
         "discard_call",
         "ends_after",
         "finite",
+        "is_query_answered",
         "log",
         "markers",
         "owner",
@@ -317,6 +319,7 @@ class Subscription:
         is_paused = request is not None and request.is_paused
         self.pauses = PauseState()
         self.pauses.begin(paused=is_paused, by_application=is_paused)
+        self.is_query_answered = False
         self.replaced_by = 0
         self.resumed_with: tuple[Subscription, ...] = ()
         self.markers = markers

@@ -6,6 +6,10 @@ position of a bookmark subscription and can hold back that one alone. The client
 queue is over the cap, and resumes it when half of the cap is free. Messages in flight meanwhile are
 still accepted, up to a limit for all subscriptions together, at which reading stops after all.
 
+A query of the past that a replay follows is paused once its records have arrived: then it is a
+bookmark subscription like any other. A server may refuse to pause it all the same, so each command
+counts for itself: that refusal says nothing about plain bookmark subscriptions.
+
 Plain subscriptions cannot be paused: messages published during a pause would never arrive. Queues
 need no pause, since their backlog bounds the messages in flight. For both the client stops reading,
 as it does at a server that refuses to pause.
@@ -20,7 +24,7 @@ from typing_extensions import override
 
 from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut
 from haclient.protocol.options import Options
-from haclient.session.subscriptions import Subscription
+from haclient.session.subscriptions import Subscription, is_of_past
 from haclient.transport.commands import Commander
 from haclient.transport.connection import FlowControl, Obstacle
 from haclient.transport.message_queue import Delivery
@@ -107,14 +111,14 @@ class AutomaticPauses(FlowControl):
 
     def _can_pause(self, subscription: Subscription) -> bool:
         request = subscription.request
-        return (
-            self._commander.status.address not in self._changes.cannot_hold_back
-            and request is not None
-            and request.command == "subscribe"
-            and bool(request.bookmark)
-            and not subscription.is_of_queue
-            and not Options.parse(request.options).live
-        )
+        if request is None or subscription.is_of_queue or Options.parse(request.options).live:
+            return False
+        if (self._commander.status.address, request.command) in self._changes.cannot_hold_back:
+            return False
+        if request.command == "sow_and_subscribe":
+            is_replay = subscription.is_query_answered and request.is_in_log_order
+            return is_replay and is_of_past(request.command, request.bookmark)
+        return request.command == "subscribe" and bool(request.bookmark)
 
     async def _hold(self, subscription: Subscription, queue: Delivery) -> None:
         try:
@@ -134,7 +138,7 @@ class AutomaticPauses(FlowControl):
             await self._changes.hold_back(subscription, timeout=TIMEOUT_S)
         except CommandError as error:
             if self._commander.is_active(subscription):
-                self._give_up(error)
+                self._give_up(subscription, error)
             return False
         except TimedOut:  # the server may have paused it nevertheless
             self._reporter.log.warning(
@@ -155,22 +159,24 @@ class AutomaticPauses(FlowControl):
             if not self._commander.is_active(subscription):
                 return
             # It would stay silent for ever. A new connection begins without a pause.
-            self._give_up(error)
+            self._give_up(subscription, error)
             raise DisconnectedError(
                 f"subscription {subscription.sub_id} was paused while its queue was full, and the "
                 f"server does not resume it ({error}): the client has to reconnect"
             ) from error
 
-    def _give_up(self, error: Exception) -> None:
-        """Pause nothing more at this server."""
-        address = self._commander.status.address
-        if address in self._changes.cannot_hold_back:
+    def _give_up(self, subscription: Subscription, error: Exception) -> None:
+        """Pause no more subscriptions of this command at this server."""
+        command = "" if subscription.request is None else subscription.request.command
+        refusal = self._commander.status.address, command
+        if refusal in self._changes.cannot_hold_back:
             return
-        self._changes.cannot_hold_back.add(address)
+        self._changes.cannot_hold_back.add(refusal)
         self._reporter.log.warning(
             "the server does not pause a subscription with a full queue (%s): from now on the "
-            "client stops reading the whole connection for a slow consumer",
+            "client stops reading the whole connection for a slow consumer of a %s",
             error,
+            command,
         )
 
 

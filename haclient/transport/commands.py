@@ -10,6 +10,7 @@ the server is also told to stop.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -17,12 +18,12 @@ from typing import TypeAlias
 import trio
 
 from haclient.errors import (
-    CommandError,
     DisconnectedError,
     HAClientError,
     InvalidBookmark,
     InvalidTopic,
     TimedOut,
+    UsageError,
 )
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
@@ -45,6 +46,7 @@ from haclient.transport.publish_receivers import PublishReceivers
 from haclient.transport.reporter import Reporter
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 Fields: TypeAlias = dict[str, str | int]
@@ -85,6 +87,7 @@ class Commander:
         self.session = session
         self.bookmark_store = bookmark_store
         self.generated_ids: set[str] = set()
+        self._purged_ids: list[str] = []  # of ended subscriptions, to be generated again
         self.status = status
         self.reporter = reporter
         self.resume = ResumeContext(reporter.clock_us)
@@ -231,6 +234,7 @@ class Commander:
         first = subscription.accepted
         now = trio.current_time()
         subscription.position.sending(now)
+        subscription.is_query_answered = False
         request = subscription.request
         is_paused = request is not None and request.is_paused
         subscription.pauses.begin(paused=is_paused or begins_paused, by_application=is_paused)
@@ -296,37 +300,40 @@ class Commander:
         )
         self._sending(subscription)
         self.session.router.add(subscription)
-
-        async def enter(bookmark: str) -> None:
-            await self._enter(request, command_id, bookmark, timeout=timeout)
-
+        sent = trio.Event()
+        enter = partial(self._enter, request, command_id, timeout=timeout, on_sent=sent.set)
         try:
             await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
-            self._drop_unopened(subscription, error, connection)
+            self._drop_unopened(subscription)
+            is_unanswered = isinstance(error, TimedOut | UsageError | trio.Cancelled)
+            if sent.is_set() and is_unanswered and connection is self.connection:
+                self._leave([subscription], connection)
             raise
         return subscription
 
     async def _enter(
-        self, request: SubscribeRequest, command_id: str, bookmark: str, *, timeout: float
+        self,
+        request: SubscribeRequest,
+        command_id: str,
+        bookmark: str,
+        *,
+        timeout: float,
+        on_sent: Callable[[], object],
     ) -> None:
         options = self._options(request, bookmark)
         header = request.header(command_id, bookmark=bookmark, options=options)
+        sending = partial(self.command, timeout=timeout, on_sent=on_sent)
         try:
-            await self.command(header, request.body, what=request.what, timeout=timeout)
+            await sending(header, request.body, what=request.what)
         except InvalidTopic as error:
             raise _explained(error, request) from None
 
-    def _drop_unopened(
-        self, subscription: Subscription, error: BaseException, connection: Connection
-    ) -> None:
+    def _drop_unopened(self, subscription: Subscription) -> None:
         """Remove a subscription whose command has failed."""
         self.session.router.remove(subscription)
         drop_queued(subscription)
-        if isinstance(error, CommandError):
-            self.purge_generated(subscription.sub_id)
-        if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
-            self._leave([subscription], connection)
+        self.purge_generated(subscription.sub_id)
 
     def _report_refusal(self) -> None:
         self.reporter.log.warning(
@@ -444,15 +451,35 @@ class Commander:
         """Whether the server sends messages for it."""
         return self.session.router.get(subscription.sub_id) is subscription
 
+    def generate_id(self, command_id: str) -> str:
+        """An id for a tracked subscription that the application has given none.
+
+        One that the store has forgotten is used again, since it keeps an entry for each.
+
+        Args:
+            command_id: Makes a new one readable.
+        """
+        free = (each for each in self._purged_ids if each not in self._leaving)
+        if sub_id := next(free, ""):
+            self._purged_ids.remove(sub_id)
+        else:
+            sub_id = f"{command_id}-{secrets.token_hex(8)}"
+        self.generated_ids.add(sub_id)
+        return sub_id
+
     def purge_generated(self, sub_id: str) -> None:
-        """Have the bookmark store forget an ended subscription whose id is never used again."""
+        """Have the bookmark store forget an ended subscription whose id was generated."""
         if sub_id not in self.generated_ids:
             return
         self.generated_ids.remove(sub_id)
-        if isinstance(self.bookmark_store, MemoryBookmarkStore):
-            self.bookmark_store.purge_ended(sub_id)
-        elif self.bookmark_store is not None:
-            self.bookmark_store.purge(sub_id)
+        store = self.bookmark_store
+        if isinstance(store, MemoryBookmarkStore):
+            store.purge_ended(sub_id)
+        elif store is not None:
+            store.purge(sub_id)
+        # Only where numbers go on: else a late discard could mean a message of the next one.
+        if isinstance(store, TrackedBookmarkStore) and sub_id in store.subscriptions:
+            self._purged_ids.append(sub_id)
 
     def log_of(self, request: SubscribeRequest) -> SubscriptionLog | None:
         """The bookmark store's part of a subscribe; `None` if it has none."""

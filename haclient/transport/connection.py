@@ -48,6 +48,10 @@ _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a
 _LAST_FRAME_S: Final = 0.2  # after a failed write: for the reader to get the last frame
 
 _RECHECK_EVERY_S: Final = 1.0  # while reading is stopped: see `haclient.transport.callers`
+# A server that expects TLS hangs up when it gets something else.
+_BEFORE_ANYTHING: Final = (
+    " before it sent anything: are the port and the scheme (tcp:// or tcps://) right?"
+)
 
 _logger = logging.getLogger(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
@@ -74,6 +78,11 @@ class Obstacle(Protocol):
     @abstractmethod
     def takers(self) -> Takers:
         """Who empties it."""
+
+    @property
+    @abstractmethod
+    def backlog(self) -> object:
+        """What it holds, as a value that changes with each message that is taken from it."""
 
     @abstractmethod
     async def drained(self) -> None:
@@ -191,10 +200,21 @@ class Connection:
 
         `None` if reading goes on.
         """
+        full = self._full_queue
+        return None if full is None else full.takers
+
+    @property
+    def stopping_backlog(self) -> object | None:
+        """The backlog of the full queue that has stopped the reading; `None` if it goes on."""
+        full = self._full_queue
+        return None if full is None else full.backlog
+
+    @property
+    def _full_queue(self) -> Obstacle | None:
         full = self.reading_stopped_by
         if full is None or not full.draining:  # the reader may not have noticed yet
             return None
-        return full.takers
+        return full
 
     async def run(self) -> HAClientError:
         """Serve the link until it ends; return the reason, as an error to raise in waiting tasks.
@@ -263,7 +283,7 @@ class Connection:
         counters = self.session.counters
         wire = self.writer.wire
         tiny_reads = 0  # in a row that did not have to be waited for
-        waited = False
+        waited, hint = False, _BEFORE_ANYTHING
         while True:
             count = link.recv_into(frames.writable())
             if count is None:
@@ -275,7 +295,8 @@ class Connection:
                 self._is_idle = False
                 continue
             if count == 0:
-                raise DisconnectedError(f"{self.link.peer} closed the connection")
+                raise DisconnectedError(f"{self.link.peer} closed the connection{hint}")
+            hint = ""
             frames.received(count)
             heads, bodies = frames.split()
             counters.bytes_received += count

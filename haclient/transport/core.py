@@ -158,6 +158,7 @@ class Core:
             thread=self.thread,
         )
         made.move_hold.is_exempt = lambda: self.commander.waits.is_stopped_by_caller
+        made.move_hold.backlog = self._stopping_backlog
         return made
 
     def _new_queue_acks(self) -> QueueAcks:
@@ -182,6 +183,8 @@ class Core:
                 "haclient runs on trio: start the program with trio.run(main), not with asyncio"
             )
         self.thread.bind()
+        if self._manager is not None:
+            self.session.reserved_ids = frozenset(each.sub_id for each in self._manager.entries())
         self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
         await self._maintenance.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
@@ -213,6 +216,7 @@ class Core:
         traceback: TracebackType | None,
     ) -> None:
         self.stop(DisconnectedError("the client was left"))
+        self._dialler.stop()  # of a `connect` by a task outside of the block
         nursery, self._nursery = self._nursery, None
         if self.connection is not None:
             self._send_acks()
@@ -454,12 +458,12 @@ class Core:
         self.status.lost(reason)
         self.counters.disconnections += 1
         self.flight.lost(reason)
-        self.publisher.lost()
-        self.queue_acks.lost(self.session.router.all())
         try:
+            self.publisher.lost()
+            self.queue_acks.lost(self.session.router.all())
             for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
                 self._end_or_keep(subscription, reason)
-        finally:  # a bookmark store may fail here: `abandon` waits, shielded, for this event
+        finally:  # a store may fail here: `abandon` waits, shielded, for this event
             self._closed.set()
         if not self.status.reconnects:  # else the reconnector logs it, with the server
             ours = connection.closed_by_us or isinstance(reason, ClosedByOwnError)
@@ -595,8 +599,8 @@ class Core:
     def closed(self, subscription: Subscription) -> None:
         """A subscription was ended on purpose."""
         if self._manager is not None and self.resumable.get(subscription.sub_id) is subscription:
+            self._manager.remove(subscription.sub_id)  # first: if it fails, it can be tried again
             del self.resumable[subscription.sub_id]
-            self._manager.remove(subscription.sub_id)
 
     # -- waiting for the server ------------------------------------------------------
 
@@ -692,6 +696,9 @@ class Core:
     def _recheck_waits(self) -> None:
         self.commander.waits.recheck()
         self.publisher.move_hold.recheck()
+
+    def _stopping_backlog(self) -> object | None:
+        return None if self.connection is None else self.connection.stopping_backlog
 
     def _received_audited(self, received: Received) -> None:
         if self._auditor is not None:

@@ -98,6 +98,11 @@ class Events:
         """Whether the callbacks have yet to catch up to half of the cap."""
         return len(self._queue) > _CAP // 2 or self._held_bytes > _CAP_BYTES // 2
 
+    @property
+    def backlog(self) -> int:
+        """How many events are queued."""
+        return len(self._queue)
+
     async def drained(self) -> None:
         """Wait until the callbacks have caught up to half of the cap."""
         while self.draining:

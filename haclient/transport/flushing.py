@@ -135,7 +135,7 @@ class Flusher:
                     sequence=sequence,
                 )
             return
-        raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
+        raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:.3g} s")
 
     async def wait_empty(self, *, timeout: float) -> None:
         """Wait until nothing is unpersisted.

@@ -266,6 +266,11 @@ class Delivery(Sink):
         return self.held_bytes > self.cap_bytes and not self.ended
 
     @property
+    def backlog(self) -> tuple[int, int]:
+        """What it holds, as a value that changes with each message that a handler has taken."""
+        return self.held_bytes, self.processed
+
+    @property
     def draining(self) -> bool:
         """Whether less than half of the cap is free: where `drained` waits."""
         return self.held_bytes > self.cap_bytes // 2 and not self.ended

@@ -63,7 +63,7 @@ class ProgressWatchdog:
         self._timeout_s = timeout_s
         self._subscriptions = subscriptions
         self._is_reading = is_reading
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[Subscription, _Watched] = {}  # an id may be used again
 
     async def run(self) -> None:
         """Watch for as long as a connection is live.
@@ -84,9 +84,9 @@ class ProgressWatchdog:
         before, self._watched = self._watched, {}
         stalled: tuple[Subscription, float] | None = None
         for subscription in self._subscriptions():
-            sub_id, progress = subscription.sub_id, _progress_of(subscription)
-            watched = before.get(sub_id) or _Watched(progress, now, self._timeout_s)
-            self._watched[sub_id] = watched
+            progress = _progress_of(subscription)
+            watched = before.get(subscription) or _Watched(progress, now, self._timeout_s)
+            self._watched[subscription] = watched
             if progress != watched.progress or not (self._is_reading() and _is_due(subscription)):
                 watched.progress, watched.since = progress, now
                 if progress[:2] != watched.received_before_stall:

@@ -17,7 +17,7 @@ every publish that has returned survives a power loss.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from threading import get_ident
 from typing import Final
 
@@ -125,7 +125,9 @@ class Publisher:
         """
         log = self.log
         self.sequences.logged_on(server)
-        if log is not None:
+        if log is None:
+            self.refusals.clear()  # the caller may publish under the same numbers again
+        else:
             # A server that does not name what it has gets everything again: nothing is trimmed.
             seen = 0 if server.seen is None else server.seen
             persisted = server.has_of(log.last_persisted)
@@ -320,6 +322,8 @@ class Publisher:
             raise UsageError(
                 "publish_many takes a list of bodies; for one message there is publish"
             )
+        if isinstance(bodies, Iterator):  # the check would leave nothing of it
+            raise UsageError("publish_many takes a list of bodies, not an iterator: list(bodies)")
         check_text("topic", topic)
         for body in bodies:  # before anything is stored
             check_payload(body)
@@ -621,6 +625,8 @@ class Publisher:
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
             self.gate.has_to_check = True
             await writer.room()
+        if self._is_held:  # since this publish has begun to wait
+            await trio.sleep_forever()
         self.gate.has_to_check = False
 
     def hold(self) -> None:

@@ -388,6 +388,8 @@ class QueueConsumer(QueueSide):
             )
         policy = self.acks.policy
         self.batch.limit = batch_limit(policy.batch_size, grant.backlog, policy.timeout_s)
+        if self.batch.count >= self.batch.limit:  # the server may send nothing before it has these
+            self.send_pending()
         if grant.backlog == 1:
             self.warn_once(
                 "backlog",

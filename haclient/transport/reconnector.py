@@ -547,6 +547,7 @@ class Reconnector:
                 nursery.cancel_scope.cancel()
 
         async with open_nursery() as nursery:
+            nursery.start_soon(core.publisher.move_hold.watch, self._settings.connect_timeout)
             nursery.start_soon(run_until_end, self._move_when_asked)
             if isinstance(self._chooser, MovingServerChooser):
                 nursery.start_soon(run_until_end, partial(self._watch, self._chooser))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import trio
 
@@ -20,6 +21,9 @@ from haclient.session.acks import PendingCommand
 from haclient.session.pause_state import PauseChange
 from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.commands import Commander, Fields
+
+MAX_UNANSWERED_CHANGES: Final = 1_024
+"""How many commands whose callers have given up are remembered until the server answers."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -80,8 +84,8 @@ class SubscriptionChanges:
         changed: Called with each subscription whose command has changed.
 
     Attributes:
-        cannot_hold_back: The addresses of servers that do not pause subscriptions whose queues are
-            full, and are not asked again.
+        cannot_hold_back: The addresses of servers, each with the name of a command whose
+            subscriptions they do not pause when their queues are full, and are not asked again.
     """
 
     def __init__(self, commander: Commander, *, changed: Callable[[Subscription], object]) -> None:
@@ -89,7 +93,8 @@ class SubscriptionChanges:
         self._changed = changed
         self._answers = trio.lowlevel.ParkingLot()  # tasks that wait for any answer
         self._replace_count = 0
-        self.cannot_hold_back: set[str] = set()
+        self._unanswered: dict[str, None] = {}  # ids of commands whose callers have given up
+        self.cannot_hold_back: set[tuple[str, str]] = set()
 
     async def replace(
         self,
@@ -224,8 +229,14 @@ class SubscriptionChanges:
 
     def _await_late_answer(self, change: _Change, command_id: str) -> None:
         """Note the answer when it arrives, although no caller waits for it any more."""
+        table = self._commander.session.pending
+        if len(self._unanswered) >= MAX_UNANSWERED_CHANGES:  # the server does not answer
+            oldest = next(iter(self._unanswered))
+            del self._unanswered[oldest]
+            table.forget(oldest)
 
         def wake() -> None:
+            del self._unanswered[command_id]
             change.answered(pending)
             self._answers.unpark_all()
             try:
@@ -241,7 +252,8 @@ class SubscriptionChanges:
         pending = PendingCommand(
             command_id, change.what, awaited="processed", wake=wake, replaces=change.replaces
         )
-        self._commander.session.pending.add(pending)
+        table.add(pending)
+        self._unanswered[command_id] = None
 
     def _remember(self, change: _Change) -> None:
         """Have the accepted commands of the application sent again after a lost connection."""

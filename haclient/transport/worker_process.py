@@ -9,8 +9,9 @@ A process that dies takes no message with it: the client still has the message, 
 function with it again in a new process. A message over which several processes have died in a row
 is an error.
 
-The process ignores SIGINT, which a terminal sends to it as well: the client decides what an
-interrupt means. It ends itself when the client's process has ended, however that came.
+The process takes no notice of SIGINT and SIGTERM, which a terminal and systemd send to it as well:
+the client decides what they mean. It ends itself when the client's process has ended, however that
+came.
 """
 
 from __future__ import annotations
@@ -66,8 +67,11 @@ def call(work: Callable[[Message], _T], message: Message) -> _T:
 
 
 def _initialize() -> None:
-    """Prepare the process: the client decides about interrupts, and nothing outlives the client."""
+    """Prepare the process: the client decides about signals, and nothing outlives the client."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not SIG_IGN, which the programs that the function starts would inherit: nothing but SIGKILL
+    # could end them.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -12,7 +12,7 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreCorrupt
 
-pytestmark = [pytest.mark.row("BS14", "PS21"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.row("BS14", "PS21"), pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(autouse=True)

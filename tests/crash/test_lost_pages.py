@@ -15,7 +15,7 @@ import pytest
 from haclient_stores.bookmark_stores import record_file
 from support.unsynced_tail import LOGS, check_appended, check_beginning, cut_while_syncing
 
-pytestmark = [pytest.mark.row("PS21", "BS14", "TL1", "TL16"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.row("PS21", "BS14", "TL1", "TL16"), pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from support.engine import Peer
 from support.queue_world import FILE_BACKED, ONCE, QUEUES, TOPIC, WORK, QueueWorld
 from support.recording import Crash, Event, RecordingDisk, kills, power_cuts
 
-pytestmark = [pytest.mark.row("QB29", "QB31"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.row("QB29", "QB31"), pytest.mark.timeout(3600)]
 
 Crashes = Callable[..., Iterator[Crash]]
 PUBLISHER = 7094790850998930143

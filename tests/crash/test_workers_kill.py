@@ -72,7 +72,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.row("MS10")
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_the_recovery_point_of_a_killed_subscriber_passes_no_message_that_was_not_processed(

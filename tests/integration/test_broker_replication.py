@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import socket
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import trio
 
+from haclient.cli.demo.processes import reserved_ports
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.__main__ import main
@@ -18,16 +19,16 @@ from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.faults import Kill, Restart
 from support.broker import RawClient
+from support.process import LIMIT_S
 
 FAST = "ack_conflation=1ms"
 
 
-def free_port() -> int:
-    """A port that nobody listens on, for brokers that must know each other before they run."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port of a broker that another one must know before it runs."""
+    with reserved_ports(1) as (number,):
+        yield number
 
 
 def frames(first: int, last: int) -> bytes:
@@ -35,12 +36,6 @@ def frames(first: int, last: int) -> bytes:
         encode_frame({"c": "p", "t": "orders", "a": "persisted", "s": number}, b"%d" % number)
         for number in range(first, last + 1)
     )
-
-
-async def persisted(client: RawClient, sequence: int) -> None:
-    """Wait until everything up to a sequence is acknowledged."""
-    while ((await client.ack("persisted")).sequence or 0) < sequence:
-        pass
 
 
 async def bodies(uri: str, count: int) -> list[int]:
@@ -61,7 +56,7 @@ async def test_two_brokers_that_are_synchronous_to_each_other() -> None:
             await client.send_bytes(frames(1, 5000))
             clients.append(client)
         for client in clients:
-            await persisted(client, 5000)
+            await client.persisted(5000)
         for uri in cluster.uris:
             found = await bodies(uri, 10_000)
             assert sorted(found) == sorted([*range(1, 5001), *range(1, 5001)])
@@ -71,8 +66,7 @@ async def test_two_brokers_that_are_synchronous_to_each_other() -> None:
 
 
 @pytest.mark.row("RE3", "RE5", "RE11")
-async def test_a_destination_that_comes_back_gets_what_it_missed(tmp_path: Path) -> None:
-    port = free_port()
+async def test_a_destination_that_comes_back_gets_what_it_missed(tmp_path: Path, port: int) -> None:
     west = BrokerConfig(
         name="west",
         listen=(f"tcp://127.0.0.1:{port}",),
@@ -92,14 +86,14 @@ async def test_a_destination_that_comes_back_gets_what_it_missed(tmp_path: Path)
         for round_ in range(3):
             await client.send_bytes(frames(1000 * round_ + 1, 1000 * round_ + 1000))
             async with BrokerServer(west) as replica:
-                await persisted(client, 1000 * round_ + 1000)
+                await client.persisted(1000 * round_ + 1000)
                 count = 1000 * round_ + 1000
                 assert await bodies(replica.uris[0], count) == list(range(1, count + 1))
         await client.send_bytes(frames(3001, 3001))
         (status,) = server.destinations
         assert status.is_sync
         server.downgrade(status.address)
-        await persisted(client, 3001)
+        await client.persisted(3001)
         server.upgrade(status.address)
         with pytest.raises(UsageError, match="no synchronous destination"):
             server.upgrade("tcp://elsewhere:1")
@@ -133,7 +127,7 @@ async def test_sigkill_of_either_broker_loses_nothing_that_was_acknowledged() ->
                 assert acknowledged <= answer.position.sequence <= seen
                 await client.send_bytes(frames(1, last))
                 await cluster.apply(Restart(victim))
-                await persisted(client, last)
+                await client.persisted(last)
                 acknowledged = last
             await _whole_again(uris[victim], last)
         for uri in cluster.uris:
@@ -145,7 +139,7 @@ async def _whole_again(uri: str, last: int) -> None:
 
     Before that it cannot know that the other one has what it sent, and says so in its logon acks.
     """
-    with trio.fail_after(30):
+    with trio.fail_after(LIMIT_S):
         while True:
             async with RawClient.connect(uri) as client:
                 answer = await client.logon("p", opts=FAST)

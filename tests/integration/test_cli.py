@@ -73,7 +73,7 @@ def test_json_output_has_one_object_per_message(broker: BrokerProcess) -> None:
 @pytest.mark.row("CLI3")
 def test_a_replay_begins_at_a_bookmark_or_a_time(broker: BrokerProcess) -> None:
     publish(broker, "history", "a", "b", "c")
-    common = ("subscribe", "--server", broker.uri, "--topic", "history", "--timeout", "1")
+    common = ("subscribe", "--server", broker.uri, "--topic", "history", "--exit")
     everything = haclient(*common, "--bookmark", "19700101T000000Z", "--json")
     bookmarks = [json.loads(line)["bookmark"] for line in everything.lines]
     assert len(bookmarks) == 3
@@ -305,7 +305,7 @@ def test_another_sub_id_of_the_same_store_starts_afresh(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     publish(broker, "two readers", "1", "2")
-    common = ("subscribe", "--server", broker.uri, "--topic", "two readers", "--timeout", "1")
+    common = ("subscribe", "--server", broker.uri, "--topic", "two readers", "--exit")
     store = ("--store", tmp_path / "store")
     assert haclient(*common, *store, "--sub-id", "a").lines == ["1", "2"]
     assert haclient(*common, *store, "--sub-id", "a").lines == []

@@ -202,7 +202,8 @@ def test_a_topic_without_a_sow_has_no_records(alice: str) -> None:
 @pytest.mark.parametrize("command", ["publish", "subscribe"])
 def test_a_store_of_another_client_is_not_touched(alice: str, command: str, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    common = (command, "--server", alice, "--topic", "logged", "--store", store, "--timeout", "1")
+    more = ("--exit",) if command == "subscribe" else ()
+    common = (command, "--server", alice, "--topic", "logged", "--store", store, *more)
     assert haclient(*common, "--client-name", "owner").code == 0
     result = haclient(*common, "--client-name", "thief")
     assert_one_line(result, 75, str(store), "owner")
@@ -217,7 +218,7 @@ def test_a_second_process_on_the_same_store_is_exit_code_75(
     store, slow = tmp_path / "store", tmp_path / "slow"
     slow.write_bytes(b"row\n" * 5)
     common = ("--server", alice, "--topic", f"logged {command}", "--store", store)
-    more = ("--file", slow, "--rate", "0.2") if command == "publish" else ()
+    more = ("--file", slow, "--rate", "0.01") if command == "publish" else ()
     haclient("publish", *common[:4], stdin=b"row\n")
     with (
         start_haclient(command, *common, *more) as first,
@@ -282,7 +283,7 @@ def test_a_store_that_may_not_grow_is_one_line_and_nothing_is_lost(
 
 
 def assert_all_arrived(common: tuple[str, ...], file: Path) -> None:
-    found = haclient("subscribe", *common, "--bookmark", "epoch", "--timeout", "1")
+    found = haclient("subscribe", *common, "--bookmark", "epoch", "--exit")
     assert found.lines == file.read_text().splitlines()
 
 
@@ -341,7 +342,7 @@ def test_a_disk_that_fills_in_mid_stream_loses_nothing(
     common = ("--server", alice, "--topic", topic)
     if command == "subscribe":
         assert haclient("publish", *common, "--file", file).code == 0
-    more = ("--file", file) if command == "publish" else ("--timeout", "2")
+    more = ("--file", file) if command == "publish" else ("--exit",)
     arguments = (command, *common, "--store", disk / "store", *more)
     with small_disk(disk, kilobytes) as mounted:
         if not mounted:
@@ -369,7 +370,7 @@ def test_a_torn_bookmark_store_goes_on_and_loses_no_row(alice: str, tmp_path: Pa
     rows = [f"row {number}" for number in range(100)]
     common = ("--server", alice, "--topic", topic)
     haclient("publish", *common, stdin="\n".join(rows).encode())
-    arguments = ("subscribe", *common, "--store", store, "--timeout", "1")
+    arguments = ("subscribe", *common, "--store", store, "--exit")
     first = haclient(*arguments, "-n", "60")
     assert first.lines == rows[:60]
     [file] = [path for path in store_files(store) if path.stat().st_size]
@@ -443,7 +444,7 @@ def test_a_missing_standard_stream_is_never_taken_for_a_store(
     assert bookmarks.exists() == (number != 1)  # without an output, not even a store is made
     stores = (bookmarks, messages) if bookmarks.exists() else (messages,)
     assert haclient("store", "verify", *stores).code == 0
-    again = haclient("subscribe", *common, "--store", bookmarks, "--timeout", "1")
+    again = haclient("subscribe", *common, "--store", bookmarks, "--exit")
     assert again.out == ("one\ntwo\n" if number == 1 else ""), again.err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from haclient.cli.demo.processes import reserved_ports
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import TimedOut
 from haclient.ha import HAClient
@@ -22,14 +22,6 @@ from support.process import LIMIT_S, running_broker
 
 KILLS = 3
 PORTION = 300
-
-
-def _free_port() -> int:
-    """A port that nobody listens on, for brokers that must know each other before they run."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _client(name: str, brokers: list[BrokerProcess]) -> HAClient:
@@ -58,7 +50,6 @@ async def _until_at(client: HAClient, broker: BrokerProcess) -> None:
 async def test_clients_fail_over_and_back_while_the_primary_is_killed_and_lose_nothing(
     tmp_path: Path,
 ) -> None:
-    ports = {"east": _free_port(), "west": _free_port()}
     got: list[int] = []
     has_all = trio.Event()
 
@@ -69,6 +60,8 @@ async def test_clients_fail_over_and_back_while_the_primary_is_killed_and_lose_n
             has_all.set()
 
     with ExitStack() as stack:
+        numbers = stack.enter_context(reserved_ports(2))
+        ports = dict(zip(("east", "west"), numbers, strict=True))
         brokers = [
             stack.enter_context(
                 running_broker(

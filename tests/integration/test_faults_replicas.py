@@ -18,12 +18,6 @@ async def publish(client: RawClient, first: int, last: int) -> None:
         await client.send(b"%d" % number, c="p", t="orders", s=number, a="persisted")
 
 
-async def persisted(client: RawClient, sequence: int) -> None:
-    """Wait until everything up to a sequence is acknowledged."""
-    while ((await client.ack("persisted")).sequence or 0) < sequence:
-        pass
-
-
 async def read(uri: str, count: int) -> list[int]:
     """The next messages from the beginning of a broker's log."""
     async with RawClient.connect(uri) as client:
@@ -57,7 +51,7 @@ async def test_a_partition_holds_acks_delivery_goes_on_and_healing_catches_up(
         async with RawClient.connect(east) as client:
             await client.logon("p", opts=QUICK)
             await publish(client, 1, 100)
-            await persisted(client, 100)
+            await client.persisted(100)
             await cluster.apply(Partition("east", "west", dropped=dropped))
             await publish(client, 101, 200)
             assert await read(east, 200) == list(range(1, 201))  # delivered before persisted
@@ -67,7 +61,7 @@ async def test_a_partition_holds_acks_delivery_goes_on_and_healing_catches_up(
             assert await logged(west) == 100
             assert cluster.destination("east", "west").behind == 100
             await cluster.apply(Heal("east", "west"))
-            await persisted(client, 200)
+            await client.persisted(200)
             assert await read(west, 200) == list(range(1, 201))
 
 
@@ -84,7 +78,7 @@ async def test_a_partition_in_one_direction_holds_the_acks_of_both(
         for client in (at_east, at_west):
             await publish(client, 1, 50)
         for client in (at_east, at_west):
-            await persisted(client, 50)
+            await client.persisted(50)
         await cluster.apply(Partition("east", "west", one_way=True))
         for client in (at_east, at_west):
             await publish(client, 51, 100)
@@ -97,7 +91,7 @@ async def test_a_partition_in_one_direction_holds_the_acks_of_both(
             assert waiting.cancelled_caught
         await cluster.apply(Heal())
         for client in (at_east, at_west):
-            await persisted(client, 100)
+            await client.persisted(100)
         for uri in cluster.uris:
             assert sorted(await read(uri, 200)) == sorted([*range(1, 101), *range(1, 101)])
 
@@ -113,5 +107,5 @@ async def test_a_chain_is_cut_at_every_place_and_catches_up() -> None:
         for round_, source in enumerate(("a", "b", "a", "b")):
             await cluster.apply(Cut(source=source, at_byte=37 + 500 * round_, direction="up"))
             await publish(client, 100 * round_ + 1, 100 * round_ + 100)
-        await persisted(client, 400)
+        await client.persisted(400)
         assert await read(cluster.uris[2], 400) == list(range(1, 401))

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import socket
+from collections.abc import Iterator
 
 import pytest
 import trio
 
+from haclient.cli.demo.processes import reserved_ports
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import ReconnectGaveUp
 from haclient.ha import HAClient
 from haclient.health_chooser import HealthAwareServerChooser
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.server import BrokerServer
+from support.process import LIMIT_S
 
-LIMIT_S = 60.0
 
-
-def _free_port() -> int:
-    """A port that nobody listens on, for brokers that must know each other before they run."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def ports() -> Iterator[dict[str, int]]:
+    """The ports of both servers, which must know each other before they run."""
+    with reserved_ports(2) as numbers:
+        yield dict(zip(("east", "west"), numbers, strict=True))
 
 
 @pytest.mark.row("SC12")
 @pytest.mark.parametrize("downgraded", [False, True])
 async def test_a_client_goes_to_the_replica_of_a_lost_server_unless_that_was_downgraded(
-    *, downgraded: bool
+    ports: dict[str, int], *, downgraded: bool
 ) -> None:
-    ports = {name: _free_port() for name in ("east", "west")}
     address = {name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()}
     west = BrokerConfig(name="west", listen=(address["west"],), admin="127.0.0.1:0")
     east = BrokerConfig(
@@ -63,7 +61,7 @@ async def test_a_client_goes_to_the_replica_of_a_lost_server_unless_that_was_dow
             client = HAClient.memory_backed(
                 "reader",
                 server_chooser=chooser,
-                delay_strategy=FixedDelayStrategy(0.05, give_up_after=1.0),
+                delay_strategy=FixedDelayStrategy(0.05, give_up_after=3.0 if downgraded else None),
                 on_disconnect=lambda _: lost.set(),
                 exit_timeout=0,
             )

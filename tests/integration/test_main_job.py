@@ -21,10 +21,12 @@ import pytest
 
 from haclient.cli.demo.processes import reserved_ports
 from haclient_fake_server.testing.processes import BrokerProcess
-from support.process import Child, haclient, running_broker, start_haclient
+from support.process import LIMIT_S, Child, haclient, running_broker, start_haclient
 
 PIPE_BYTES = 8192  # a subscriber runs at most this far ahead of what the test has read
 TOPIC = "rows"
+FIRST = b"the first row of all"
+PATIENT = ("--timeout", str(LIMIT_S))  # a broker may take long to start again
 
 
 def data_file(name: str) -> Path:
@@ -74,14 +76,21 @@ class Job:
         """Somebody without a store who shows how far the publisher is."""
         return start_haclient("subscribe", *self._common, "--bookmark", "epoch")
 
+    def see_first_row(self, subscriber: Child) -> None:
+        """Publish a first row and see it arrive: what comes next is printed as it is published.
+
+        A subscriber that starts slowly would begin when the publisher has ended.
+        """
+        result = haclient("publish", *self._common, stdin=FIRST)
+        assert result.code == 0, result.err
+        assert subscriber.lines(1) == [FIRST]
+
     def subscribing(self, *more: str) -> Child:
         return start_haclient(*self.subscribe, *more, pipe_bytes=PIPE_BYTES)
 
     def everything(self) -> list[bytes]:
-        """All that the broker has of the topic, and nothing more came for a while."""
-        with start_haclient(
-            "subscribe", *self._common, "--bookmark", "epoch", "--timeout", "1.5"
-        ) as child:
+        """All that the broker has of the topic."""
+        with start_haclient("subscribe", *self._common, "--bookmark", "epoch", "--exit") as child:
             found = child.rest()
             assert child.wait() == 0, child.err
             return found
@@ -93,19 +102,18 @@ def test_every_row_arrives_once_when_the_broker_is_killed_and_comes_back(
 ) -> None:
     job = Job(broker, tmp_path, data_file("stocks.csv"))
     rows = rows_of(job.file)
-    with (
-        job.subscribing("-n", str(len(rows))) as subscriber,
-        start_haclient(*job.publish, "--rate", "250") as publisher,
-    ):
-        found = subscriber.lines(100)
-        assert publisher.is_running
-        broker.kill()
-        broker.start()
-        found += subscriber.rest()
-        assert subscriber.wait() == 0, subscriber.err
-        assert publisher.wait() == 0, publisher.err
+    with job.subscribing("-n", str(len(rows) + 1), *PATIENT) as subscriber:
+        job.see_first_row(subscriber)
+        with start_haclient(*job.publish, "--rate", "100", *PATIENT) as publisher:
+            found = subscriber.lines(20)
+            assert publisher.is_running
+            broker.kill()
+            broker.start()
+            found += subscriber.rest()
+            assert subscriber.wait() == 0, subscriber.err
+            assert publisher.wait() == 0, publisher.err
     assert found == rows
-    assert job.everything() == rows
+    assert job.everything() == [FIRST, *rows]
     again = job.published()
     assert (again["published"], again["skipped"]) == (0, len(rows))
 
@@ -117,19 +125,22 @@ def test_who_gives_up_on_a_dead_broker_goes_on_in_the_next_run(
     job = Job(broker, tmp_path, data_file("stocks.csv"))
     rows = rows_of(job.file)
     with (
-        job.subscribing("--timeout", "5") as subscriber,
-        start_haclient(*job.publish, "--rate", "250", "--timeout", "1") as publisher,
+        job.watching() as watcher,
+        start_haclient(*job.publish, "--rate", "25", "--timeout", "1") as publisher,
     ):
-        found = subscriber.lines(100)
-        assert publisher.is_running
-        broker.kill()
-        for child in (publisher, subscriber):
-            assert child.wait() == 1
-            lost, *_, error = child.err.splitlines()
-            assert re.match(r"haclient: warning: client \S+ lost its connection to tcp://", lost)
-            assert error.startswith("haclient: error: the connection was lost")
-        found += subscriber.rest()
-    assert 100 <= len(found) < len(rows)
+        watcher.lines(1)  # from now on a row comes in each of the subscriber's limits
+        with job.subscribing("--timeout", "5") as subscriber:
+            found = subscriber.lines(20)
+            assert publisher.is_running
+            broker.kill()
+            for child in (publisher, subscriber):
+                assert child.wait() == 1
+                lost, *_, error = child.err.splitlines()
+                told = r"haclient: warning: client \S+ lost its connection to tcp://"
+                assert re.match(told, lost)
+                assert error.startswith("haclient: error: the connection was lost")
+            found += subscriber.rest()
+    assert 20 <= len(found) < len(rows)
     broker.start()
     summary = job.published()
     assert summary["resent"] > 0
@@ -156,16 +167,20 @@ def test_a_job_goes_on_at_the_second_server(tmp_path: Path, remembers: str) -> N
             )
             for name, port, other in zip(("east", "west"), ports, reversed(ports), strict=True)
         ]
-        common = ("--server", f"{east.uri},{west.uri}", "--topic", TOPIC)
+        common = ("--server", f"{east.uri},{west.uri}", "--topic", TOPIC, *PATIENT)
         store = ("--store", tmp_path / "reader") if remembers == "store" else ()
         begin = ("--bookmark", "recent" if remembers == "store" else "epoch")
         file = ("--file", data_file("stocks.csv"), "--rate", "250")
         subscriber = stack.enter_context(
-            start_haclient("subscribe", *common, *store, *begin, "-n", str(len(rows)))
+            start_haclient("subscribe", *common, *store, *begin, "-n", str(len(rows) + 1))
         )
+        assert haclient("publish", *common, stdin=FIRST).code == 0
+        assert subscriber.lines(1) == [FIRST]  # it is at work before the publisher starts
+        west.pause()  # which holds the acknowledgements: the publisher cannot end before the kill
         publisher = stack.enter_context(start_haclient("publish", *common, *file))
-        found = subscriber.lines(100)
+        found = subscriber.lines(20)
         east.kill()
+        west.resume()
         found += subscriber.lines(100)  # of the other one, while the first is dead
         assert publisher.is_running
         east.start()  # the two are synchronous: all is persisted when both have it
@@ -212,7 +227,7 @@ def test_a_sigkill_repeats_at_most_the_row_that_was_printed_last(
         assert found[repeated:] == rows[taken : taken + len(found) - repeated]
         taken += len(found) - repeated
     assert 6 < taken < len(rows)
-    with job.subscribing("--timeout", "1.5") as last:
+    with job.subscribing("--exit") as last:
         found = last.rest()
         assert last.wait() == 0, last.err
     repeated = 1 if found[0] == rows[taken - 1] else 0
@@ -227,8 +242,9 @@ def test_a_publisher_killed_at_any_moment_publishes_only_what_is_missing(
     job = Job(broker, tmp_path, data_file("seattle-weather.csv"))
     rows, chance, seen = rows_of(job.file), random.Random(seed), 0
     with job.watching() as watcher:
+        job.see_first_row(watcher)
         for _ in range(3):
-            with start_haclient(*job.publish, "--rate", "800") as publisher:
+            with start_haclient(*job.publish, "--rate", "150") as publisher:
                 seen += len(watcher.lines(chance.randint(1, 250)))
                 assert publisher.is_running
                 publisher.kill()
@@ -236,7 +252,7 @@ def test_a_publisher_killed_at_any_moment_publishes_only_what_is_missing(
         summary = job.published()
         assert summary["published"] + summary["skipped"] == len(rows)
         assert summary["skipped"] >= seen
-    assert job.everything() == rows
+    assert job.everything() == [FIRST, *rows]
 
 
 @pytest.mark.row("CLI9", "PS9")

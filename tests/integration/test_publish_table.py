@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 
 from haclient.ha import HAClient
-from support.process import SMALL_PIPE_BYTES, Child, running_broker
+from support.process import LIMIT_S, SMALL_PIPE_BYTES, Child, running_broker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "publish_table.py"
 ROWS = 4000
@@ -22,7 +22,7 @@ most what is in the pipe and in one read of it, 410 rows, so the last kill finds
 
 async def published(uri: str) -> list[str]:
     found: list[str] = []
-    with trio.fail_after(60):
+    with trio.fail_after(LIMIT_S):
         async with (
             HAClient("reader", servers=[uri]) as client,
             client.bookmark_stream("outbox", sub_id="r", bookmark="epoch") as messages,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sqlite3
 import sys
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from haclient.cli.demo.processes import reserved_ports
 from haclient.delay import FixedDelayStrategy
 from haclient.ha import HAClient
 from haclient.stores import ProcessedMessages
@@ -70,8 +70,9 @@ async def test_workers_continue_on_the_replica_of_a_killed_broker(tmp_path: Path
     connection.execute("create table results (body text, worker text)")
     connection.commit()
     ProcessedMessages(connection)
-    ports = {"east": _free_port(), "west": _free_port()}
     with ExitStack() as stack:
+        numbers = stack.enter_context(reserved_ports(2))
+        ports = dict(zip(("east", "west"), numbers, strict=True))
         brokers = {
             name: stack.enter_context(
                 running_broker(
@@ -108,14 +109,6 @@ async def test_workers_continue_on_the_replica_of_a_killed_broker(tmp_path: Path
     rows = connection.execute("select body, count(*) from results group by body").fetchall()
     assert sorted(rows) == sorted((f'{{"id": {number}}}', 1) for number in range(MESSAGES))
     connection.close()
-
-
-def _free_port() -> int:
-    """A port that nobody listens on, for brokers that must know each other before they run."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def _until_count(client: HAClient, connection: sqlite3.Connection, count: int) -> None:

@@ -21,10 +21,10 @@ HANDLER, STREAM, ONCE, MONITOR = (
 )
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    data = tmp_path_factory.mktemp("broker") / "log"
-    with running_broker(data, "--queue", "jobs,max_backlog=10,lease=30") as broker:
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """One for each test: a worker that is killed leaves what it has not acknowledged."""
+    with running_broker(tmp_path / "log", "--queue", "jobs,max_backlog=10,lease=30") as broker:
         yield broker
 
 

@@ -17,6 +17,7 @@ from haclient.protocol.messages import Message
 from haclient.subscription_file import FileSubscriptionManager
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from support.process import LIMIT_S
 
 pytestmark = pytest.mark.row("SM10")
 
@@ -62,7 +63,7 @@ async def publish(uri: str, numbers: range) -> None:
             topic = ("orders/eu", "orders/us")[number % 2]
             await client.publish(topic, b'{"n":%d}' % number)
             await client.publish("elsewhere", b'{"n":%d}' % (100 + number))
-        await client.publish_flush(timeout=30)
+        await client.publish_flush(timeout=LIMIT_S)
 
 
 async def resumed(uri: str, folder: Path, count: int) -> list[bytes]:
@@ -85,7 +86,7 @@ async def resumed(uri: str, folder: Path, count: int) -> list[bytes]:
     async with client:
         assert await client.restore_subscriptions({"o": handle}) == ["o"]
         assert await client.restore_subscriptions({"o": handle}) == [], "it is active"
-        with trio.fail_after(60):
+        with trio.fail_after(LIMIT_S):
             await enough.wait()
     return got
 

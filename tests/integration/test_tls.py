@@ -196,11 +196,11 @@ def test_commands_publish_and_subscribe_with_a_certificate_of_their_own(
         ]
         done = run(*command)
         assert (done.returncode, done.stdout) == (0, "one\ntwo\n"), done.stderr
-        done = run("ping", *server, "--timeout", "10")
+        done = run("ping", *server, "--timeout", f"{LIMIT_S}")
         assert done.returncode == 1
         assert "wants a certificate of ours" in done.stderr
         assert len(done.stderr.splitlines()) == 1
-        done = run("ping", "--server", process.uri, "--timeout", "10")
+        done = run("ping", "--server", process.uri, "--timeout", f"{LIMIT_S}")
         assert done.returncode == 1
         assert "is not trusted" in done.stderr
         assert len(done.stderr.splitlines()) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio  # noqa: TID251  # FastAPI runs in it
 import importlib
 import json
+import socket
 from collections.abc import Generator
 from types import ModuleType
 
@@ -16,9 +17,9 @@ from flask import Flask
 from haclient.blocking import HAClient
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker_thread import BrokerThread, broker_thread
+from support.process import LIMIT_S
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 30.0
 ORDER = {"id": 7, "item": "tea", "px": 2.5}
 
 
@@ -108,6 +109,51 @@ def test_django_places_and_finds_orders(broker: BrokerThread) -> None:
         example.amps.close()
     with HAClient.memory_backed("reader", servers=[broker.uri]) as reader:
         assert [each.json() for each in reader.sow("orders").open()] == [ORDER]
+
+
+def test_flask_answers_without_a_server_and_when_there_is_one_again(
+    flask_example: ModuleType, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = flask_example.app.test_client()
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # it accepts, and says nothing
+        monkeypatch.setattr(flask_example, "OPEN_LIMIT_S", 0.1)
+        monkeypatch.setenv("AMPS_URI", f"tcp://127.0.0.1:{taken.getsockname()[1]}/amps/json")
+        failed = web.get("/health")
+        assert (failed.status_code, "not logged on" in failed.json["error"]) == (503, True)
+    monkeypatch.setattr(flask_example, "OPEN_LIMIT_S", LIMIT_S)
+    monkeypatch.setenv("AMPS_URI", broker.uri)
+    assert web.post("/orders", json=ORDER).status_code == 201
+
+
+def test_django_answers_without_a_server(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert broker.uri
+    example = importlib.import_module("examples.django_orders")
+    web = Client(headers={"host": "localhost"})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(example, "OPEN_LIMIT_S", 0.1)
+        monkeypatch.setenv("AMPS_URI", f"tcp://127.0.0.1:{taken.getsockname()[1]}/amps/json")
+        failed = web.get("/health")
+    assert (failed.status_code, "not logged on" in failed.json()["error"]) == (503, True)
+
+
+def test_fastapi_answers_when_the_client_fails(broker: BrokerThread) -> None:
+    example = importlib.import_module("examples.fastapi_orders")
+
+    async def main() -> None:
+        transport = httpx.ASGITransport(app=example.app)
+        async with (
+            asyncio.timeout(LIMIT_S),
+            example.app.router.lifespan_context(example.app),
+            httpx.AsyncClient(transport=transport, base_url="http://test") as web,
+        ):
+            await example.app.state.client.disconnect()
+            failed = await web.post("/orders", json=ORDER)
+            assert (failed.status_code, list(failed.json())) == (503, ["error"])
+
+    assert broker.uri
+    asyncio.run(main())
 
 
 def test_flask_opens_one_client_for_all_threads(flask_example: ModuleType) -> None:

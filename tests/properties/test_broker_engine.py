@@ -90,7 +90,7 @@ def messages(draw: st.DrawFn) -> Message:
 
 
 @pytest.mark.row("TL4", "AK7")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(messages(), max_size=4)), max_size=12))
 def test_no_command_ever_raises_and_a_restart_shows_the_same_log(
     batches: list[tuple[int, list[Message]]],

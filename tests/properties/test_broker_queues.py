@@ -219,7 +219,6 @@ def test_queues_agree_with_their_models(request: pytest.FixtureRequest) -> None:
         settings=settings(
             max_examples=max(SHORT, steps // (STEPS // 2)),
             stateful_step_count=STEPS,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -215,7 +215,7 @@ class Run:
 
 @pytest.mark.row("RE1", "RE2", "RE3", "RE4", "RE6", "RE11", "AK6")
 @pytest.mark.parametrize("links", [PAIR, RING, MESH], ids=["pair", "ring", "mesh"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps=st.lists(actions, max_size=25))
 def test_replicas_agree_and_acks_are_true(
     links: dict[str, tuple[str, ...]], steps: list[tuple[str, int, int]]
@@ -228,7 +228,7 @@ def test_replicas_agree_and_acks_are_true(
 
 @pytest.mark.row("RE1", "RE4", "RE6")
 @pytest.mark.parametrize("links", [CHAIN, MIXED], ids=["chain", "mixed"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps=st.lists(actions, max_size=25))
 def test_a_chain_passes_on_and_asynchronous_destinations_catch_up(
     links: dict[str, tuple[str, ...]], steps: list[tuple[str, int, int]]

@@ -187,7 +187,7 @@ class Conversation:
             self.follower.check(to_the_end=True)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(actions=ACTIONS, step=st.sampled_from([1, 300]))
 def test_a_follower_gets_the_records_of_then_and_each_message_since_once(
     actions: list[tuple[str, int, int]], step: int

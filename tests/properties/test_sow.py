@@ -108,7 +108,7 @@ class SowModel(RuleBasedStateMachine):
         assert len(self.topic) == len(self.model)
 
 
-SowModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+SowModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 
 
 TestSowAgainstADict = SowModel.TestCase

@@ -289,7 +289,6 @@ def test_all_bookmark_stores_agree_with_the_model(
         settings=settings(
             max_examples=max(SHORT, steps // (STEPS // 4 * 3)),
             stateful_step_count=STEPS,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

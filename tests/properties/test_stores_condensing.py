@@ -120,4 +120,4 @@ class Twins(RuleBasedStateMachine):
 
 
 TestTwins = Twins.TestCase
-TestTwins.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTwins.settings = settings(max_examples=60, stateful_step_count=30)

@@ -294,7 +294,6 @@ def test_every_store_does_what_the_model_says(
         settings=settings(
             max_examples=max(SHORT, wanted // (STEPS // 4 * 3)),
             stateful_step_count=STEPS,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
@@ -302,4 +301,4 @@ def test_every_store_does_what_the_model_says(
 
 
 TestWindow = WindowMachine.TestCase
-TestWindow.settings = settings(max_examples=50, deadline=None)
+TestWindow.settings = settings(max_examples=50)

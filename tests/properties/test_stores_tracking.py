@@ -118,4 +118,4 @@ class TrackerMachine(RuleBasedStateMachine):
 
 
 TestTracker = TrackerMachine.TestCase
-TestTracker.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestTracker.settings = settings(max_examples=80, stateful_step_count=40)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from support.process import QUICK_JVM
 
@@ -29,10 +28,6 @@ TIMEOUT_S = 600
 
 # The longest tests begin first, so that two processes end at about the same time.
 LONGEST = ("cluster/", "test_examples.py")
-
-# An example waits while the JVM uses all processors.
-settings.register_profile("pyspark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("pyspark")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

@@ -10,6 +10,7 @@ from haclient.ha import HAClient
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.server import BrokerServer
 from support.broker import running_broker
+from support.process import LIMIT_S
 
 
 def address(broker: BrokerServer) -> str:
@@ -43,7 +44,7 @@ async def test_a_broker_drops_what_is_published_again_after_a_crash() -> None:
             with pytest.raises(UsageError, match="persisted this publisher up to 3000"):
                 await client.publish_batch("orders", bodies, first_sequence=1)
             await client.publish_batch("orders", bodies[persisted:], first_sequence=persisted + 1)
-            await client.wait_persisted(5000, timeout=5)
+            await client.wait_persisted(5000, timeout=LIMIT_S)
         async with Client("reader") as reader:
             await reader.connect(uri)
             await reader.logon()

@@ -20,7 +20,7 @@ from haclient_stores.disk.files import PAGE_BYTES
 from support.clock import in_virtual_time
 from support.peer import Server, answering, together
 
-LIMIT_S = 30.0
+LIMIT_S = 300.0
 
 
 def fail_on_b(message: Message) -> None:

@@ -38,7 +38,7 @@ from support.custom import DictPublishStore
 from support.disks import WatchedDisk
 from support.peer import Peer, answering, listening, together
 
-LIMIT_S = 30.0
+LIMIT_S = 300.0
 AMPS = "/amps/json"
 KIB = b"k" * 1000
 SMALL = MIN_SEGMENT_BYTES

@@ -311,3 +311,63 @@ async def test_an_id_whose_unsubscribe_could_not_be_waited_for_is_waited_for_onc
             await taken(stream, 20)
             await peer.ack(lefts[0])
             await peer.answer("subscribe", sub_id="b")
+
+
+async def subscribe_in_a_handler_that_becomes_full(
+    client: Client, peer: Peer, answered: str
+) -> list[str]:
+    """A handler subscribes `x` while its own queue gets full, behind which the answer stands.
+
+    Args:
+        client: The client.
+        peer: Its server.
+        answered: The command for whose answer it waits: to its own, or to the one before.
+    """
+    refused: list[str] = []
+    asked = trio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.data == b"go":
+            asked.set()
+            try:
+                await client.subscribe("other", sub_id="x", handler=print, timeout=None)
+            except UsageError as error:
+                refused.append(str(error))
+
+    await together(
+        lambda: client.subscribe("orders", sub_id="s", handler=handle),
+        lambda: peer.answer("subscribe"),
+    )
+    if answered == "unsubscribe":
+        earlier = client.stream("other", sub_id="x")
+        await together(earlier.open, lambda: peer.answer("subscribe"))
+        await close_without_waiting(earlier)
+    await peer.publish("s", b"go")
+    command = await peer.expect(answered, sub_id="x")
+    await asked.wait()
+    await wait_all_tasks_blocked()
+    await peer.publish("s", *[bytes(1_000)] * 10)
+    await wait_all_tasks_blocked()
+    await peer.ack(command)
+    await wait_all_tasks_blocked()
+    return refused
+
+
+async def test_a_subscribe_that_is_refused_as_a_deadlock_is_ended_at_the_server(
+    server: Server,
+) -> None:
+    """Else a later subscription takes for its own what the server still sends for that one."""
+    async with Client("sub", max_queued_bytes=2_000, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        (refused,) = await subscribe_in_a_handler_that_becomes_full(client, peer, "subscribe")
+        assert "subscribe on 'other' waits for an ack" in refused
+        await peer.answer("unsubscribe", sub_id="x")
+
+
+async def test_a_wait_for_the_end_of_an_earlier_subscription_is_refused_when_it_could_not_end(
+    server: Server,
+) -> None:
+    async with Client("sub", max_queued_bytes=2_000, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        (refused,) = await subscribe_in_a_handler_that_becomes_full(client, peer, "unsubscribe")
+        assert "subscribe on 'other' waits for an ack" in refused

@@ -29,6 +29,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.custom import DictBookmarkStore
 from support.forks import refusals
 from support.peer import Server, together
+from support.process import LIMIT_S
 
 
 @pytest.mark.row("BS3", "MS10")
@@ -54,7 +55,7 @@ async def test_messages_may_be_discarded_in_worker_threads(server: Server, tmp_p
             await peer.publish("s", *[b"x"] * 10, bm=f"7|{first + 1}|")
         store = client.bookmark_store
         assert store is not None
-        with trio.fail_after(30):
+        with trio.fail_after(LIMIT_S):
             while store.oldest_undiscarded("s") or not store.is_discarded("s", f"7|{count}|"):
                 await trio.lowlevel.checkpoint()
     reopened = LoggedBookmarkStore(path)
@@ -120,7 +121,7 @@ async def test_messages_of_a_queue_may_be_acknowledged_in_worker_threads(server:
             await peer.say("p", b"%d" % number, t="work", sids="s", bm=f"7|{number}|", lp="30s")
         acknowledged: list[str] = []
         cancelled: list[str] = []
-        with trio.fail_after(30):
+        with trio.fail_after(LIMIT_S):
             while len(acknowledged) < count - 1:
                 message = await peer.expect("sow_delete")
                 await peer.ack(message)

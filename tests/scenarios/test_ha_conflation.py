@@ -23,7 +23,7 @@ from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 
 @in_virtual_time

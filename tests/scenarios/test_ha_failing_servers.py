@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -12,10 +13,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.chooser import FailureCountServerChooser
+from haclient.chooser import DefaultServerChooser, FailureCountServerChooser
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import AuthenticationError, HAClientError, NameInUse, ReconnectGaveUp
 from haclient.ha import HAClient
+from haclient.health_chooser import HealthAwareServerChooser
 from haclient.session.recovery import STABLE_AFTER_S
 from haclient.transport.link import TcpLink
 from haclient.transport.nursery import open_nursery
@@ -416,3 +418,37 @@ async def test_each_lost_connection_is_a_warning_with_server_and_reason(
         assert warning.startswith("client ha lost its connection to unix://")
         assert warning.endswith(str(reason))
         assert "secret" not in warning
+
+
+@pytest.mark.row("SC12")
+async def test_a_client_whose_checked_servers_are_all_refused_goes_to_one_without_an_admin_address(
+    server: Server,
+) -> None:
+    async def ask(url: str, _: float) -> bytes:
+        """Each of two servers has downgraded the other one."""
+        name, other = ("a", "b") if "//a" in url else ("b", "a")
+        destination = {
+            "name": other,
+            "address": f"tcp://{other}:9007",
+            "configured_type": "sync",
+            "replication_type": "async",
+            "messages_behind": 5,
+        }
+        return json.dumps(
+            {"amps": {"instance": {"name": name, "replication": [destination]}}}
+        ).encode()
+
+    refused = ["tcp://a:9007/amps/json", "tcp://b:9007/amps/json"]
+    client = HAClient(
+        "ha",
+        server_chooser=HealthAwareServerChooser(
+            dict(zip(refused, ("http://a:8085", "http://b:8085"), strict=True)),
+            inner=DefaultServerChooser([*refused, server.uri]),
+            patience=0,
+            ask=ask,
+        ),
+        heartbeat=None,
+        exit_timeout=0,
+    )
+    async with entered(client, partial(live, server)):
+        await client.disconnect()

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.errors import CommandError
+from haclient.client import Client
+from haclient.errors import CommandError, DisconnectedError, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
 from support.clock import in_virtual_time
 from support.instances import instances
+from support.peer import Server, together
 
 pytestmark = [in_virtual_time, pytest.mark.row("CC15")]
 
@@ -66,3 +69,62 @@ async def test_a_file_keeps_no_recovery_point_and_no_message_of_it(tmp_path: Pat
     assert [name for name, bookmark in points.items() if bookmark] == ["named"]
     assert [name for name in points if store.oldest_undiscarded(name)] == ["named"]
     store.close()
+
+
+@pytest.mark.parametrize("end", ["too late", "cancelled", "lost"])
+async def test_nothing_is_kept_of_a_subscription_that_was_never_opened(
+    server: Server, end: str
+) -> None:
+    store = MemoryBookmarkStore()
+    client = Client("sub", bookmark_store=store, exit_timeout=0)
+    async with client:
+        peer = await server.log_on(client)
+
+        async def subscribe() -> None:
+            with trio.move_on_after(1 if end == "cancelled" else 60):
+                with pytest.raises((TimedOut, DisconnectedError)):
+                    await client.execute(replay().set_timeout(2))
+
+        async def serve() -> None:
+            command = await peer.expect("subscribe")
+            await peer.publish(command.sub_id, b"1", bm="7|1|")
+            if end == "lost":
+                peer.link.close()
+            else:
+                await peer.answer("unsubscribe", sub_id=command.sub_id)
+
+        await together(subscribe, serve)
+        assert not store.subscriptions
+
+
+async def test_a_store_in_a_file_does_not_grow_with_each_subscription(
+    server: Server, tmp_path: Path
+) -> None:
+    store = LoggedBookmarkStore(tmp_path / "b")
+    client = Client("sub", bookmark_store=store, exit_timeout=0)
+    got: list[tuple[bytes, bool]] = []
+    async with client:
+        peer = await server.log_on(client)
+
+        async def use() -> None:
+            kept: list[Message] = []
+            for _ in range(20):
+                async with await client.execute(replay()) as messages:
+                    message = await anext(messages)
+                    got.append((message.data, message.sub_id == messages.sub_id))
+                    for each in kept:  # of earlier subscriptions with the same id, maybe
+                        each.discard()
+                    assert store.oldest_undiscarded(messages.sub_id) == message.number
+                    kept.append(message)
+                await client.flush()
+
+        async def serve() -> None:
+            for _ in range(20):
+                command = await peer.answer("subscribe")
+                await peer.publish(command.sub_id, b"1", bm="7|1|")
+                await peer.answer("unsubscribe")
+                await peer.answer("flush")
+
+        await together(use, serve)
+        assert got == [(b"1", True)] * 20
+        assert len(store.subscriptions) == 1

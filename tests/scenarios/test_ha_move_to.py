@@ -14,11 +14,13 @@ from haclient.errors import AuthenticationError, DisconnectedError, TimedOut, Us
 from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
+from haclient.transport.publish_hold import STALL_SHARE
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.inbox import until
 from support.peer import Peer, Server, answering, delivery
 from support.recovery import entered, live, not_answering
 
@@ -394,6 +396,180 @@ async def test_a_handler_whose_full_queue_has_stopped_the_reading_publishes_duri
         assert copies == [body[:1] for body in bodies]
         assert trio.current_time() == began
         await client.disconnect()
+
+
+class Relay:
+    """A handler that hands each message to another task, and waits until that has published it."""
+
+    def __init__(self, client: HAClient) -> None:
+        self._client = client
+        self.may_work = trio.Event()
+        self.may_work.set()
+        self._jobs, self._work = trio.open_memory_channel[Message](0)
+        self._done, self._results = trio.open_memory_channel[bytes](0)
+        self.copied: list[bytes] = []
+
+    async def handle(self, message: Message) -> None:
+        await self._jobs.send(message)
+        self.copied.append(await self._results.receive())
+
+    async def work(self) -> None:
+        async for message in self._work:
+            body = message.data.rstrip(b"\0")
+            await self.may_work.wait()
+            await self._client.publish("copies", body)
+            await self._done.send(body)
+
+
+@pytest.mark.row("HA29")
+@pytest.mark.parametrize("has_more", [False, True])
+async def test_what_a_task_publishes_for_a_handler_with_a_full_queue_passes_a_move(
+    server: Server, other: Server, *, has_more: bool
+) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
+    )
+    relay, has_moved = Relay(client), trio.Event()
+    count = 16
+
+    async def publish(peer: Peer) -> None:
+        for start in (count - 16, count - 8):
+            await peer.publish("s", *(b"%d" % at + bytes(1_000) for at in range(start, start + 8)))
+            await wait_all_tasks_blocked()
+
+    async def move() -> None:
+        await client.move_to(other.uri)
+        has_moved.set()
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=relay.handle)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relay.work)
+            began = trio.current_time()
+            nursery.start_soon(move)
+            await checked(other)
+            flush = await peer.expect("flush")
+            await publish(peer)
+            await peer.ack(flush, "persisted")
+            copies: list[bytes] = []
+            while (heard := await peer.hear_or_end()) is not None:
+                if heard.command == "publish":
+                    copies.append(heard.data)
+                    continue
+                assert heard.command == "flush", "what has passed is to be confirmed, too"
+                if has_more:  # what stops the reading again lets publishes pass at once
+                    has_more, count = False, count + 16
+                    await publish(peer)
+                await peer.ack(heard, "persisted")
+            assert trio.current_time() <= began + 2 * 10.0 * STALL_SHARE
+            moved = await live(other)
+            async with answering(moved):
+                await has_moved.wait()
+                await wait_all_tasks_blocked()
+            copies += [each.data for each in moved.heard if each.command == "publish"]
+            nursery.cancel_scope.cancel()
+        assert copies == relay.copied == [b"%d" % number for number in range(count)]
+        await client.disconnect()
+
+
+@pytest.mark.row("HA29")
+async def test_publishes_of_others_stay_held_while_a_handler_with_a_full_queue_makes_progress(
+    server: Server, other: Server
+) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
+    )
+
+    async def handle(_: Message) -> None:
+        await trio.sleep(0.3)
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=handle)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.move_to, other.uri)
+            await checked(other)
+            flush = await peer.expect("flush")
+            for _ in range(2):
+                await peer.publish("s", *[bytes(1_000)] * 8)
+                await wait_all_tasks_blocked()
+            nursery.start_soon(client.publish, "orders", b"held")
+            await peer.ack(flush, "persisted")
+            await peer.expect_end()
+            moved = await live(other)
+            async with answering(moved):
+                await wait_all_tasks_blocked()
+            assert [each.data for each in moved.heard if each.command == "publish"] == [b"held"]
+            nursery.cancel_scope.cancel()
+        await client.disconnect()
+
+
+async def move_with_full_queue(client: HAClient, relay: Relay, uri: str) -> None:
+    """Move while the queue is full and its handler waits for a publish that is held."""
+    relay.may_work = trio.Event()
+    core = client._core
+    await until(lambda: core.connection is not None and bool(core.connection.reading_stopped_by))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.move_to, uri)
+        await until(lambda: core.publisher.move_hold.is_active)
+        relay.may_work.set()
+
+
+async def everything(client: HAClient, topic: str) -> list[bytes]:
+    """The bodies of all messages in the log of a topic."""
+    found: list[bytes] = []
+    async with client.bookmark_stream(topic, sub_id=topic, bookmark="epoch") as stream:
+        async for message in stream.with_timeout(10.0):
+            if message is None:
+                break
+            found.append(message.data)
+    return found
+
+
+@pytest.mark.row("HA29")
+async def test_moves_of_a_client_without_a_store_that_relays_steadily_lose_and_double_nothing(
+    cluster: Cluster,
+) -> None:
+    """Its handler waits for a task that publishes, while another task publishes all the time."""
+    east, west = cluster.uris
+    client = HAClient("relay", servers=[east, west], connect_timeout=100.0, max_queued_bytes=4_000)
+    relay, is_done, own = Relay(client), False, 0
+
+    async def publish_input(source: HAClient) -> None:
+        number = 0
+        while not is_done:
+            await source.publish("orders", b"%d" % number + bytes(3_000))
+            number += 1
+            await trio.sleep(0.1)
+
+    async def publish_own() -> None:
+        nonlocal own
+        while not is_done:
+            await client.publish("own", str(own))
+            own += 1
+            await trio.sleep(0.1)
+
+    async with (
+        HAClient.memory_backed("source", servers=[east]) as source,
+        HAClient("reader", servers=[east]) as reader,
+        client,
+        trio.open_nursery() as nursery,
+    ):
+        await client.subscribe("orders", sub_id="s", handler=relay.handle)
+        nursery.start_soon(relay.work)
+        async with trio.open_nursery() as publishing:
+            publishing.start_soon(publish_own)
+            publishing.start_soon(publish_input, source)
+            for uri in (west, east, west):
+                await move_with_full_queue(client, relay, uri)
+            is_done = True
+        await trio.sleep(10.0)
+        await client.publish_flush()
+        copies, others = await everything(reader, "copies"), await everything(reader, "own")
+        nursery.cancel_scope.cancel()
+    assert copies == relay.copied
+    assert others == [b"%d" % number for number in range(own)]
 
 
 @pytest.mark.row("HA29")

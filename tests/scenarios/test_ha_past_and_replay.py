@@ -27,6 +27,7 @@ from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
+from support.inbox import until
 from support.instances import Instance, instances
 from support.peer import Server, answering, together
 from support.recovery import entered, live, lose
@@ -117,6 +118,52 @@ async def test_a_stream_has_the_records_of_then_and_goes_on_at_its_recovery_poin
             expected = ["publish 6", "sow 4", "sow 5", "sow 6", "publish 7"]
             assert await take(messages, 5) == expected
             assert messages.gaps == 0
+
+
+@pytest.mark.row("MS5")
+async def test_a_query_that_was_paused_for_its_full_queue_loses_nothing_with_its_connection(
+    tmp_path: Path,
+) -> None:
+    got: list[Message] = []
+    events: list[str] = []
+    may_take = trio.Event()
+
+    async def handle(message: Message) -> None:
+        await may_take.wait()
+        got.append(message)
+        message.discard()
+
+    async with (
+        instances("east", config=lasting(tmp_path)) as (east,),
+        HAClient.memory_backed("pub", servers=[east.uri]) as publisher,
+        HAClient(
+            "sub",
+            servers=[east.uri],
+            bookmark_store=MemoryBookmarkStore(),
+            max_queued_bytes=1_000,
+        ) as subscriber,
+    ):
+        subscriber.add_event_listener(lambda event: events.append(event.name))
+        await publish(publisher, 1)
+        await subscriber.sow_and_subscribe("prices", bookmark=EPOCH, sub_id="s", handler=handle)
+        count = 1
+        for _ in range(3):
+            may_take = trio.Event()
+            events.clear()
+            while "subscription_paused" not in events:
+                count += 1
+                await publish(publisher, count)
+            await publish(publisher, *range(count + 1, count + 6))  # while it is paused
+            count += 5
+            await restart(east)
+            await publish(publisher, count + 1)
+            count += 1
+            await until(lambda: "resubscribed" in events)
+            may_take.set()
+            await until(lambda: f"publish {count}" in shown(got))  # noqa: B023  # awaited here
+        assert [each for each in shown(got) if each.startswith("publish")] == [
+            f"publish {number}" for number in range(1, count + 1)
+        ]
 
 
 async def test_a_connection_that_is_lost_in_mid_answer_is_asked_again(

@@ -789,6 +789,61 @@ async def test_a_subscription_that_cannot_be_kept_is_ended_before_the_call_raise
         assert client.metrics.subscriptions == ()
 
 
+class OnceFull(MemorySubscriptionManager):
+    """One whose disk is full for the first removal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = True
+
+    @override
+    def remove(self, sub_id: str) -> None:
+        if self.is_full:
+            self.is_full = False
+            raise StoreError("no room for the removal")
+        super().remove(sub_id)
+
+
+@pytest.mark.row("SM10")
+@pytest.mark.parametrize("form", ["handler", "stream"])
+async def test_an_end_that_cannot_be_kept_can_be_asked_for_again(server: Server, form: str) -> None:
+    manager = OnceFull()
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, subscription_manager=manager)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            stream = client.stream("orders", sub_id="s", resumes=True)
+            if form == "stream":
+                await stream.open()
+            else:
+                await client.subscribe("orders", sub_id="s", handler=print)
+
+            async def end() -> None:
+                await (stream.aclose() if form == "stream" else client.unsubscribe("s"))
+
+            with pytest.raises(StoreError, match="no room"):
+                await end()
+            assert [each.sub_id for each in client.metrics.subscriptions] == ["s"]
+            await end()
+            await client.flush(timeout=1)
+        assert not list(manager.entries())
+        assert [each.command for each in peer.heard[1:]] == ["subscribe", "unsubscribe", "flush"]
+
+
+@pytest.mark.row("SM10")
+async def test_no_chosen_id_is_one_that_the_application_or_an_earlier_process_uses(
+    server: Server,
+) -> None:
+    manager = MemorySubscriptionManager()
+    for sub_id in ("3", "4"):
+        manager.add(Entry(sub_id, {"c": "subscribe", "t": "earlier", "sub_id": sub_id}))
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, subscription_manager=manager)
+    async with entered(client, partial(live, server)) as peer, answering(peer):
+        for sub_id in ("7", "", "6", "", ""):
+            await client.subscribe("orders", sub_id=sub_id, handler=print)
+        assert await client.restore_subscriptions({"3": print, "4": print}) == ["3", "4"]
+        assert len(client.metrics.subscriptions) == 7
+
+
 @pytest.mark.row("SM10")
 async def test_of_restored_subscriptions_some_may_be_discarded_when_they_are_handled(
     server: Server,

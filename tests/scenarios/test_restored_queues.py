@@ -14,10 +14,10 @@ from haclient.subscription_manager import Entry
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.engine.settings import QueueTopic
 from support.broker import running_broker
+from support.process import LIMIT_S
 
 pytestmark = pytest.mark.row("SM10")
 
-LIMIT_S = 120.0
 QUEUE = QueueTopic(name="work", topics=("orders",), max_per_subscription_backlog=8)
 
 
@@ -86,7 +86,7 @@ async def test_a_restored_consumer_is_as_it_was_and_acknowledges(tmp_path: Path)
                 restored = await client.restore_subscriptions({"q": handle}, queues={"q": {}})
                 assert restored == ["q"]
                 await done.wait()
-                await client.flush_acks(timeout=30)
+                await client.flush_acks(timeout=LIMIT_S)
             assert sorted(got) == [b'{"id":%d}' % number for number in (0, 1, 2, 4, 5)]
             assert failed == [b'{"id":1}'], "it was given back, and came again"
             assert await left(uri) == [b'{"id":3}'], "the filter was kept"
@@ -121,7 +121,7 @@ def test_callbacks_of_a_restored_consumer_run_in_the_threads_of_a_blocking_clien
         with blocking.HAClient("consumer", servers=[uri], subscription_manager=manager) as client:
             client.restore_subscriptions({"q": fail}, queues={"q": {"on_handler_error": give_up}})
             assert refused.wait(LIMIT_S)
-            client.flush_acks(timeout=30)
+            client.flush_acks(timeout=LIMIT_S)
 
     trio.run(main)
     assert sorted(called) == [(b'{"id":%d}' % number, False) for number in (0, 1, 2, 4, 5)]

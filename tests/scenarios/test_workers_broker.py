@@ -16,8 +16,7 @@ from haclient.workers import ThreadPool, run_workers
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.engine.settings import QueueTopic
 from support.broker import running_broker
-
-LIMIT_S = 120.0
+from support.process import LIMIT_S
 
 
 @pytest.mark.row("MS10")

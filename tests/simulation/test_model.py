@@ -85,7 +85,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(script=st.lists(steps, min_size=5, max_size=40), seed=st.integers(1, 2**32))
 def test_every_message_arrives_and_none_after_its_discard(script: list[Step], seed: int) -> None:
     check(scripted(replace(CLUSTER, seed=seed), *script))

@@ -101,6 +101,14 @@ class RawClient:
             )
         )
 
+    async def persisted(self, sequence: int) -> Message:
+        """The ack up to a sequence; those of earlier ones are dropped, however many there are."""
+        while True:
+            ack = await self.ack("persisted")
+            assert (ack.sequence or 0) <= sequence, ack
+            if ack.sequence == sequence:
+                return ack
+
     async def publishes(self, count: int) -> list[Message]:
         """The next publishes; other messages between them are dropped."""
         return [await self.until(lambda message: message.kind == "p") for _ in range(count)]

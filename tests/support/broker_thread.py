@@ -19,6 +19,7 @@ import trio
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.server import BrokerServer
 from support.broker import RawClient, port_of
+from support.process import LIMIT_S
 
 __all__ = ["BrokerThread", "broker_thread", "publish"]
 
@@ -35,11 +36,11 @@ class BrokerThread:
     def start(self) -> None:
         """Start it, after its last run has ended; returns when it listens."""
         if self._thread.is_alive():  # another thread is in `stop`, and the address is in use
-            self._thread.join(60)
+            self._thread.join(LIMIT_S)
         started = threading.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._serve, started), daemon=True)
         self._thread.start()
-        assert started.wait(60)
+        assert started.wait(LIMIT_S)
 
     def stop(self) -> None:
         """End it; returns when it is gone."""
@@ -47,7 +48,7 @@ class BrokerThread:
         if not thread.is_alive():
             return
         self._stop()
-        thread.join(60)
+        thread.join(LIMIT_S)
 
     async def _serve(self, started: threading.Event) -> None:
         async with BrokerServer(self._config) as server:

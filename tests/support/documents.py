@@ -8,15 +8,16 @@ import select
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from haclient.cli.demo.processes import reserved_ports
 
 __all__ = ["Block", "Step", "Terminal", "blocks", "command_lines", "links", "steps"]
 
@@ -102,11 +103,14 @@ class Terminal:
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
         self._environment = {**environment, "PATH": f"{directory}/bin:{os.environ['PATH']}"}
-        self._ports = {number: _free_port() for number in ("9007", "9008")}
+        self._stack = ExitStack()
+        self._ports: dict[str, int] = {}
         self._output = directory / "terminal"
         self._shown = 0
 
     def __enter__(self) -> Self:
+        numbers = self._stack.enter_context(reserved_ports(2))
+        self._ports = dict(zip(("9007", "9008"), numbers, strict=True))
         binary = self._directory / "bin" / "haclient"
         binary.parent.mkdir()
         binary.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m haclient "$@"\n')
@@ -130,6 +134,7 @@ class Terminal:
         with suppress(ProcessLookupError):
             os.killpg(self._shell.pid, signal.SIGKILL)  # what it has left in the background, too
         self._shell.communicate()
+        self._stack.close()
 
     def type(self, step: Step, *, limit_s: float) -> None:
         """Type a command and wait until it has ended with 0 and its output has been shown.
@@ -166,9 +171,3 @@ class Terminal:
         for number, free in self._ports.items():
             text = text.replace(f":{number}", f":{free}")
         return text
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

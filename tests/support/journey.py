@@ -22,11 +22,9 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.process import LIMIT_S
 
 __all__ = ["Journey"]
-
-LIMIT_S = 30.0
-"""How long a journey may take in all; on real sockets it is a matter of milliseconds."""
 
 
 class Journey:

@@ -15,7 +15,7 @@ import pytest
 __all__ = ["postgres_server"]
 
 _PACKAGES = Path("/usr/lib/postgresql")
-_LIMIT_S = 60.0
+_LIMIT_S = 300.0
 _USER = "postgres"
 
 

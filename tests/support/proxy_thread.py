@@ -17,10 +17,9 @@ import trio
 
 from haclient_fake_server.testing.faults import LinkFault
 from haclient_fake_server.testing.proxy import FaultProxy
+from support.process import LIMIT_S
 
 __all__ = ["ProxyThread"]
-
-LIMIT_S = 30.0
 
 
 class ProxyThread:

@@ -36,7 +36,7 @@ from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker_thread import BrokerThread, broker_thread, publish
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 T = TypeVar("T")
 
 
@@ -859,6 +859,18 @@ def test_an_opening_that_is_cancelled_leaves_nothing_behind() -> None:
             except UsageError as error:
                 assert "a client runs once" in str(error)
         assert not [each for each in threading.enumerate() if each.name == "haclient cancelled"]
+
+    run(main)
+
+
+def test_a_close_ends_an_opening_that_finds_no_server() -> None:
+    async def main() -> None:
+        client = HAClient.memory_backed("orders-7", servers=["tcp://127.0.0.1:1/amps/json"])
+        opening = asyncio.create_task(client.open())
+        await until(lambda: client.metrics.failed_attempts > 0)
+        await client.aclose()
+        with pytest.raises(DisconnectedError, match="open: the client 'orders-7' was closed"):
+            await opening
 
     run(main)
 

@@ -6,11 +6,12 @@ import asyncio  # noqa: TID251  # a thread that runs it is refused
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -20,9 +21,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from typing_extensions import override
 
-from haclient import EPOCH, ConnectionState, FixedDelayStrategy, Message
+from haclient import (
+    EPOCH,
+    ConnectionState,
+    DefaultServerChooser,
+    FixedDelayStrategy,
+    Message,
+)
 from haclient.blocking import Client, HAClient
+from haclient.chooser import ConnectionInfo
 from haclient.errors import (
     ConnectionRefused,
     DisconnectedError,
@@ -41,7 +50,7 @@ if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture
@@ -177,6 +186,21 @@ def test_a_server_that_refuses_raises_where_the_client_is_opened() -> None:
         client.connect("tcp://127.0.0.1:1/amps/json", timeout=LIMIT_S)
     with pytest.raises(UsageError, match="a client runs once"):
         client.open()
+
+
+def test_opening_without_a_server_ends_after_its_limit_and_another_client_opens(
+    broker: BrokerThread,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        server = f"tcp://127.0.0.1:{mute.getsockname()[1]}/amps/json"
+        client = HAClient.memory_backed("orders-7", servers=[server])
+        with pytest.raises(TimedOut, match=r"not logged on within 0\.1 s"):
+            client.open(timeout=0.1)
+    with pytest.raises(UsageError):
+        client.open()
+    again = HAClient.memory_backed("orders-7", servers=[broker.uri]).open(timeout=LIMIT_S)
+    assert again.health().is_ready
+    again.close()
 
 
 def test_a_property_is_there_before_and_after_and_cannot_be_set(broker: BrokerThread) -> None:
@@ -383,6 +407,30 @@ def test_close_in_another_thread_ends_a_call_that_waits(
         client.close()
         with pytest.raises(DisconnectedError, match=r"closed|left"):
             result.result(LIMIT_S)
+
+
+def test_close_in_another_thread_ends_an_opening_that_finds_no_server() -> None:
+    tried = threading.Event()
+
+    class Chooser(DefaultServerChooser):
+        @override
+        def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+            super().report_failure(error, info)
+            tried.set()
+
+    chooser = Chooser(["tcp://127.0.0.1:1/amps/json"])
+    client = HAClient.memory_backed("orders-7", server_chooser=chooser)
+    with ThreadPoolExecutor(2) as pool:
+        opening = pool.submit(client.open)
+        assert tried.wait(LIMIT_S)
+        closing = pool.submit(client.close)
+        is_closed = not wait([closing], LIMIT_S).not_done
+        client.__bridge__.thread.cancel()  # else the pool would wait for ever
+        assert is_closed
+        with pytest.raises(DisconnectedError, match="open: the client 'orders-7' was closed"):
+            opening.result(LIMIT_S)
+    with pytest.raises(UsageError, match="a client runs once"):
+        client.open()
 
 
 def test_a_closed_client_refuses_calls_and_closes_again(client: HAClient) -> None:

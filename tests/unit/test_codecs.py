@@ -204,6 +204,8 @@ def test_a_value_that_would_end_its_field_is_refused_and_not_shown() -> None:
     assert "secret" not in str(no.value)
     with pytest.raises(UsageError, match="field a is no text"):
         NvfixCodec("|").encode([("a", "\ud800")])
+    with pytest.raises(UsageError, match=r"'.ud800' cannot be the name of a nvfix field"):
+        NvfixCodec("|").encode([("\ud800", "a")])
     for separator in ("", "=", "ab", "\u00e9"):
         with pytest.raises(UsageError, match="a field separator is one ASCII character"):
             NvfixCodec(separator)

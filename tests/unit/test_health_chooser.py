@@ -65,6 +65,20 @@ async def test_the_last_word_of_a_server_that_has_failed_counts() -> None:
     assert await chooser.current_uri() == A  # and not B
 
 
+async def test_an_admin_interface_that_falls_silent_is_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    servers = Servers()
+    chooser = HealthAwareServerChooser(ADMIN, ask=servers.ask)
+    for is_up in (False, False, True, False):
+        servers.is_up["b"] = is_up
+        assert await chooser.current_uri() == A
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warnings == 2 * [
+        "http://b:8085 does not answer: the last that it said counts: it is down"
+    ]
+
+
 @pytest.mark.row("SC12")
 async def test_a_client_waits_while_every_server_is_refused_and_ends_with_the_reasons() -> None:
     servers = Servers()
@@ -185,3 +199,71 @@ async def test_the_servers_that_are_not_refused_are_found_in_any_order(seed: int
         uri = await chooser.current_uri()
         assert uri in {A, "tcp://c:9007/amps/json"}
         chooser.report_failure(ERROR, {"uri": uri})
+
+
+C = "tcp://c:9007/amps/json"
+
+
+def downgraded() -> Servers:
+    """Servers of which each has downgraded the other one."""
+    servers = Servers()
+    servers.has_downgraded = {"a": True, "b": True}
+    return servers
+
+
+@pytest.mark.row("SC12")
+async def test_servers_of_which_nothing_is_known_are_tried_once_all_others_are_refused() -> None:
+    inner = DefaultServerChooser([A, B, C])
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, patience=0, ask=downgraded().ask)
+    assert await chooser.current_uri() == C
+
+
+@pytest.mark.row("SC12", "SC9")
+@pytest.mark.parametrize("seed", range(60))
+async def test_each_server_of_the_inner_chooser_is_found_in_one_round(seed: int) -> None:
+    uris = [A, B, *(f"tcp://more{number}:9007/amps/json" for number in range(seed % 4 + 1))]
+    inner = RandomServerChooser(uris, source=random.Random(seed))
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, patience=0, ask=downgraded().ask)
+    found = set[str]()
+    for _ in range(3 * len(uris)):
+        uri = await chooser.current_uri()
+        assert uri not in {"", A, B}
+        found.add(uri)
+        chooser.report_failure(ERROR, {"uri": uri})
+    assert found == set(uris[2:])
+
+
+class Repeating(DefaultServerChooser):
+    """Gives each server several times in a row."""
+
+    def __init__(self, uris: list[str], times: float) -> None:
+        super().__init__(uris)
+        self.times = times
+        self.given = 0
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        self.given += 1
+        if self.given % self.times == 0:
+            super().report_failure(error, info)
+
+
+@pytest.mark.row("SC12")
+async def test_a_chooser_that_gives_a_server_several_times_in_a_row_comes_to_the_next_one() -> None:
+    inner = Repeating([A, B, C], times=5)
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, patience=0, ask=downgraded().ask)
+    assert await chooser.current_uri() == C
+
+
+@pytest.mark.row("SC12")
+async def test_a_round_ends_although_the_inner_chooser_gives_the_same_server_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inner = Repeating([A, B, C], times=float("inf"))
+    servers = downgraded()
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, patience=10, ask=servers.ask)
+    assert await chooser.current_uri() == ""
+    assert len(servers.asked) == 2 * 3  # at 0, 5 and 10 seconds
+    assert inner.given < 3 * 20
+    reason = chooser.error().removeprefix("every server is refused: ")
+    assert [each.message for each in caplog.records] == [f"not used: {reason}"] * 3

@@ -88,7 +88,7 @@ async def test_or_reported_and_tried_again_until_it_works(path: Path) -> None:
     away(path)
     adapter.purge()
     adapter.update(RecoveryPoint("s", "1|1|"))
-    assert failed.wait(20)
+    assert failed.wait(60)
     back(path)
     adapter.update(RecoveryPoint("t", "1|2|"))
     await adapter.close()
@@ -226,6 +226,7 @@ async def test_a_database_that_stays_locked_is_told_with_what_to_do(
 async def test_a_write_that_does_not_come_back_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sqlite_adapter, "_LOCKED_S", 60.0)  # the write waits for the lock
     monkeypatch.setattr(sqlite_adapter, "_CLOSE_S", 0.01)
     adapter = SqliteRecoveryPointAdapter(path)
     await adapter.recover("me")
@@ -251,7 +252,7 @@ async def test_what_was_purged_while_a_write_failed_stays_purged(path: Path) -> 
     await adapter.recover("me")
     away(path)
     adapter.update(RecoveryPoint("s", "1|1|"))
-    assert failed.wait(20)
+    assert failed.wait(60)
     await adapter.close()
     assert await kept(path) == {"t": RecoveryPoint("t", "1|2|")}
 
@@ -271,7 +272,7 @@ async def test_an_error_handler_that_raises_is_no_end_of_the_writing(
     await adapter.recover("me")
     away(path)
     adapter.update(RecoveryPoint("s", "1|1|"))
-    assert failed.wait(20)
+    assert failed.wait(60)
     with pytest.raises(StoreError, match="unable to open"):
         await adapter.close()
     assert await kept(path) == {"s": RecoveryPoint("s", "1|1|")}

@@ -126,3 +126,31 @@ async def test_a_caller_that_is_cancelled_loses_nothing() -> None:
     put(delivery, b"1")
     assert await buffer.fill()
     assert [each.data for each in buffer.pop_list(None)] == [b"1"]
+
+
+class LeaseBesideAThread(Lease):
+    """While it is asked for the first time, another thread takes a message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer: StreamBuffer | None = None
+        self.taken: list[bytes] = []
+
+    @override
+    def is_deliverable(self, message: Message, /) -> bool:
+        buffer, self.buffer = self.buffer, None
+        if buffer is not None and (found := buffer.pop()) is not None:
+            self.taken.append(found.data)
+        return True
+
+
+async def test_no_message_is_given_to_a_second_thread_while_the_leases_are_checked() -> None:
+    delivery, lease = Delivery(), LeaseBesideAThread()
+    stream = await opened(QueueStream, delivery)
+    buffer = StreamBuffer(stream)
+    put(delivery, b"1", b"2", b"3", lease=lease)
+    assert await buffer.fill(stream.batches().__anext__)
+    lease.buffer = buffer
+    assert await buffer.fill()
+    rest = [each.data for each in buffer.pop_list(None)]
+    assert sorted([*lease.taken, *rest]) == [b"1", b"2", b"3"]

@@ -18,7 +18,7 @@ from haclient.thread_bridge import Bridge, in_worker_thread, refuse_event_loop
 from haclient.trio_thread import TrioThread
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 RealLock = threading.Lock
 Callback = Callable[..., Awaitable[object]]
 

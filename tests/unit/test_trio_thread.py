@@ -13,7 +13,7 @@ import trio
 from haclient.errors import DisconnectedError, UsageError
 from haclient.trio_thread import Call, TrioThread
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Block:
@@ -216,6 +216,24 @@ def test_an_entering_that_takes_too_long_can_be_cancelled() -> None:
     thread.cancel()
     thread.join()
     assert ended.is_set()
+    assert thread.error is None
+
+
+def test_a_stop_ends_an_entering_that_has_no_end() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    thread = TrioThread("a")
+    thread.start(Block(wait)(), ended.set)
+    assert begun.wait(LIMIT_S)
+    thread.stop()
+    is_ended = ended.wait(LIMIT_S)
+    thread.cancel()
+    assert is_ended
+    thread.join()
     assert thread.error is None
 
 

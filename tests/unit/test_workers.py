@@ -189,7 +189,7 @@ async def test_a_message_that_is_slow_holds_the_recovery_point_and_nothing_else(
 
 
 @pytest.mark.row("MS10")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     keys=st.lists(st.sampled_from("abcde"), max_size=40),
     workers=st.integers(1, 4),

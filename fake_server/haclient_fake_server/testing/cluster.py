@@ -152,7 +152,7 @@ class ProcessBroker:
 
         Raises:
             HAClientError: The process ended instead of listening.
-            TimedOut: It does not listen after a minute.
+            TimedOut: It does not listen after five minutes.
         """
         if not self.is_running:
             await trio.to_thread.run_sync(self.process.start)

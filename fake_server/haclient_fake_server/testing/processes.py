@@ -16,6 +16,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,14 +25,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
+from urllib.parse import urlsplit
 
 from haclient.errors import HAClientError, TimedOut, UsageError
 from haclient_fake_server.testing.faults import Kill, to_json
 
 __all__ = ["BrokerProcess"]
 
-LIMIT_S: Final = 60.0
-"""How long a start or an end of the process may take."""
+LIMIT_S: Final = 300.0
+"""How long a start or an end of the process may take, also on a machine with much other work."""
 
 
 _COMMAND: Final = (sys.executable, "-m", "haclient_fake_server", "--faults-from-stdin")
@@ -65,6 +67,7 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._out: IO[bytes] | None = None
         self._err: IO[bytes] | None = None
+        self._reserved: socket.socket | None = None
 
     @property
     def uri(self) -> str:
@@ -99,11 +102,11 @@ class BrokerProcess:
         Raises:
             UsageError: It runs.
             HAClientError: It ended instead; the error has its output on stderr.
-            TimedOut: It does not listen after a minute, and was killed.
+            TimedOut: It does not listen after five minutes, and was killed.
         """
         if self.is_running:
             raise UsageError(f"the broker at {self.address} runs already")
-        self.close()
+        self._end()
         self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._process = subprocess.Popen(  # noqa: S603 - our own command
             [*self._command, "--listen", self.address, *self._arguments],
@@ -118,12 +121,14 @@ class BrokerProcess:
         except BaseException:  # also a KeyboardInterrupt: leave no process behind
             self.close()
             raise
+        self._release_port()
 
     def kill(self) -> None:
         """Send SIGKILL and wait for the end; nothing happens if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(LIMIT_S)
+            self._reserve_port()
 
     def kill_at(self, fault: Kill) -> None:
         """Have it kill itself at a point; returns when the point is armed. See `wait`.
@@ -134,7 +139,7 @@ class BrokerProcess:
         Raises:
             UsageError: It does not run, or is another command.
             HAClientError: It ended meanwhile.
-            TimedOut: It does not answer after a minute.
+            TimedOut: It does not answer after five minutes.
         """
         process = self._running()
         if process.stdin is None or _COMMAND[-1] not in self._command:
@@ -151,14 +156,16 @@ class BrokerProcess:
 
         Raises:
             UsageError: It was never started.
-            TimedOut: It still runs after a minute.
+            TimedOut: It still runs after five minutes.
         """
         if self._process is None:
             raise UsageError(f"the broker at {self.address} was not started")
         try:
-            return self._process.wait(LIMIT_S)
+            code = self._process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             raise TimedOut(f"the broker at {self.address} still runs") from None
+        self._reserve_port()
+        return code
 
     def stop(self) -> int:
         """Send SIGTERM and wait for the end. A paused process is resumed first.
@@ -168,15 +175,17 @@ class BrokerProcess:
 
         Raises:
             UsageError: It does not run.
-            TimedOut: It still runs after a minute.
+            TimedOut: It still runs after five minutes.
         """
         process = self._running()
         process.send_signal(signal.SIGCONT)
         process.terminate()
         try:
-            return process.wait(LIMIT_S)
+            code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             raise TimedOut(f"the broker at {self.address} did not stop on SIGTERM") from None
+        self._reserve_port()
+        return code
 
     def pause(self) -> None:
         """Send SIGSTOP: the process does nothing, but the kernel still accepts connections for it.
@@ -195,7 +204,11 @@ class BrokerProcess:
         self._running().send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill it if it runs, and close the pipes to it."""
+        """Kill it if it runs, close the pipes to it, and let others have its port."""
+        self._end()
+        self._release_port()
+
+    def _end(self) -> None:
         self.kill()
         faults = None if self._process is None else self._process.stdin
         for each in (self._out, self._err, faults):
@@ -215,6 +228,30 @@ class BrokerProcess:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _reserve_port(self) -> None:
+        """Keep the port until the next start, or another program may be given it meanwhile.
+
+        A socket that is bound and does not listen is enough: the broker sets SO_REUSEADDR, too, and
+        can listen there nevertheless. Other systems than Linux would refuse that.
+        """
+        address = urlsplit(self.address)
+        if sys.platform != "linux" or self._reserved is not None or not address.port:
+            return
+        host = address.hostname or ""
+        found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, address.port))
+        except OSError:  # it was no address of this machine, or is taken already: `start` says so
+            found.close()
+        else:
+            self._reserved = found
+
+    def _release_port(self) -> None:
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

@@ -36,8 +36,8 @@ WORKER_BACKLOG: Final = 20
 TICK_S: Final = 0.02
 """How often a demo checks its processes."""
 
-PATIENCE_S: Final = 20.0
-"""After so long without progress a demo ends."""
+PATIENCE_S: Final = 120.0
+"""After so long without progress a demo ends. A busy machine needs long to start a process."""
 
 
 class DemoFailed(HAClientError):

@@ -38,7 +38,7 @@ class MemoryBookmarkStore(TrackedBookmarkStore):
         return found
 
     def purge_ended(self, sub_id: str) -> None:
-        """Purge a subscription that has ended and whose id is never used again.
+        """Purge a subscription that has ended and whose id is not used again.
 
         Args:
             sub_id: The id of the subscription.

@@ -88,6 +88,7 @@ class SubscriptionTracker(Resumption):
         self.redeliveries = 0
         self.fresh: list[Chunk | Alias | None] = []
         self.conflated = False
+        self._has_warned = False
         super().__init__()
         self.purge()
 
@@ -204,8 +205,13 @@ class SubscriptionTracker(Resumption):
                 sequences.append(sequence)
             elif not 0 < sequence <= LARGEST:
                 numbers.append(UNTRACKED)
-                if bookmark:
-                    _log.warning("cannot track a message with the bookmark %r", bookmark)
+                if bookmark and not self._has_warned:
+                    self._has_warned = True
+                    _log.warning(
+                        "cannot track a message with the bookmark %r, so it may come again after "
+                        "its discard; further ones of this subscription are not logged",
+                        bookmark,
+                    )
             elif self.redelivery.awaits(publisher, sequence):
                 self._add(publishers, sequences)
                 publishers, sequences = [], []

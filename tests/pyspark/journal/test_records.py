@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.pyspark.journal.records import (
@@ -192,7 +192,6 @@ def long_block(random_: random.Random, count: int, first: int = 1) -> list[Recor
     ]
 
 
-@settings(deadline=None)
 @given(st.randoms(use_true_random=True), st.integers(1, 4 * LANE_RECORDS + 70))
 def test_long_blocks_are_walked_in_lanes(random_: random.Random, count: int) -> None:
     blocks = [long_block(random_, count), long_block(random_, 3, 1 + count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -110,25 +111,25 @@ def test_stdin_settles_the_book_of_an_open_file(
 def test_a_server_that_dies_and_does_not_come_back_is_told_in_time(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
-    rows: Path,
     with_store: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     store = ("--store", str(tmp_path / "store")) if with_store else ()
+    pipe = tmp_path / "rows"
+    os.mkfifo(pipe)
     with running_broker(tmp_path / "log") as broker:
         common = ("--server", broker.uri, "--topic", "t")
         with start_haclient("subscribe", *common, "--bookmark", "epoch") as watcher:
 
             def kill_after_the_first_row() -> None:
-                watcher.lines(1)
-                broker.kill()
+                with pipe.open("wb", buffering=0) as rows:
+                    rows.write(b"before\n")
+                    watcher.lines(1)
+                    broker.kill()
+                    rows.write(b"after\n")
 
-            # Only a watcher that is there already is sure to see the first row before the last.
-            assert run(["publish", *common, "--file", str(rows)]) == 0
-            watcher.lines(5)
             thread = threading.Thread(target=kill_after_the_first_row)
             thread.start()
-            paced = ("--file", str(rows), "--rate", "2", "--timeout", "1")
-            assert run(["publish", *common, *paced, *store]) == 1
+            assert run(["publish", *common, "--file", str(pipe), "--timeout", "3", *store]) == 1
             thread.join()
     told = "wait in the store" if with_store else "not known to be persisted"
     assert told in capfd.readouterr().err

@@ -222,4 +222,4 @@ class Runs(RuleBasedStateMachine):
 
 
 TestRuns = Runs.TestCase
-TestRuns.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestRuns.settings = settings(max_examples=60, stateful_step_count=25)

@@ -188,7 +188,7 @@ def test_a_connection_that_ends_and_is_not_found_again_is_a_failure(
 @pytest.mark.row("CLI9", "MS2")
 def test_without_a_bookmark_the_end_of_the_connection_is_the_end(tmp_path: Path) -> None:
     rows = tmp_path / "rows"
-    rows.write_text("row\n" * 2000)
+    rows.write_text("row\n" * 200_000)  # longer than any subscriber takes to begin
     with (
         running_broker(tmp_path / "log") as broker,
         start_haclient("subscribe", "--server", broker.uri, "--topic", "t") as subscriber,

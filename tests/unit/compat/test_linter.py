@@ -39,6 +39,34 @@ def test_a_program_of_another_client_has_no_findings() -> None:
     assert findings(OLD.replace("AMPS", "haclient")) == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from haclient import compat as amps",
+        "import haclient.compat as amps",
+        "from haclient import compat as amps; from haclient.compat import CMessageHandler, Nothing",
+    ],
+)
+def test_a_program_whose_import_was_changed_is_still_searched(line: str) -> None:
+    source = OLD.replace(
+        "import AMPS as amps\nfrom AMPS import Client, CMessageHandler, Nothing", line
+    )
+    needed = [each.text.partition(":")[0] for each in findings(source) if each.is_needed]
+    assert {"Client.set_default_max_depth", "ssl_init"} <= set(needed)
+    assert ("Nothing" in needed) == ("Nothing" in line)
+    assert not [text for text in needed if "write" in text]
+
+
+def test_a_missing_member_of_a_class_is_found() -> None:
+    uses = "AMPS.Message.Nothing.SOW\nM.Nothing\nM.Options\n"
+    source = f"import AMPS\nfrom AMPS import Message as M\n{uses}"
+    needed = [(each.line, each.text) for each in findings(source) if each.is_needed]
+    assert needed[2:] == [
+        (3, "Message.Nothing: haclient.compat has no such name"),
+        (4, "Message.Nothing: haclient.compat has no such name"),
+    ]
+
+
 def test_the_findings_come_in_the_order_of_the_program() -> None:
     lines = [each.line for each in findings(OLD)]
     assert lines == sorted(lines)

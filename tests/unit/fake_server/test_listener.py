@@ -12,6 +12,8 @@ from haclient.transport.dial import dial
 from haclient.transport.link import Link
 from haclient_fake_server.listener import TcpListener, check_reachable, listen
 
+LIMIT_S = 60.0  # of a test that hangs
+
 
 @pytest.mark.parametrize(
     ("uri", "why"),
@@ -46,16 +48,16 @@ async def test_connections_leave_some_descriptors_to_the_journal(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.run)
         for _ in range(3):
-            link = await dial(target, timeout=5)
-            with trio.fail_after(10):
+            link = await dial(target, timeout=LIMIT_S)
+            with trio.fail_after(LIMIT_S):
                 await link.wait_readable()
                 with contextlib.suppress(OSError):  # a reset, or an end
                     assert link.recv_into(memoryview(bytearray(1))) == 0
             link.close()
         assert not accepted
         limit = 4096.0
-        link = await dial(target, timeout=5)
-        with trio.fail_after(10):
+        link = await dial(target, timeout=LIMIT_S)
+        with trio.fail_after(LIMIT_S):
             while not accepted:
                 await trio.testing.wait_all_tasks_blocked()
         for each in (link, *accepted):
@@ -74,8 +76,8 @@ async def test_connections_come_until_it_is_closed(uri: str) -> None:
     assert listener.uri.startswith(uri.removesuffix(":0"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.run)
-        with trio.fail_after(10):
-            link = await dial(Uri.parse(f"{listener.uri}/amps"), timeout=5)
+        with trio.fail_after(LIMIT_S):
+            link = await dial(Uri.parse(f"{listener.uri}/amps"), timeout=LIMIT_S)
             accepted = await receive.receive()
         nursery.cancel_scope.cancel()
     listener.close()

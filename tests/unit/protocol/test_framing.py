@@ -127,3 +127,10 @@ def test_a_capacity_too_small_for_a_length_is_raised_to_it() -> None:
 def test_a_peer_that_answers_with_http_is_named_as_such() -> None:
     with pytest.raises(ProtocolError, match="HTTP instead of AMPS: is the port right"):
         FrameReader().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@pytest.mark.row("AT2")
+@pytest.mark.parametrize("version", [b"\x03\x01", b"\x03\x03"])
+def test_a_peer_that_answers_with_a_tls_alert_is_named_as_such(version: bytes) -> None:
+    with pytest.raises(ProtocolError, match="TLS instead of AMPS: is tcps:// meant"):
+        FrameReader().feed(b"\x15" + version + b"\x00\x02\x02\x46")

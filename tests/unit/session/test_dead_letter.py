@@ -6,6 +6,7 @@ import base64
 import json
 
 import pytest
+from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.codec import check_correlation_id
@@ -29,6 +30,22 @@ def test_the_context_survives_the_wire() -> None:
         "error": "ValueError",
         "correlation_id": "abc=",
     }
+
+
+class Unprintable(Exception):
+    @override
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.row("QC11")
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(OSError("no file \udcff.csv"), "no file \\udcff.csv"), (Unprintable(), "")],
+)
+def test_any_error_has_a_context(error: Exception, text: str) -> None:
+    written = DeadLetter("dead").correlation_id(Message(topic="work"), error, 1)
+    assert DeadLetter.context(Message(correlation_id=written))["error_text"] == text
 
 
 @pytest.mark.row("QC11")

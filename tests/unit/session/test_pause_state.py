@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.session.pause_state import PauseState
+from haclient.session.pause_state import MAX_UNANSWERED, PauseChange, PauseState
 
 pytestmark = pytest.mark.row("CC23", "BS9")
 
@@ -79,3 +81,52 @@ def test_the_order_of_the_answers_changes_nothing(
     found = (state.may_be_paused, state.is_paused_by_application, state.has_unanswered)
     assert found == (at_server, wanted, False)
     assert state.may_be_paused_by_application == wanted
+
+
+def test_commands_that_are_never_answered_are_remembered_up_to_a_limit() -> None:
+    state = PauseState()
+    first = state.sent(pauses=True, by_application=True)
+    for _ in range(10_000):
+        state.sent(pauses=False, by_application=True)
+    assert len(state._changes) == MAX_UNANSWERED
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (True, True)
+    assert (state.is_paused_by_application, state.has_unanswered) == (False, True)
+    state.answered(first, is_accepted=True)  # what was forgotten is not remembered again
+    assert not state.is_paused_by_application
+    state.answered(state.sent(pauses=False, by_application=False), is_accepted=True)
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (False, True)
+    state.answered(state.sent(pauses=False, by_application=True), is_accepted=True)
+    assert (state.may_be_paused_by_application, state.has_unanswered) == (False, False)
+    assert not state._changes
+
+
+def test_a_new_connection_begins_without_what_was_forgotten() -> None:
+    state = PauseState()
+    for _ in range(2 * MAX_UNANSWERED):
+        state.sent(pauses=True, by_application=True)
+    state.begin(paused=False, by_application=False)
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (False, False)
+    assert not state.has_unanswered
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_was_forgotten_may_be_in_force_until_it_is_overruled(seed: int) -> None:
+    """Only some commands are answered, in any order."""
+    chance = random.Random(seed)
+    state, at_server, wanted = PauseState(), False, False
+    sent = list[tuple[PauseChange, bool]]()
+    for _ in range(4 * MAX_UNANSWERED):
+        pauses, by_application, is_accepted = chance.choices([True, False], k=3)
+        sent.append((state.sent(pauses=pauses, by_application=by_application), is_accepted))
+        if is_accepted:
+            at_server = pauses
+            wanted = pauses if by_application else wanted
+        if chance.random() < 0.3:
+            change, accepted = sent.pop(chance.randrange(len(sent)))
+            state.answered(change, is_accepted=accepted)
+        assert len(state._changes) <= MAX_UNANSWERED
+        assert state.may_be_paused or not at_server
+        assert state.may_be_paused_by_application or not wanted
+    state.answered(state.sent(pauses=False, by_application=True), is_accepted=True)
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (False, False)
+    assert (state.is_paused_by_application, state.has_unanswered) == (False, False)

@@ -18,6 +18,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.transport import automatic_pauses
 from haclient.transport.reporter import ClientEvent
+from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
@@ -243,6 +244,81 @@ async def test_a_server_that_refuses_is_asked_once(
     )
 
 
+async def query(client: Client, peer: Peer, slow: Slow) -> Message:
+    """Have the client send a query of the past, `q`, that a replay follows; return its command."""
+    _, asked = await together(
+        lambda: client.sow_and_subscribe("orders", bookmark=EPOCH, sub_id="q", handler=slow.take),
+        lambda: peer.answer("sow_and_subscribe"),
+    )
+    return asked
+
+
+@in_virtual_time
+@pytest.mark.row("CC15")
+async def test_a_query_of_the_past_is_paused_once_it_is_answered(server: Server) -> None:
+    slow, other, seen = Slow(), Slow(), [b"first"]
+    async with subscribed(server, other, seen=seen) as (client, peer):
+        asked = await query(client, peer, slow)
+        await peer.records(asked, b"0000")
+        await fill(peer, 12, sub_id="q")
+        pause = await peer.expect("subscribe", options="pause", sub_id="q", topic="")
+        await fill(peer, 3, first=13, sub_id="q")  # what was on the way
+        await peer.publish("t", b"of the other")
+        await wait_all_tasks_blocked()
+        assert seen == [b"first", b"of the other"], "the connection is read on"
+        await peer.ack(pause)
+        await wait_all_tasks_blocked()
+        slow.gate.set()
+        await peer.ack(await peer.expect("subscribe", options="resume", sub_id="q"))
+        await fill(peer, 2, first=16, sub_id="q")
+        assert numbers([each for each in slow.got if each]) == list(range(18))
+
+
+@in_virtual_time
+@pytest.mark.row("CC15")
+async def test_a_query_that_is_not_answered_yet_stops_the_reading(server: Server) -> None:
+    slow, other, seen = Slow(), Slow(), [b"first"]
+    async with subscribed(server, other, seen=seen) as (client, peer):
+        asked = await query(client, peer, slow)
+        await peer.say("group_begin", query_id="q")
+        await fill(peer, 30, sub_id="q")
+        await says_nothing(peer)
+        (metrics,) = [each for each in client.metrics.subscriptions if each.sub_id == "q"]
+        assert metrics.queued_bytes < 2 * CAP
+        assert asked.query_id == "q"
+
+
+@in_virtual_time
+@pytest.mark.row("CC15")
+@pytest.mark.parametrize("first", ["q", "s"])
+async def test_a_server_that_refuses_to_pause_one_kind_is_asked_for_the_other(
+    server: Server, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow, of_query = Slow(), Slow()
+    async with subscribed(server, slow) as (client, peer):
+        await peer.records(await query(client, peer, of_query), b"0000")
+        second = "s" if first == "q" else "q"
+        await fill(peer, 12, sub_id=first)
+        refused = await peer.expect("subscribe", options="pause", sub_id=first)
+        await peer.refuse(refused, "bad options")
+        await wait_all_tasks_blocked()
+        slow.gate.set()
+        of_query.gate.set()
+        await wait_all_tasks_blocked()
+        slow.gate, of_query.gate = trio.Event(), trio.Event()
+        await fill(peer, 12, sub_id=second, first=13)
+        await peer.ack(await peer.expect("subscribe", options="pause", sub_id=second))
+        slow.gate.set()
+        of_query.gate.set()
+        await peer.ack(await peer.expect("subscribe", options="resume", sub_id=second))
+        slow.gate, of_query.gate = trio.Event(), trio.Event()
+        await fill(peer, 15, sub_id=first, first=25)
+        await says_nothing(peer)
+        slow.gate.set()
+        of_query.gate.set()
+    assert caplog.text.count("does not pause a subscription with a full queue") == 1
+
+
 @in_virtual_time
 @pytest.mark.parametrize("answer", ["refused", "none"])
 async def test_a_subscription_that_is_not_resumed_ends_the_connection(
@@ -446,3 +522,39 @@ async def test_a_slow_subscription_holds_up_no_other_of_its_connection() -> None
                 slow.gate.set()
                 await slow.has(count)
         assert numbers(quick.got) == numbers(slow.got) == list(range(count))
+
+
+@pytest.mark.row("CC15")
+async def test_a_slow_query_of_the_past_holds_up_no_other_of_its_connection() -> None:
+    count, size = 400, 50_000
+    config = BrokerConfig(sow_topics=(SowTopic("prices", ("/id",), history=True),))
+    async with running_broker(config) as broker, Client("publisher") as publisher:
+        uri = f"{broker.uris[0]}/amps/json"
+        await publisher.connect(uri)
+        await publisher.logon()
+        client = Client("c", bookmark_store=MemoryBookmarkStore(), max_queued_bytes=100_000)
+        events = list[str]()
+        async with client:
+            client.add_event_listener(lambda event: events.append(f"{event.name} {event.sub_id}"))
+            await client.connect(uri)
+            await client.logon()
+            slow, quick = Slow(), Slow()
+            quick.gate.set()
+            await client.bookmark_subscribe(
+                "prices", bookmark=EPOCH, sub_id="quick", handler=quick.take
+            )
+            await publisher.publish("prices", b'{"id":0}')
+            await quick.has(1)
+            await client.sow_and_subscribe(
+                "prices", bookmark=EPOCH, sub_id="slow", handler=slow.take
+            )
+            with trio.fail_after(60):
+                for number in range(1, count):
+                    await publisher.publish("prices", b'{"id":%d,"x":"%s"}' % (number, b"x" * size))
+                await quick.has(count)
+                slow.gate.set()
+                while not slow.got or slow.got[-1] != quick.got[-1]:
+                    await slow.arrival.wait()
+        assert [each for each in slow.got if each] == quick.got
+        assert events.count("subscription_paused slow") >= 1
+        assert events.count("subscription_resumed slow") >= 1

@@ -196,9 +196,21 @@ async def test_many_tiny_reads_are_gathered_unless_someone_waits(
 async def test_the_peers_end_is_a_reason_and_no_error() -> None:
     bench = Bench()
     async with bench.running():
+        await bench.peer.publish("1", b"a")
         bench.far.close()
         assert await bench.ended() == "DisconnectedError: server closed the connection"
     assert bench.link.closed
+
+
+@pytest.mark.row("AT2")
+async def test_a_peer_that_closes_without_a_byte_may_expect_another_scheme() -> None:
+    bench = Bench()
+    async with bench.running():
+        bench.far.close()
+        assert await bench.ended() == (
+            "DisconnectedError: server closed the connection before it sent anything: are the port "
+            "and the scheme (tcp:// or tcps://) right?"
+        )
 
 
 async def test_a_reset_is_a_reason_that_carries_the_systems_error() -> None:

@@ -6,10 +6,12 @@ from math import inf
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
+    StoreError,
     StoreLocked,
     UsageError,
 )
@@ -120,3 +122,42 @@ async def test_a_stored_delete_has_an_id_that_no_later_command_repeats(server: S
     ids = [message.command_id for message in peer.heard if message.command == "sow_delete"]
     assert ids == [f"sow_delete-{store.last_sequence - 1}", f"sow_delete-{store.last_sequence}"]
     await core.leave(None, None, None)
+
+
+async def test_a_connect_that_outlives_the_client_has_no_connection(server: Server) -> None:
+    core = Core(Settings(name="c"))
+    async with trio.open_nursery() as nursery:
+        await core.enter()
+
+        async def connect() -> None:
+            with pytest.raises(DisconnectedError):
+                await core.connect(f"{server.uri}&http_preflight=true", timeout=inf)
+
+        nursery.start_soon(connect)
+        await wait_all_tasks_blocked()  # until the server answers, which it never does
+        await core.leave(None, None, None)
+
+
+class FailingStore(DictPublishStore):
+    """A store of the application whose database is gone."""
+
+    is_failing = False
+
+    @property
+    @override
+    def unpersisted_count(self) -> int:
+        if self.is_failing:
+            raise StoreError("the database is gone")
+        return super().unpersisted_count
+
+
+@pytest.mark.row("PS12")
+async def test_a_store_that_fails_when_a_connection_ends_holds_nobody_up(server: Server) -> None:
+    store = FailingStore()
+    core = Core(Settings(name="c", publish_store=store, exit_timeout=0))
+    await core.enter()
+    await logged_on(core, server)
+    store.is_failing = True
+    await core.abandon()
+    with pytest.raises(StoreError, match="database"):
+        await core.leave(None, None, None)

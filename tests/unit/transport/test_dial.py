@@ -36,7 +36,7 @@ def option(link: TcpLink, level: int, name: int) -> int:
 
 
 async def dialled(text: str) -> TcpLink:
-    link = await dial(Uri.parse(text), timeout=5)
+    link = await dial(Uri.parse(text), timeout=60)
     assert isinstance(link, TcpLink)
     return link
 
@@ -71,7 +71,7 @@ async def test_a_uri_with_compression_makes_a_zlib_stream_in_each_direction() ->
     packer = zlib.compressobj()
     async with await listener() as server:
         uri = Uri.parse(f"tcp://127.0.0.1:{port(server)}/amps?compression=zlib")
-        link, stream = await together(lambda: dial(uri, timeout=5), server.accept)
+        link, stream = await together(lambda: dial(uri, timeout=60), server.accept)
         assert link.try_send(frame) == len(frame)
         with trio.fail_after(60):
             assert zlib.decompressobj().decompress(await stream.receive_some(4096)) == frame
@@ -203,7 +203,7 @@ async def test_a_first_address_that_does_not_answer_leaves_time_for_the_next() -
             waiting.setblocking(False)
             waiting.connect_ex(("127.0.0.2", number))
         trio.socket.set_custom_hostname_resolver(Resolver("127.0.0.2", "127.0.0.1"))
-        link = await dial(Uri.parse(f"tcp://somewhere:{number}/amps"), timeout=5)
+        link = await dial(Uri.parse(f"tcp://somewhere:{number}/amps"), timeout=60)
         assert link.peer == f"127.0.0.1:{number}"
         link.close()
 
@@ -251,7 +251,7 @@ async def test_a_dial_is_stopped_and_can_be_followed_by_another() -> None:
     assert not dialler.busy
     async with listening() as server:
         link, _ = await together(
-            lambda: dialler.dial(Uri.parse(server.uri), timeout=5), server.accept
+            lambda: dialler.dial(Uri.parse(server.uri), timeout=60), server.accept
         )
         link.close()
 
@@ -264,6 +264,6 @@ async def test_no_descriptor_is_a_refusal_like_any_other(uri: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
         with pytest.raises(ConnectionRefused, match="Too many open files"):
-            await dial(Uri.parse(uri), timeout=5)
+            await dial(Uri.parse(uri), timeout=60)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -79,6 +79,8 @@ async def test_a_stored_publish_is_persisted_when_its_ack_has_come(server: Serve
             await core.flusher.persisted(timeout=1)
         with pytest.raises(TimedOut, match=f"wait_persisted: {sequence} is not persisted after 1"):
             await core.flusher.wait_persisted(sequence or 0, timeout=1)
+        with pytest.raises(TimedOut, match="is not persisted after 1 s"):  # what is left of a limit
+            await core.flusher.wait_persisted(sequence or 0, timeout=0.99995)
         with pytest.raises(TimedOut, match="wait_empty: not everything is persisted after 1"):
             await core.flusher.wait_empty(timeout=1)
         await together(lambda: core.flusher.persisted(timeout=1), answer)

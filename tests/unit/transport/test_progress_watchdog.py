@@ -73,8 +73,9 @@ async def test_a_subscription_that_receives_nothing_is_noticed_soon_after_the_ti
 
 
 async def test_the_error_names_the_subscription() -> None:
+    subscription = watched("a7")
     watchdog = ProgressWatchdog(
-        TIMEOUT_S, subscriptions=lambda: [watched("a7")], is_reading=lambda: True
+        TIMEOUT_S, subscriptions=lambda: [subscription], is_reading=lambda: True
     )
     with pytest.raises(SubscriptionStalled, match=r"'a7' on 'orders'.* for 10 s") as caught:
         await watchdog.run()
@@ -145,3 +146,16 @@ async def test_each_connection_in_vain_is_given_twice_the_time_up_to_a_limit() -
     subscription.position.last_bookmark = "7|1|"
     after = [round((await bench.stalls_after(10_000) or 0.0) / TIMEOUT_S) for _ in range(3)]
     assert after == [1, 1, 2]
+
+
+async def test_a_new_subscription_with_the_same_id_has_the_whole_time() -> None:
+    bench, began = Bench(watched("s")), trio.current_time()
+    later = [watched("s")]
+
+    def subscribe_again() -> None:
+        if trio.current_time() >= began + TIMEOUT_S - 1:
+            bench.subscriptions = later
+
+    after_s = await bench.stalls_after(1000, every_second=subscribe_again)
+    assert after_s is not None
+    assert after_s >= 2 * TIMEOUT_S - 1

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.transport.publish_hold import PublishHold
+from haclient.transport.publish_hold import STALL_SHARE, PublishHold
 from support.clock import in_virtual_time
 
 pytestmark = [in_virtual_time, pytest.mark.row("HA29")]
@@ -73,3 +73,56 @@ async def test_nothing_passes_once_the_server_has_confirmed_everything() -> None
     hold.add()
     await hold.ended()
     assert hold.passed == 2
+
+
+LIMIT_S = 10.0
+STALL_S = LIMIT_S * STALL_SHARE
+
+
+async def test_every_publish_passes_once_a_full_queue_has_not_become_shorter_for_a_while() -> None:
+    hold, backlog = PublishHold(), list[int]()
+    hold.backlog = lambda: tuple(backlog) or None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hold.watch, LIMIT_S)
+        await trio.sleep(100.0)
+        backlog.append(0)
+        hold.add()
+        began = trio.current_time()
+        for _ in range(20):  # one message after the other is taken
+            await trio.sleep(STALL_S / 2)
+            backlog[0] += 1
+        with trio.move_on_after(0.0) as too_early:
+            await hold.ended()
+        assert (too_early.cancelled_caught, hold.passed) == (True, 0)
+        await hold.ended()
+        assert trio.current_time() <= began + 10 * STALL_S + 2 * STALL_S
+        await hold.ended()
+        assert (hold.passed, hold.is_active) == (2, True)
+        backlog.clear()  # the client reads again: what is published now would be lost
+        with trio.move_on_after(100.0) as held:
+            await hold.ended()
+        assert held.cancelled_caught
+        backlog.append(7)  # and reading has stopped again: the handler is not waited for twice
+        hold.recheck()
+        await hold.ended()
+        hold.confirmed()
+        with trio.move_on_after(100.0) as confirmed:
+            await hold.ended()
+        assert (confirmed.cancelled_caught, hold.passed) == (True, 3)
+        hold.end()
+        hold.add()  # of the next move
+        with trio.move_on_after(STALL_S / 2) as next_move:
+            await hold.ended()
+        assert next_move.cancelled_caught
+        nursery.cancel_scope.cancel()
+
+
+async def test_no_publish_passes_for_a_queue_while_the_client_reads() -> None:
+    hold = PublishHold()
+    hold.add()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hold.watch, LIMIT_S)
+        with trio.move_on_after(LIMIT_S) as held:
+            await hold.ended()
+        assert held.cancelled_caught
+        nursery.cancel_scope.cancel()

@@ -327,3 +327,37 @@ async def test_a_topic_that_is_no_text_is_refused_in_one_line_and_nothing_is_sto
         with pytest.raises(UsageError, match="topic has to be a str, found"):
             made.publisher.publish_nowait(topic, b"body")  # type: ignore[arg-type]  # likewise
     assert store.unpersisted_count == 0
+
+
+@pytest.mark.row("HA24")
+async def test_once_publishes_are_held_none_passes_that_has_waited_for_room() -> None:
+    bench = Bench(MemoryPublishStore())
+    peer = bench.log_on()
+    bench.publisher.gate.cap_bytes = 1
+    accepted: list[int | None] = []
+
+    async def publish() -> None:
+        while True:
+            accepted.append(await bench.publisher.publish("orders", bytes(FLUSH_BYTES)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.writer.run)
+        nursery.start_soon(publish)
+        await peer.expect("publish")
+        await wait_all_tasks_blocked()
+        bench.publisher.hold()
+        bench.publisher.gate.cap_bytes = 1 << 20
+        bench.publisher.acknowledged(accepted[0] or 0)
+        await wait_all_tasks_blocked()
+        assert len(accepted) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_number_that_was_refused_may_be_published_again_on_the_next_connection() -> None:
+    bench = Bench()
+    for is_refused in (True, False):
+        bench.log_on()
+        await bench.publisher.publish_with("orders", b"1", sequence=5)
+        if is_refused:
+            bench.publisher.refused(failure(5))
+        assert (5 in bench.publisher.refusals) is is_refused

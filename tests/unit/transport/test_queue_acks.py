@@ -460,3 +460,15 @@ async def test_a_consumer_that_cannot_go_on_is_told_why(
         world.consumer.received([message], trio.current_time())
         message.ack()
     assert caplog.text.count("have no bookmark, so they cannot be acknowledged") == 1
+
+
+@pytest.mark.row("QC6")
+async def test_what_fills_a_smaller_backlog_is_sent_when_that_is_granted() -> None:
+    world = World()
+    world.connect()
+    world.consumer.granted("max_backlog=30")
+    for message in world.receive(1, 2, 3):
+        message.ack()
+    assert world.take() == []
+    world.consumer.granted("max_backlog=3")
+    assert world.take() == [("7|1|,7|2|,7|3|", "")]

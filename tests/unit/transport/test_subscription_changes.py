@@ -18,7 +18,9 @@ from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
+from haclient.session.pause_state import MAX_UNANSWERED
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
+from haclient.transport.subscription_changes import MAX_UNANSWERED_CHANGES
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.errors import StoreError
@@ -329,6 +331,41 @@ async def test_a_replace_that_is_accepted_after_the_subscription_has_ended_is_fo
         await peer.ack(late)
         await wait_all_tasks_blocked()
         assert [each.sub_id for each in made.manager.entries()] == ["u"]
+
+
+async def test_changes_that_a_server_never_answers_are_remembered_up_to_a_limit(
+    server: Server,
+) -> None:
+    async with world(server, 0) as made:
+        peer, client = made.peer, made.client
+        one = client._core.resumable["s"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.listen_until_end)
+            for _ in range(20):
+                with trio.move_on_after(0.001):
+                    async with trio.open_nursery() as callers:
+                        for number in range(500):
+                            callers.start_soon(made.commands()[number % 4])
+            nursery.cancel_scope.cancel()
+        assert len(peer.heard) > 10_000
+        assert len(client._core.session.pending) == MAX_UNANSWERED_CHANGES
+        assert len(one.pauses._changes) == MAX_UNANSWERED
+        forgotten, last = peer.heard[3], peer.heard[-1]
+        await peer.ack(forgotten, "processed")
+        async with answering(peer):  # the client works on
+            await client.resume("s")
+            assert not one.is_paused
+            await client.replace("s", filter="/a = 3")
+            await client.pause("s")
+            assert one.is_paused
+            await peer.ack(last, "processed")  # overruled
+            await wait_all_tasks_blocked()
+        kept = {each.sub_id: each.fields for each in made.manager.entries()}
+        assert (kept["s"]["filter"], kept["s"]["opts"]) == ("/a = 3", "pause,timestamp")
+        await lose(peer)
+        async with answering(await live(server)):
+            await wait_all_tasks_blocked()
+            assert len(client._core.session.pending) == 0
 
 
 async def test_a_change_that_is_accepted_late_and_cannot_be_remembered_is_a_warning(

@@ -61,7 +61,7 @@ class Pair:
     window=st.integers(1, 70_000),
 )
 @example(sizes=[1], bodies=[b"0123456789" * 5], factor=100, window=70_000)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_byte_arrives_in_both_directions_whatever_the_pieces(
     sizes: list[int], bodies: list[bytes], factor: int, window: int, files: Certificates
 ) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -59,14 +60,32 @@ async def test_a_process_that_was_killed_while_idle_is_replaced() -> None:
 
 
 @pytest.mark.row("MS10")
-async def test_an_interrupt_of_the_terminal_does_not_end_a_process() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_of_the_terminal_or_a_supervisor_does_not_end_a_process(number: int) -> None:
     worker = WorkerProcess(describe)
     with trio.fail_after(LIMIT_S):
         try:
             await worker.start()
-            os.kill(worker.pid, signal.SIGINT)
+            signalled = worker.pid
+            os.kill(signalled, number)
             pid, *_ = await worker.call(Message(data=b"1"))
-            assert pid == worker.pid
+            assert pid == signalled
+        finally:
+            await worker.close(LIMIT_S)
+
+
+def terminate_a_program(_message: Message) -> int:
+    command = [sys.executable, "-c", "input()"]  # it does not end by itself
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as program:
+        program.terminate()
+        return program.wait(LIMIT_S)
+
+
+async def test_a_function_can_terminate_a_program_that_it_has_started() -> None:
+    worker = WorkerProcess(terminate_a_program)
+    with trio.fail_after(2 * LIMIT_S):
+        try:
+            assert await worker.call(Message(data=b"1")) == -signal.SIGTERM
         finally:
             await worker.close(LIMIT_S)
 

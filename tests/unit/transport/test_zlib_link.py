@@ -24,7 +24,7 @@ pytestmark = pytest.mark.row("AT7")
     window=st.integers(1, 70_000),
 )
 @example(sizes=[1], bodies=[bytes(range(50))], factor=100, window=3)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_byte_arrives_in_both_directions_whatever_the_pieces(
     sizes: list[int], bodies: list[bytes], factor: int, window: int
 ) -> None:

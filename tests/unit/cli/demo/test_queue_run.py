@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from haclient.cli.app import run
 from haclient.cli.demo.pace import MIN_MESSAGES
 from haclient.cli.demo.processes import DemoFailed
 from haclient.cli.demo.queue_run import BROKER_KILLS, KILLS, WORKER_KILLS, run_queue_demo
 from haclient.cli.output import Progress
-
-KEYS = [
-    "published",
-    "done",
-    "lost",
-    "left",
-    "duplicated",
-    "redelivered",
-    "repeated",
-    "worker_kills",
-    "broker_kills",
-    "outage_ms_p50",
-    "seconds",
-]
 
 
 @pytest.mark.row("CLI9")
@@ -57,14 +41,3 @@ async def test_a_process_that_fails_ends_the_demo_with_its_words(
     with pytest.raises(DemoFailed, match="the broker ended with 3: no such thing"):
         await run_queue_demo(MIN_MESSAGES, Progress())
     assert list(files.iterdir()) == []
-
-
-@pytest.mark.row("CLI9")
-def test_the_command_prints_one_object(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["demo", "--queue", "--messages", str(MIN_MESSAGES), "--json"]) == 0
-    out, err = capfd.readouterr()
-    assert err == ""
-    [line] = out.splitlines()
-    verdict = json.loads(line)
-    assert list(verdict) == KEYS
-    assert (verdict["lost"], verdict["left"], verdict["duplicated"]) == (0, 0, 0)

@@ -202,7 +202,7 @@ def test_out_of_focus_replaces_the_message_and_says_what_the_subscriber_has() ->
     assert values(reader) == [("p", 4, 8)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     steps=st.lists(
         st.tuples(st.integers(1, 3), st.integers(0, 9) | st.none(), st.integers(0, 4)),

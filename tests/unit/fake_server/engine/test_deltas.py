@@ -129,7 +129,7 @@ steps = st.lists(
     filter_=st.sampled_from(["", '/a = 1 OR /b = "x" OR /a/x > 1']),
     options=st.sampled_from(["oof", "no_empties,oof"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_records_and_deltas_lead_to_the_state_of_the_server(
     steps: list[tuple[str, dict[str, object]]], filter_: str, options: str
 ) -> None:

@@ -548,7 +548,7 @@ KINDS: list[dict[str, str | int]] = [
 
 
 @pytest.mark.row("TL4", "RB9")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.DataObject) -> None:
     world = World()
@@ -629,7 +629,7 @@ ROUGH_CHUNK_BYTES = 400
 
 
 @pytest.mark.row("RB8", "RB11")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_replay_is_the_same_whether_or_not_each_record_is_looked_at(data: st.DataObject) -> None:
     world = World(sow_topics=(SowTopic("keyed", keys=("/id",)),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine.replay import CHUNK_BYTES
@@ -189,7 +189,6 @@ class Readers:
     rate=st.sampled_from(["", ",rate=200", ",rate=100KB"]),
     size=st.sampled_from([4, 3000]),
 )
-@settings(deadline=None)
 def test_whatever_is_changed_each_subscription_gets_each_message_once_and_in_order(
     changes: list[tuple[str, set[str]]], rate: str, size: int
 ) -> None:

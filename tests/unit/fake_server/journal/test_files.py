@@ -216,9 +216,7 @@ def test_the_oldest_segments_may_be_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("TL16")
-@settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_tail_that_is_torn_anywhere_is_cut_and_nothing_else(
     tmp_path: Path, data: st.DataObject

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ import trio
 from haclient.errors import HAClientError, UsageError
 from haclient_fake_server.testing.faults import Kill
 from haclient_fake_server.testing.processes import BrokerProcess
-from support.broker import RawClient
+from support.broker import RawClient, port_of
 
 
 @pytest.mark.row("FI1")
@@ -35,6 +36,19 @@ async def test_it_is_killed_and_started_again_on_the_same_port_and_data(tmp_path
         assert broker.stop() == 0
         with pytest.raises(UsageError, match="does not run"):
             broker.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="not applicable: it is so on Linux only")
+def test_no_other_program_gets_its_port_before_it_is_started_again() -> None:
+    with BrokerProcess() as broker:
+        where = ("127.0.0.1", port_of(broker.uri))
+        for end in (broker.kill, broker.stop):
+            end()
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(where)
+            broker.start()
+    with socket.socket() as other:
+        other.bind(where)  # it does not come back
 
 
 @pytest.mark.row("FI2")

@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine.journal import Cursor
@@ -92,7 +92,6 @@ STEPS = st.lists(
 
 
 @pytest.mark.usefixtures("small_chunks")
-@settings(deadline=None)
 @given(steps=STEPS, first=st.integers(1, 5))
 def test_the_table_is_a_dictionary_in_the_order_of_the_log(
     steps: list[tuple[str, int, int]], first: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine.filters import Document, compile_filter
@@ -117,7 +117,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(steps=STEPS, text=st.sampled_from(["", "/n = 0", "/n > 0"]), by_priority=st.booleans())
 def test_it_finds_what_looking_at_every_message_would_find(
     steps: list[tuple[str, int]], text: str, *, by_priority: bool

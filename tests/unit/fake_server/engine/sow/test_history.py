@@ -37,7 +37,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(changes=CHANGES, step=st.sampled_from([1, 300, history.STEP_BYTES]))
 def test_each_moment_has_the_records_that_there_were(
     changes: list[tuple[str, int]], step: int

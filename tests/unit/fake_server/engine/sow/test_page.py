@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.deltas import apply_delta
@@ -36,7 +36,6 @@ def put(topic: SowTopic, key: str, px: int, kind: int = 0) -> None:
     topic.apply(Document(b'{"px":%d,"kind":%d}' % (px, kind)), key)
 
 
-@settings(deadline=None)
 @given(
     changes=CHANGES,
     order=st.sampled_from(ORDERS),
@@ -297,7 +296,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(
     events=EVENTS,
     values=st.lists(st.integers(0, 5), min_size=25, max_size=25),

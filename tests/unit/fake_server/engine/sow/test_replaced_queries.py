@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.deltas import apply_delta
@@ -171,7 +171,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(
     events=EVENTS,
     values=st.lists(st.integers(0, 5), min_size=25, max_size=25),
