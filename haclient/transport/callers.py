@@ -4,22 +4,22 @@
 `haclient.blocking` and `haclient.aio` is a task of its own in the client's thread; there it is the
 thread or the asyncio task that has made the call, or the task of the handler that makes it.
 
-**The rule.** While a full queue has stopped the reading, no ack is read. A caller that takes the
-messages of that queue is refused a wait for an ack (`UsageError`) unless another caller is expected
-to take them: one that has taken messages before, has not ended, and does not wait for an ack
-itself. The rule is applied when a wait begins, when reading stops, and about once a second until it
-resumes, since nothing announces the end of a thread or a task. A caller that has not ended is
-expected to take messages again, however long it does something else.
+**The rule.** While a full queue has stopped the reading, no ack is read. A caller that is expected
+to take the messages of that queue is refused a wait for an ack (`UsageError`), unless another one
+is expected to as well and does not wait itself. The rule is applied when a wait begins, when
+reading stops, and about once a second until it resumes, since nothing announces the end of a thread
+or a task.
 
-Callers outside of the client's thread may share a stream. Tasks of trio take turns: of them only
-the one that took last is expected to go on, as long as it has not ended.
+A caller that has taken messages and has not ended is expected to take more, however long it does
+something else. Callers outside of the client's thread may share a stream. Tasks of trio take turns:
+of them only the one that took last is expected to go on, as long as it has not ended.
 """
 
 from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from threading import Thread
 from typing import Final, Protocol, runtime_checkable
@@ -85,17 +85,12 @@ class Takers:
         self.last: object | None = None
         self.are_outside = False
 
-    def __contains__(self, caller: object) -> bool:
-        return caller in self._callers
-
     def add(self, caller: object) -> None:
         """Note that a caller takes messages; from any thread.
 
         Args:
             caller: The caller.
         """
-        if caller is self.last:
-            return
         self.last = caller
         if caller not in self._callers:
             for each in list(self._callers):
@@ -114,56 +109,92 @@ class AckWaits:
     """The waits for acks of one client's callers.
 
     Args:
-        stopped_by: The takers of the full queue that has stopped the reading; `None` while reading
-            goes on.
+        expected: The callers that are expected to take the messages of the full queue that has
+            stopped the reading; empty while reading goes on.
     """
 
-    def __init__(self, stopped_by: Callable[[], Takers | None] = lambda: None) -> None:
-        self._stopped_by = stopped_by
-        self._callers: dict[trio.CancelScope, object] = {}  # by the scope of their wait
+    __slots__ = ("_callers", "_expected")
 
-    @contextmanager
-    def waiting(self, what: str) -> Generator[None]:
-        """Wait for an ack inside this block.
+    def __init__(self, expected: Callable[[], Collection[object]] = tuple) -> None:
+        self._expected = expected
+        self._callers: dict[trio.Event, object] = {}  # by what they wait for
+
+    def check(self, what: str) -> None:
+        """Refuse a wait that would never end, before it begins.
 
         Args:
             what: What the caller does, for the error.
 
         Raises:
-            UsageError: The ack stands behind messages that the caller has yet to take. The block
-                was not entered, or what it awaits was cancelled.
+            UsageError: The ack stands behind messages that the caller has yet to take.
         """
-        caller, scope = current_caller(), trio.CancelScope()
+        if self._is_endless(current_caller()):
+            raise _would_deadlock(what)
+
+    async def until(self, event: trio.Event, what: str) -> None:
+        """Wait for an ack.
+
+        Args:
+            event: Set when it has come, or when the wait is refused; nobody else waits for it.
+            what: As for `check`.
+
+        Raises:
+            UsageError: As `check`, also during the wait.
+        """
+        caller, waiting = current_caller(), self._callers
         if self._is_endless(caller):
             raise _would_deadlock(what)
-        self._callers[scope] = caller
+        waiting[event] = caller
         try:
-            with scope:
-                yield
+            await event.wait()
+            if event not in waiting:
+                raise _would_deadlock(what)
         finally:
-            self._callers.pop(scope, None)
-        if scope.cancelled_caught:
-            raise _would_deadlock(what)
+            waiting.pop(event, None)
 
     def recheck(self) -> None:
-        """End the waits that the rule refuses."""
-        for scope, caller in list(self._callers.items()):
-            if self._is_endless(caller):
-                del self._callers[scope]  # at once: it may take the messages for the others
-                scope.cancel()
+        """End the waits that would never end."""
+        for event, caller in list(self._callers.items()):
+            if not event.is_set() and self._is_endless(caller):
+                del self._callers[event]  # at once: it may take the messages for the others
+                event.set()
 
     def _is_endless(self, caller: object) -> bool:
-        takers = self._stopped_by()
-        if takers is None or caller not in takers:
-            return False
-        waiting = set(self._callers.values())
-        return all(each is caller or each in waiting for each in takers.expected())
+        expected = self._expected()
+        return caller in expected and {caller, *self._callers.values()}.issuperset(expected)
 
     @property
     def is_stopped_by_caller(self) -> bool:
         """Whether reading has stopped, and the current caller is expected to take the messages."""
-        takers = self._stopped_by()
-        return takers is not None and current_caller() in takers.expected()
+        return current_caller() in self._expected()
+
+
+class AckLot:
+    """Where callers wait for what acks bring about: a `trio.lowlevel.ParkingLot` with the rule.
+
+    Args:
+        waits: The waits of the client's callers.
+    """
+
+    __slots__ = ("_events", "_waits")
+
+    def __init__(self, waits: AckWaits) -> None:
+        self._waits = waits
+        self._events: set[trio.Event] = set()
+
+    async def park(self, what: str) -> None:
+        """Wait for `unpark_all`; see `AckWaits.until`."""
+        event = trio.Event()
+        self._events.add(event)
+        try:
+            await self._waits.until(event, what)
+        finally:
+            self._events.discard(event)
+
+    def unpark_all(self) -> None:
+        """Wake everyone who waits."""
+        for event in self._events:
+            event.set()
 
 
 def _would_deadlock(what: str) -> UsageError:

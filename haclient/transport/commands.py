@@ -11,7 +11,7 @@ the server is also told to stop.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -38,7 +38,7 @@ from haclient.session.resume import ResumeContext, resume_options, shared_bookma
 from haclient.session.session import Session
 from haclient.session.subscriptions import QueueSide, Sink, SubscribeRequest, Subscription
 from haclient.transport.auditing import AuditedOwner, Auditor
-from haclient.transport.callers import AckWaits, Takers
+from haclient.transport.callers import AckLot, AckWaits
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.message_queue import Delivery
@@ -83,7 +83,7 @@ class Commander:
     ) -> None:
         self._thread = thread or ClientThread()
         self._auditor = auditor
-        self.waits = AckWaits(self._stopped_by)
+        self.waits = AckWaits(self._expected_takers)
         self.session = session
         self.bookmark_store = bookmark_store
         self.generated_ids: set[str] = set()
@@ -93,10 +93,11 @@ class Commander:
         self.resume = ResumeContext(reporter.clock_us)
         self.connection: Connection | None = None
         self.receivers = PublishReceivers(session.router)
-        self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
+        self._leaving: dict[str, PendingCommand] = {}  # ids that the server may still send for
+        self._left = AckLot(self.waits)  # callers that wait for any of them
 
-    def _stopped_by(self) -> Takers | None:
-        return None if self.connection is None else self.connection.stopped_by
+    def _expected_takers(self) -> Collection[object]:
+        return () if self.connection is None else self.connection.expected_takers
 
     # -- confirmation -------------------------------------------------------
 
@@ -136,16 +137,16 @@ class Commander:
             TimedOut: No ack came within `timeout` seconds.
             UsageError: The ack comes after messages that the calling task has yet to take.
         """
-        with self.waits.waiting(pending.what):
-            self.session.pending.add(pending)
-            try:
-                backlog = None if self.connection is None else self.connection.writer.backlog()
-                send()
-                if self.connection is not None:
-                    self.connection.writer.flush()  # a waiter gains nothing from batching
-                await self._wait(event, timeout, backlog if patient else None)
-            finally:
-                self.session.pending.forget(pending.command_id)
+        self.waits.check(pending.what)
+        self.session.pending.add(pending)
+        try:
+            backlog = None if self.connection is None else self.connection.writer.backlog()
+            send()
+            if self.connection is not None:
+                self.connection.writer.flush()  # a waiter gains nothing from batching
+            await self._wait(event, pending.what, timeout, backlog if patient else None)
+        finally:
+            self.session.pending.forget(pending.command_id)
         if pending.error is not None:
             raise pending.error
         if pending.ack is None:
@@ -153,12 +154,17 @@ class Commander:
         return pending.ack
 
     async def _wait(
-        self, event: trio.Event, timeout: float, backlog: Callable[[], tuple[int, int]] | None
+        self,
+        event: trio.Event,
+        what: str,
+        timeout: float,
+        backlog: Callable[[], tuple[int, int]] | None,
     ) -> None:
         """Wait for an event; after a `timeout`, wait again if the delay was not the server's.
 
         Args:
             event: What to wait for.
+            what: What the caller does, for the error.
             timeout: Seconds to wait each time.
             backlog: See `Writer.backlog`; `None` to wait only once.
         """
@@ -166,7 +172,7 @@ class Commander:
         while not event.is_set():
             before = None if backlog is None else backlog()
             with trio.move_on_after(timeout):
-                await event.wait()
+                await self.waits.until(event, what)
             if backlog is None or connection is None:
                 return
             if backlog() == before and connection.reading_stopped_by is None:
@@ -546,8 +552,8 @@ class Commander:
         if leaving is None or connection is None:
             return
         pending, left = leaving
-        with self.waits.waiting(pending.what), trio.move_on_after(timeout):
-            await left.wait()
+        with trio.move_on_after(timeout):
+            await self.waits.until(left, pending.what)
         if self.connection is not connection:
             return  # the connection was lost: they have ended without an answer
         if pending.error is not None:
@@ -578,16 +584,17 @@ class Commander:
         fields = {**self._unsubscribe(subscriptions), "a": "processed"}
         ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
         left = trio.Event()
-        self._leaving.update(dict.fromkeys(ids, left))
 
-        def forget() -> None:
+        def wake() -> None:
             left.set()
             for one_id in ids:
-                if self._leaving.get(one_id) is left:
+                if self._leaving.get(one_id) is pending:
                     del self._leaving[one_id]
+            self._left.unpark_all()
 
         command_id = str(fields["cid"])
-        pending = PendingCommand(command_id, "unsubscribe", awaited="processed", wake=forget)
+        pending = PendingCommand(command_id, "unsubscribe", awaited="processed", wake=wake)
+        self._leaving.update(dict.fromkeys(ids, pending))
         self.session.pending.add(pending)
         connection.writer.send(encode_frame(fields))
         connection.writer.flush()  # the caller waits: batching gains nothing
@@ -597,9 +604,8 @@ class Commander:
         """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
         with trio.move_on_after(timeout):
             for one_id in ids:
-                while (left := self._leaving.get(one_id)) is not None:
-                    with self.waits.waiting(what):
-                        await left.wait()
+                while one_id in self._leaving:
+                    await self._left.park(what)
             return
         raise TimedOut(
             f"{what}: the server has not confirmed within {timeout:g} s that the earlier "

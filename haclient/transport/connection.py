@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Final, Protocol
 
 import trio
@@ -195,13 +195,13 @@ class Connection:
         self.link.close()
 
     @property
-    def stopped_by(self) -> Takers | None:
-        """Who takes the messages of the full queue that has stopped the reading.
+    def expected_takers(self) -> Collection[object]:
+        """The callers expected to take the messages of the full queue that has stopped the reading.
 
-        `None` if reading goes on.
+        Empty if reading goes on.
         """
         full = self._full_queue
-        return None if full is None else full.takers
+        return () if full is None else full.takers.expected()
 
     @property
     def stopping_backlog(self) -> object | None:

@@ -40,6 +40,7 @@ from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.automatic_pauses import AutomaticPauses
+from haclient.transport.callers import AckLot
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import (
     Commander,
@@ -129,7 +130,7 @@ class Core:
         self._dialler = Dialler(settings.dial_options)
         self._logging_on = False
         # Tasks that wait for a state of the recovery, and the end of the connection.
-        self._recovery, self._closed = trio.lowlevel.ParkingLot(), trio.Event()
+        self._recovery, self._closed = AckLot(self.commander.waits), trio.Event()
         self.uri: Uri | None = None
         with ExitStack() as accepted:  # a client that cannot be made lets go of its audit log
             if self._auditor is not None:
@@ -540,8 +541,7 @@ class Core:
                 raise self.status.stop_reason
             if is_enough():
                 return
-            with self.commander.waits.waiting("a call that waits for the connection"):
-                await self._recovery.park()
+            await self._recovery.park("a call that waits for the connection")
 
     async def until_answered(
         self, command: Callable[[], Awaitable[_T]], late: str, timeout: float

@@ -294,7 +294,9 @@ class Delivery(Sink):
             HAClientError: The subscription ended by an error; everything before it was delivered.
             UsageError: Another task is waiting for the next messages.
         """
-        self.takers.add(current_caller())  # known even if it never has to wait
+        caller = current_caller()
+        if caller is not self.takers.last:
+            self.takers.add(caller)  # known even if it never has to wait
         if self._since_checkpoint >= _CHECKPOINT_EVERY:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()

@@ -94,10 +94,9 @@ class Publisher:
         self.store = store
         self.log: FrameLog | None = _as_log(store)
         self.writer: Writer | None = None
-        self.persisted = Watermark()
+        self.persisted = Watermark(waits or AckWaits())
         self._synced = getattr(store, "durability", "process") == "fsync"
         self.gate = SendGate(max_unpersisted_bytes)
-        self._waits = waits or AckWaits()
         self._status = status or ConnectionStatus()
         self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
         self.move_hold = PublishHold()
@@ -652,9 +651,8 @@ class Publisher:
         return writer.log_open and writer.blocked and self.log.unsent_bytes >= FLUSH_BYTES
 
     async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
-        with self._waits.waiting(what):
-            self._check_acks_may_come(f"{what} waits for acks, but ")
-            await self.persisted.reached(log.last_persisted + 1)
+        self._check_acks_may_come(f"{what} waits for acks, but ")
+        await self.persisted.reached(log.last_persisted + 1, what)
 
     def _check_acks_may_come(self, before: str, after: str = "") -> None:
         """Look whether there is a connection, or another one will follow.
@@ -707,13 +705,12 @@ class Publisher:
         if log is None:
             await self._wait_numbered(sequence, what)
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
-            with self._waits.waiting(what):
-                self._check_acks_may_come(
-                    f"{what}: {log.unpersisted_count} publishes are not persisted and ",
-                    f"; {what_remains(log)}",
-                )
-                self.flush()
-                await self.persisted.reached(sequence)
+            self._check_acks_may_come(
+                f"{what}: {log.unpersisted_count} publishes are not persisted and ",
+                f"; {what_remains(log)}",
+            )
+            self.flush()
+            await self.persisted.reached(sequence, what)
 
     async def _wait_numbered(self, sequence: int, what: str) -> None:
         """Wait for the ack of a message that was published under an explicit number."""
@@ -724,9 +721,8 @@ class Publisher:
                     f"{what}: {sequence} is not persisted and the connection is lost: {reason}; "
                     "connect again and publish what is above client.persisted_sequence"
                 ) from reason
-            with self._waits.waiting(what):
-                self.flush()
-                await self.persisted.reached(sequence)
+            self.flush()
+            await self.persisted.reached(sequence, what)
 
 
 def what_remains(log: FrameLog) -> str:

@@ -67,25 +67,22 @@ async def _store_and_wait(
     try:
         sequence = publisher.append(head, body)
         await publisher.wait_synced()
-        with commander.waits.waiting(_WHAT):
+        publisher.flush()
+        await commander.waits.until(answered, _WHAT)
+        while pending.ack is None:
+            lost = pending.error or DisconnectedError("the wait was ended")
+            if not isinstance(lost, DisconnectedError):
+                raise lost
+            if log.last_persisted >= sequence:
+                return Message(kind="ack", ack_type="stats", status="success", sequence=sequence)
+            commander.status.check_expects_connection(_WHAT, lost)
+            # The next connection repeats it, unless that server has it already. A server answers
+            # before it sends "persisted": after that ack no answer follows.
             publisher.flush()
-            await answered.wait()
-            while pending.ack is None:
-                lost = pending.error or DisconnectedError("the wait was ended")
-                if not isinstance(lost, DisconnectedError):
-                    raise lost
-                if log.last_persisted >= sequence:
-                    return Message(
-                        kind="ack", ack_type="stats", status="success", sequence=sequence
-                    )
-                commander.status.check_expects_connection(_WHAT, lost)
-                # The next connection repeats it, unless that server has it already. A server
-                # answers before it sends "persisted": after that ack no answer follows.
-                publisher.flush()
-                table.forget(command_id)  # the watermark may have released all that wait for it
-                pending, answered = _pending(command_id)
-                table.add(pending)
-                await publisher.persisted.reached(sequence, answered)
+            table.forget(command_id)  # the watermark may have released all that wait for it
+            pending, answered = _pending(command_id)
+            table.add(pending)
+            await publisher.persisted.reached(sequence, _WHAT, answered)
     finally:
         table.forget(command_id)
     return pending.ack

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager
 from functools import partial
 
 import pytest
@@ -271,13 +270,13 @@ async def test_an_id_whose_unsubscribe_could_not_be_waited_for_is_waited_for_onc
 ) -> None:
     """The answer stands behind a full queue; whoever uses the id next sleeps until it is read."""
     asked: list[str] = []
-    waiting = AckWaits.waiting
+    check = AckWaits.check
 
-    def counting(waits: AckWaits, what: str) -> AbstractContextManager[None]:
+    def counting(waits: AckWaits, what: str) -> None:
         asked.append(what)
-        return waiting(waits, what)
+        check(waits, what)
 
-    monkeypatch.setattr(AckWaits, "waiting", counting)
+    monkeypatch.setattr(AckWaits, "check", counting)
     async with Client("sub", max_queued_bytes=10_000, exit_timeout=0) as client:
         peer = await server.log_on(client)
         stream = client.stream("orders", sub_id="a")

@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient import Client, Message, aio, blocking
 from haclient.errors import UsageError
-from haclient.transport.callers import AckWaits, Takers, calling, current_caller
+from haclient.transport.callers import AckLot, AckWaits, Takers, calling, current_caller
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 from support.clock import in_virtual_time
@@ -444,8 +444,6 @@ async def test_of_callers_that_share_a_queue_all_that_have_not_ended_are_expecte
     assert takers.expected() == [mine]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
-    assert other not in takers
-    assert tasks[0] in takers
     assert takers.expected() == [mine]
 
 
@@ -473,7 +471,7 @@ class Waits:
         for each in callers:
             self.takers.add(each)
         self.is_stopped = True
-        self.waits = AckWaits(lambda: self.takers if self.is_stopped else None)
+        self.waits = AckWaits(lambda: self.takers.expected() if self.is_stopped else ())
         self.ends: dict[str, str] = {}
 
     async def begin(self, caller: str, ack: trio.Event | None = None) -> None:
@@ -483,8 +481,7 @@ class Waits:
     async def _wait(self, caller: str, ack: trio.Event) -> None:
         with calling(caller):
             try:
-                with self.waits.waiting(f"flush of {caller}"):
-                    await ack.wait()
+                await self.waits.until(ack, f"flush of {caller}")
             except UsageError as error:
                 self.ends[caller] = str(error)
             else:
@@ -499,14 +496,16 @@ class Waits:
 async def test_of_the_takers_of_a_full_queue_the_last_one_to_wait_is_refused() -> None:
     async with trio.open_nursery() as nursery:
         shared, ack = Waits(nursery, "a", "b"), trio.Event()
+        other_ack = trio.Event()
         await shared.begin("a", ack)
-        await shared.begin("c", ack)  # it takes nothing
+        await shared.begin("c", other_ack)  # it takes nothing
         await shared.recheck()
         assert shared.ends == {}
         await shared.begin("b")
         assert list(shared.ends) == ["b"]
         assert shared.ends["b"].startswith("flush of b waits for an ack that")
         ack.set()
+        other_ack.set()
         await wait_all_tasks_blocked()
         assert (shared.ends["a"], shared.ends["c"]) == ("acknowledged", "acknowledged")
 
@@ -525,6 +524,49 @@ async def test_when_reading_stops_one_of_the_callers_that_wait_is_refused() -> N
         assert list(shared.ends) == ["a"]
         await shared.recheck()
         assert list(shared.ends) == ["a"], "which may take the messages"
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_of_tasks_that_took_turns_the_last_one_is_refused_and_the_others_wait() -> None:
+    async with trio.open_nursery() as nursery:
+        turns = Waits(nursery, "a", "b")
+        turns.takers.are_outside = False
+        turns.is_stopped = False
+        await turns.begin("a")
+        await turns.begin("b")
+        turns.is_stopped = True
+        await turns.recheck()
+        assert list(turns.ends) == ["b"]
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_a_lot_wakes_everyone_who_waits_and_refuses_a_wait_that_would_never_end() -> None:
+    async with trio.open_nursery() as nursery:
+        shared = Waits(nursery, "a", "b")
+        lot = AckLot(shared.waits)
+        ends = list[str]()
+
+        async def park(caller: str) -> None:
+            with calling(caller):
+                try:
+                    await lot.park("ready")
+                except UsageError:
+                    ends.append(f"{caller} is refused")
+                else:
+                    ends.append(caller)
+
+        for each in ("a", "b", "c"):
+            nursery.start_soon(park, each)
+            await wait_all_tasks_blocked()
+        assert ends == ["b is refused"]
+        lot.unpark_all()
+        await wait_all_tasks_blocked()
+        assert sorted(ends) == ["a", "b is refused", "c"]
+        nursery.start_soon(park, "d")  # for the next time
+        await wait_all_tasks_blocked()
+        assert len(ends) == 3
         nursery.cancel_scope.cancel()
 
 

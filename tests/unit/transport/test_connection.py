@@ -491,18 +491,16 @@ async def test_who_has_stopped_the_reading_is_known_and_waits_are_checked_until_
     async with bench.running():
         await bench.peer.publish("1", b"a")
         await bench.bodies()
-        assert bench.connection.stopped_by is None
+        assert not bench.connection.expected_takers
         await bench.peer.publish("1", bytes(100))
         await wait_all_tasks_blocked()
-        takers = bench.connection.stopped_by
-        assert takers is not None
-        assert takers.expected() == [trio.lowlevel.current_task()]
+        assert bench.connection.expected_takers == [trio.lowlevel.current_task()]
         checked = bench.stopped
         assert checked
         await trio.sleep(10)
         assert bench.stopped > checked
         await bench.bodies()
-        assert bench.connection.stopped_by is None
+        assert not bench.connection.expected_takers
         await wait_all_tasks_blocked()
         checked = bench.stopped
         await trio.sleep(10)
