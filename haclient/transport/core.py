@@ -129,14 +129,17 @@ class Core:
         # Tasks that wait for a state of the recovery, and the end of the connection.
         self._recovery, self._closed = trio.lowlevel.ParkingLot(), trio.Event()
         self.uri: Uri | None = None
-        with ExitStack() as accepted:  # a client that cannot be made lets go of its audit log
+        with ExitStack() as refused:  # a client that cannot be made lets go of its files
             if self._auditor is not None:
-                accepted.callback(self._auditor.log.close)
-                self._auditor.open_for(self.name)
+                refused.callback(self._auditor.log.close)
             self._stores = open_all(
                 settings.publish_store, settings.bookmark_store, self.name, manager
             )
-            accepted.pop_all()
+            for each in self._stores:
+                refused.callback(each.close)
+            if self._auditor is not None:
+                self._auditor.open_for(self.name)
+            refused.pop_all()
         if self._auditor is not None:
             self._auditor.kept(self.publisher.log)
         self._maintenance = StoreMaintenance(

@@ -57,31 +57,29 @@ def open_all(
     """Take the stores for one client, all of them or none; those that there are.
 
     Raises:
-        StoreLocked: One belongs to another client; those before it are closed, which nobody else
-            could do.
+        StoreLocked: One belongs to another client. All are closed, which nobody else could do.
         UsageError: One of them is something else, such as a path; likewise.
     """
     given = (
         ("publish_store", publish_store, "store", "FilePublishStore"),
         ("bookmark_store", bookmark_store, "log", "LoggedBookmarkStore"),
     )
-    taken: list[Owned] = []
-    with ExitStack() as accepted:
+    stores: list[Owned] = [
+        store for _, store, method, _ in given if store is not None and hasattr(store, method)
+    ]
+    if isinstance(manager, OwnedSubscriptionManager):
+        stores.append(manager)
+    with ExitStack() as refused:
+        for each in stores:
+            refused.callback(each.close)
         for argument, store, method, example in given:
-            if store is None:
-                continue
-            if not hasattr(store, method):
+            if store is not None and not hasattr(store, method):
                 found = type(store).__name__
                 raise UsageError(f"{argument} is a store, such as {example}(path), not a {found}")
-            store.open_for(client_name)
-            accepted.callback(store.close)
-            taken.append(store)
-        if isinstance(manager, OwnedSubscriptionManager):
-            manager.open_for(client_name)
-            accepted.callback(manager.close)
-            taken.append(manager)
-        accepted.pop_all()
-    return taken
+        for each in stores:
+            each.open_for(client_name)
+        refused.pop_all()
+    return stores
 
 
 class StoreMaintenance:
