@@ -69,9 +69,9 @@ class Subscriber:
         self._on_handler_error: HandlerErrorPolicy = on_handler_error
         self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
         self._opening: dict[_Opening, None] = {}
-        self._warned: set[str] = set()
         self._queues: set[str] = set()  # topics that a server has accepted as queues
-        self._warned_of_replay: set[str] = set()
+        self._warned_of_replay: set[str] = set()  # topics
+        self._warned_of_recent: set[str] = set()  # topics: ids may be new ones each time
 
     def stream(
         self,
@@ -588,8 +588,8 @@ class Subscriber:
         """Say once what `MOST_RECENT` means when nothing is remembered."""
         tracked = self._core.commander.bookmark_store is not None
         recent = command.start == str(MOST_RECENT)
-        if recent and not tracked and request.sub_id not in self._warned:
-            self._warned.add(request.sub_id)
+        if recent and not tracked and command.topic not in self._warned_of_recent:
+            self._warned_of_recent.add(command.topic)
             self._core.reporter.log.warning(
                 "subscription %s on %s: without a bookmark store MOST_RECENT begins at the start "
                 "of the log each time, and discard() does nothing: give the client a "

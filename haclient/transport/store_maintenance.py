@@ -164,6 +164,7 @@ class StoreMaintenance:
                     undiscarded=handle.undiscarded_count,
                     now=now,
                 )
+            store.watch.forget_all_but(store.subscriptions.keys())
 
     async def _count_undiscarded(self) -> None:
         store, count = self._store, UndiscardedCount()
@@ -171,6 +172,7 @@ class StoreMaintenance:
             for sub_id, handle in store.subscriptions.items():
                 oldest, undiscarded = handle.oldest_undiscarded, handle.undiscarded_count
                 count.note(sub_id, oldest=oldest, undiscarded=undiscarded)
+            count.forget_all_but(store.subscriptions.keys())
             await trio.sleep(_COUNT_EVERY_S)
 
     async def _report_points(self) -> None:
@@ -188,6 +190,9 @@ class StoreMaintenance:
                     )
                 if count % _POINTS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
+            for sub_id in taken.keys() - store.subscriptions.keys():  # what was purged
+                del taken[sub_id]
+                reported.pop(sub_id, None)
 
     async def _prune_when_due(self) -> None:
         store = self._store

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -448,6 +448,29 @@ def test_close_in_another_thread_ends_an_opening_that_finds_no_server() -> None:
             opening.result(LIMIT_S)
     with pytest.raises(UsageError, match="a client runs once"):
         client.open()
+
+
+def test_a_call_while_the_client_is_closed_is_told_that_it_was_left(broker: BrokerThread) -> None:
+    calls: list[Callable[[HAClient], object]] = [
+        lambda client: client.subscribe("orders", handler=print),
+        lambda client: client.stream("orders").open(),
+        lambda client: client.pause("s"),
+        lambda client: client.ack("orders", "1|1|"),
+        lambda client: client.move_to(broker.uri),
+        lambda client: client.flush(),
+    ]
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+
+    def listener(state: ConnectionState) -> None:
+        if state is ConnectionState.SHUTDOWN:  # the last moment: the close waits for this
+            for call in calls:
+                with pytest.raises(DisconnectedError, match="the client was left"):
+                    call(client)
+            calls.clear()
+
+    client.add_state_listener(listener)
+    client.close()
+    assert not calls
 
 
 def test_a_closed_client_refuses_calls_and_closes_again(client: HAClient) -> None:
