@@ -577,14 +577,8 @@ class Core:
         request = subscription.request
         if self._manager is not None and request is not None:
             self.resumable[subscription.sub_id] = subscription
-            self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body))
-
-    def keep_start(self, sub_id: str, start: str) -> None:
-        """Remember for a later process at which bookmark a restored subscription began at first."""
-        subscription = self.resumable.get(sub_id)
-        if subscription is not None and subscription.request is not None and start:
-            subscription.request = subscription.request.changed({"bm": start})
-            self.opened(subscription)
+            acks = ",".join(sorted(request.user_acks))
+            self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body, acks))
 
     def changed(self, subscription: Subscription) -> None:
         """Have its later form sent after a lost connection, unless it has ended."""
