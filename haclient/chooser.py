@@ -296,6 +296,23 @@ class FailureCountServerChooser(ServerChooser):
         self._succeeded = False
         if self._failures:
             self._failures[self._ring.current_uri()] += 1
+        self._move_on(error, info)
+
+    def report_refusal(self, error: Exception, info: ConnectionInfo) -> None:
+        """Note that the server was not tried, since others say that it is unfit.
+
+        It counts as a failure, unless that could end the client: only attempts do.
+
+        Args:
+            error: Why.
+            info: The server.
+        """
+        if self._ends:
+            self._move_on(error, info)
+        else:
+            self.report_failure(error, info)
+
+    def _move_on(self, error: Exception, info: ConnectionInfo) -> None:
         self._ring.report_failure(error, info)
         if not self._all_failed():
             while self._failures[self._ring.current_uri()] > self._limit:

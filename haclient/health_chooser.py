@@ -21,6 +21,7 @@ from haclient.chooser import (
     AsyncServerChooser,
     ConnectionInfo,
     DefaultServerChooser,
+    FailureCountServerChooser,
     MovingServerChooser,
     ServerChooser,
 )
@@ -58,7 +59,8 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         inner: Gives the order of the servers; by default that of `admin`, as
             `DefaultServerChooser`. With a `PriorityServerChooser` the client returns only to a
             server that is not refused. It is told of each refusal as of a failure, also of those
-            that it repeats in one round.
+            that it repeats in one round. With `FailureCountServerChooser(ends=True)` they do not
+            count, which would end the client before its patience does.
         max_behind: How many messages a server may be behind for which acknowledgements do not wait;
             `None` for any number.
         patience: Seconds to wait while every server is refused, at most 45.
@@ -118,11 +120,18 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
                 else:
                     repeats, refused[server.address] = 0, f"{server.safe}: {danger}"
                     _logger.warning("not used: %s", refused[server.address])
-                self._inner.report_failure(_unsafe(danger), {"uri": server.safe})
+                self._report_refusal(_unsafe(danger), {"uri": server.safe})
             self._refused = "; ".join(refused.values())
             if trio.current_time() >= give_up_at:
                 return ""
             await trio.sleep(min(self.check_every, give_up_at - trio.current_time()))
+
+    def _report_refusal(self, error: Exception, info: ConnectionInfo) -> None:
+        """Have the inner chooser go on to its next server."""
+        if isinstance(self._inner, FailureCountServerChooser):
+            self._inner.report_refusal(error, info)
+        else:
+            self._inner.report_failure(error, info)
 
     @override
     def current_authenticator(self) -> Authenticator:

@@ -114,6 +114,7 @@ def _restored(entry: Entry, queues: Container[str], store: BookmarkStore | None)
         if name not in _SET_ANEW and name in _ATTRIBUTES
     }
     given["bookmark"] = _first_bookmark(entry, store)
+    given["ack_type"] = entry.acks
     command = Command(str(entry.fields["c"]), data=entry.body, **given)
     # Never assumed: a handler that acknowledges later would lose messages.
     if backlog_of(command) is not None and entry.sub_id not in queues:

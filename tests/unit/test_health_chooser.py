@@ -10,7 +10,7 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.chooser import ConnectionInfo, DefaultServerChooser
+from haclient.chooser import ConnectionInfo, DefaultServerChooser, FailureCountServerChooser
 from haclient.errors import ConnectionRefused, DisconnectedError, UsageError
 from haclient.health_chooser import HealthAwareServerChooser
 from haclient.priority_chooser import PriorityServerChooser
@@ -267,3 +267,28 @@ async def test_a_round_ends_although_the_inner_chooser_gives_the_same_server_for
     assert inner.given < 3 * 20
     reason = chooser.error().removeprefix("every server is refused: ")
     assert [each.message for each in caplog.records] == [f"not used: {reason}"] * 3
+
+
+@pytest.mark.row("SC12", "SC10")
+async def test_refusals_do_not_end_the_client_before_its_patience_does() -> None:
+    """A chooser that ends after failures in a row counts attempts, and no server was tried."""
+    servers = downgraded()
+    inner = FailureCountServerChooser([A, B], limit=2, ends=True)
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, patience=20.0, ask=servers.ask)
+    began = trio.current_time()
+    assert await chooser.current_uri() == ""
+    assert trio.current_time() == began + 20.0
+    assert chooser.error().startswith("every server is refused: tcp://a")
+    servers.has_downgraded["a"] = False
+    for _ in range(3):
+        assert await chooser.current_uri() == B
+        chooser.report_failure(ERROR, {"uri": B})
+    began = trio.current_time()
+    assert await chooser.current_uri() == ""  # B has failed too often, and A is refused
+    assert trio.current_time() == began + 20.0
+    servers.has_downgraded["b"] = False
+    for _ in range(3):
+        assert await chooser.current_uri() == A
+        chooser.report_failure(ERROR, {"uri": A})
+    assert await chooser.current_uri() == ""
+    assert chooser.error() == "connection refused"
