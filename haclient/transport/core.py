@@ -272,7 +272,7 @@ class Core:
             raise UsageError("connect is under way in another task: wait for that one")
         if self.connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
-        self.uri = self.reporter.uri = Uri.parse(uri) if isinstance(uri, str) else uri
+        self.uri = self.reporter.uri = uri if isinstance(uri, Uri) else Uri.parse(uri)
         with self.flight.noting_errors():
             link = await self._dialler.dial(self.uri, timeout=timeout)
         connection = Connection(
