@@ -705,8 +705,8 @@ class Core:
     def _received(self, received: Received) -> None:
         self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
-            if self.publisher.log is not None and ack.sequence in self.publisher.refusals:
-                continue  # once for each stored publish, however often servers say so
+            if self.publisher.has_reported_refusal(ack.sequence):
+                continue  # once for each publish, however often servers say so
             self.counters.failed_writes += 1
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"

@@ -105,6 +105,7 @@ class Publisher:
         self.sequences = PublisherSequences()
         self.sent_unstored = self.confirmed_unstored = 0  # frames, so far
         self._heads: dict[str, bytes] = {}
+        self._last_forgotten = 0  # of the refusals
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
@@ -167,6 +168,13 @@ class Publisher:
             self.gate.unpersisted_ages.forget(log.lowest_unpersisted)
             self._note_time()
 
+    def has_reported_refusal(self, sequence: int | None) -> bool:
+        """Whether a publish was refused before; without a store, on this connection."""
+        if sequence is None or sequence in self.refusals or sequence in self._refused:
+            return sequence is not None
+        log, forgotten = self.log, sequence <= self._last_forgotten
+        return log is not None and forgotten and log.replay_single(sequence) is None
+
     def refused(self, ack: Message) -> Message:
         """Remove a refused publish from the store.
 
@@ -189,7 +197,8 @@ class Publisher:
         message.reason = ack.reason
         self.refusals[sequence] = ack.reason
         if len(self.refusals) > _REMEMBERED_REFUSALS:
-            del self.refusals[next(iter(self.refusals))]
+            self._last_forgotten = next(iter(self.refusals))
+            del self.refusals[self._last_forgotten]
         if log is None:
             self.persisted.release()  # who waits for this number looks at the refusals
         elif frame is not None:
