@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from math import inf
 from typing import Final
 
 import trio
@@ -24,11 +23,13 @@ from haclient.chooser import (
     FailureCountServerChooser,
     MovingServerChooser,
     ServerChooser,
+    check_chooser,
 )
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.session.replica_health import ReplicaHealth, parse_replication
 from haclient.transport.http_get import check_url, http_get
+from haclient_stores.checks import check_callable, check_count, check_has, check_seconds, is_number
 
 __all__ = ["HealthAwareServerChooser"]
 
@@ -82,13 +83,13 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         check_every: float = 5.0,
         ask: Callable[[str, float], Awaitable[bytes]] = http_get,
     ) -> None:
-        if not (0 <= patience <= MAX_PATIENCE_S and 0 < check_every < inf):
-            raise UsageError(
-                f"patience is 0 to {MAX_PATIENCE_S:g} seconds and check_every more than 0; found "
-                f"{patience!r} and {check_every!r}"
-            )
-        if max_behind is not None and max_behind < 0:
-            raise UsageError(f"max_behind is a number of messages from 0 on, not {max_behind!r}")
+        if not (is_number(patience) and 0 <= patience <= MAX_PATIENCE_S):
+            raise UsageError(f"patience is 0 to {MAX_PATIENCE_S:g} seconds, not {patience!r}")
+        check_seconds("check_every", check_every, endless=False)
+        check_count("max_behind", max_behind, optional=True)
+        check_chooser("inner", inner)
+        check_callable("ask", ask, optional=False)
+        check_has("admin", admin, "a mapping from connection strings to URLs", "items", secret=True)
         self.check_every = check_every
         for url in admin.values():
             check_url(url)

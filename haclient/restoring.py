@@ -14,6 +14,7 @@ from haclient.session.subscriptions import QUERIES
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.checks import check_word
 from haclient_stores.interfaces import BookmarkStore
 
 __all__ = ["OnOthers", "Restored", "backlog_of", "restorable"]
@@ -63,8 +64,7 @@ def restorable(
         UsageError: A subscription has no handler, or consumes a queue and is not in `queues`, or
             the other way round; nothing was removed.
     """
-    if others not in {"refuse", "keep", "drop"}:
-        raise UsageError(f"others is 'refuse', 'keep' or 'drop', not {others!r}")
+    check_word("others", others, ("refuse", "keep", "drop"))
     entries = [entry for entry in manager.entries() if entry.sub_id not in active]
     without = [entry.sub_id for entry in entries if entry.sub_id not in handlers]
     if without and others == "refuse":

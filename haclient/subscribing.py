@@ -41,6 +41,7 @@ from haclient.transport.queue_acks import QueueConsumer
 from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, serve_queue
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.bookmark import MOST_RECENT
+from haclient_stores.checks import check_callable, check_texts
 from haclient_stores.interfaces import SubscriptionLog
 
 _OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
@@ -172,6 +173,7 @@ class Subscriber:
             UsageError: It replaces a subscription that is a stream.
         """
         self._core.running()
+        check_callable("handler", handler, optional=False)
         handler = self._core.exceptions.watched(handler)
         if (active := self.changer.replaces(command)) is not None:
             is_served = active in self._served.get(active.sub_id, ())
@@ -315,6 +317,7 @@ class Subscriber:
             DisconnectedError: There is no connection, and none will follow.
             TimedOut: The server did not answer in time.
         """
+        _check_command(command)
         if command.name in _PUBLISHES:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
         if self.changer.pauses(command) is not None:
@@ -346,6 +349,7 @@ class Subscriber:
             TimedOut: The server did not answer in time.
         """
         self._core.thread.check("execute_async")
+        _check_command(command)
         if command.name in _PUBLISHES:
             return await self._publish(command, handler)
         if (paused := self.changer.pauses(command)) is not None:
@@ -431,7 +435,7 @@ class Subscriber:
             timeout: Seconds to wait for the server's answer; `None` for no limit.
         """
         self._core.thread.check("unsubscribe")
-        wanted = [ids] if isinstance(ids, str) else list(ids)
+        wanted = check_texts("sub_ids", ids)
         chosen = self._core.subscriptions() if ids == "all" else self._named(wanted)
         sent = {one.sub_id for one in chosen}
         for opening in self._opening:  # those that wait for the next connection are no ones yet
@@ -680,6 +684,13 @@ class Subscriber:
 
     def _is_active(self, subscription: Subscription) -> bool:
         return self._core.session.router.get(subscription.sub_id) is subscription
+
+
+def _check_command(command: object) -> None:
+    if not isinstance(command, Command):
+        raise UsageError(
+            f"what is executed is a Command, such as Command('flush'), not {command!r:.60}"
+        )
 
 
 def _has_receiver(command: Command) -> UsageError:

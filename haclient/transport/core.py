@@ -280,7 +280,7 @@ class Core:
             raise UsageError("connect is under way in another task: wait for that one")
         if self.connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
-        self.uri = self.reporter.uri = Uri.parse(uri) if isinstance(uri, str) else uri
+        self.uri = self.reporter.uri = uri if isinstance(uri, Uri) else Uri.parse(uri)
         with self.flight.noting_errors():
             link = await self._dialler.dial(self.uri, timeout=timeout)
         connection = Connection(
@@ -710,8 +710,8 @@ class Core:
     def _received(self, received: Received) -> None:
         self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
-            if self.publisher.log is not None and ack.sequence in self.publisher.refusals:
-                continue  # once for each stored publish, however often servers say so
+            if self.publisher.has_reported_refusal(ack.sequence):
+                continue  # once for each publish, however often servers say so
             self.counters.failed_writes += 1
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"
