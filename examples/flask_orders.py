@@ -23,7 +23,7 @@ import msgspec
 from flask import Flask, Response, abort, jsonify, request
 
 from haclient.blocking import HAClient
-from haclient.errors import HAClientError
+from haclient.errors import HAClientError, TimedOut
 
 LIMIT_S = 10.0  # or the requests of a long outage would take all threads
 OPEN_LIMIT_S = 5.0  # without a server the request fails; the next one tries again
@@ -47,7 +47,9 @@ class OneClient:
 
     def get(self) -> HAClient:
         """The client, open; any number of threads may use it."""
-        with self._lock:
+        if not self._lock.acquire(timeout=OPEN_LIMIT_S):  # or each would wait for all before it
+            raise TimedOut("another request has been opening the client for too long")
+        try:
             if self._client is not None and not self._client.health().is_alive:
                 self._end()  # it has ended for good, by an error that earlier requests have got
             if self._client is None:
@@ -60,6 +62,8 @@ class OneClient:
                     self._closes_at_end = True
                     threading.Thread(target=self._close_at_end, daemon=True).start()
             return self._client
+        finally:
+            self._lock.release()
 
     def _close_at_end(self) -> None:
         # Functions of `atexit` would come too late: Python waits for the client's thread first.

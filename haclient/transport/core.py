@@ -221,7 +221,8 @@ class Core:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop(DisconnectedError("the client was left"))
+        reason = DisconnectedError("the client was left")
+        self.stop(reason)
         self._dialler.stop()  # of a `connect` by a task outside of the block
         nursery, self._nursery = self._nursery, None
         if self.connection is not None:
@@ -233,6 +234,8 @@ class Core:
             with self.exceptions.reporting(apart_from=error):
                 await self._stack.__aexit__(kind, error, traceback)
         finally:
+            for subscription in self.resumable.values():  # no connection ends them if there is none
+                self.end(subscription, reason)
             try:
                 self.set_state(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:
@@ -464,13 +467,19 @@ class Core:
         self.status.lost(reason)
         self.counters.disconnections += 1
         self.flight.lost(reason)
+        active = self.session.router.all()
         try:
             self.publisher.lost()
-            self.queue_acks.lost(self.session.router.all())
+            self.queue_acks.lost(active)
             for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
                 self._end_or_keep(subscription, reason)
-        finally:  # a store may fail here: `abandon` waits, shielded, for this event
-            self._closed.set()
+        except BaseException:  # of a store, which ends the client: nobody waits for it any more
+            self.session.lost(lambda pending: lost_error(pending, reason))
+            for subscription in active:
+                self.end(subscription, reason)
+            raise
+        finally:
+            self._closed.set()  # `abandon` waits for it, shielded
         if not self.status.reconnects:  # else the reconnector logs it, with the server
             ours = connection.closed_by_us or isinstance(reason, ClosedByOwnError)
             level = logging.INFO if ours else logging.WARNING

@@ -486,13 +486,16 @@ class Publisher:
             DisconnectedError: There is no connection that has logged on, or none will follow.
         """
         while True:
-            await self.move_hold.ended()
+            if self.move_hold.is_active:
+                await self.move_hold.ended()
+                await self._stay_held()
             try:
                 self.send_unstored(frame)
             except DisconnectedError:  # nothing was sent
                 if self.wait_for_connection is None:
                     raise
                 await self.wait_for_connection()
+                await self._stay_held()
             else:
                 return
 
@@ -629,8 +632,7 @@ class Publisher:
             UsageError: The wait would deadlock: it ends only after the caller continues.
         """
         await trio.lowlevel.checkpoint()
-        if self._is_held:
-            await trio.sleep_forever()
+        await self._stay_held()
         while (log := self.log) is not None and self._over_cap(log):
             self.gate.has_to_check = (
                 True  # other tasks that publish meanwhile have to wait for the same limit
@@ -639,13 +641,17 @@ class Publisher:
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
             self.gate.has_to_check = True
             await writer.room()
-        if self._is_held:  # since this publish has begun to wait
-            await trio.sleep_forever()
+        await self._stay_held()
         self.gate.has_to_check = False
 
     def hold(self) -> None:
         """Let each publish wait until it is cancelled: the client is about to be left."""
         self._is_held = self.gate.has_to_check = True
+
+    async def _stay_held(self) -> None:
+        """After a wait: let the publish wait on if publishes are held since."""
+        if self._is_held:
+            await trio.sleep_forever()
 
     def _check_room(self) -> None:
         writer = self.writer
@@ -699,6 +705,7 @@ class Publisher:
     async def _append_later(self, full: StoreFull, head: bytes, body: Payload) -> int:
         while True:
             await self.room_after(full, "publish")
+            await self._stay_held()
             try:
                 return self.append(head, body)
             except StoreFull as again:  # another task was faster

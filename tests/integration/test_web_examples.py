@@ -16,7 +16,7 @@ from flask import Flask
 
 from haclient import Message
 from haclient.blocking import HAClient
-from haclient.errors import UsageError
+from haclient.errors import TimedOut, UsageError
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker_thread import BrokerThread, broker_thread
 from support.process import LIMIT_S
@@ -125,6 +125,16 @@ def test_flask_answers_without_a_server_and_when_there_is_one_again(
     monkeypatch.setattr(flask_example, "OPEN_LIMIT_S", LIMIT_S)
     monkeypatch.setenv("AMPS_URI", broker.uri)
     assert web.post("/orders", json=ORDER).status_code == 201
+
+
+@pytest.mark.parametrize("name", ["flask_orders", "django_orders"])
+def test_a_request_does_not_wait_for_all_that_open_the_client_before_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = importlib.import_module(f"examples.{name}")
+    monkeypatch.setattr(example, "OPEN_LIMIT_S", 0.1)
+    with example.amps._lock, pytest.raises(TimedOut, match="another request"):
+        example.amps.get()
 
 
 def test_django_answers_without_a_server(
