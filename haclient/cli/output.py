@@ -164,6 +164,9 @@ def as_json_line(message: Message) -> bytes:
     for name in ("bookmark", "sow_key", "timestamp", "correlation_id"):
         if value := getattr(message, name):
             fields[name] = value
+    for name, value in fields.items():
+        if isinstance(value, str):  # what is not UTF-8 on the wire cannot be in JSON
+            fields[name] = value.encode(errors="surrogateescape").decode(errors="replace")
     return msgspec.json.encode(fields | payload_field(message.data)) + b"\n"
 
 

@@ -8,18 +8,19 @@ which also sends messages to dead letter topics, does the same.
 from __future__ import annotations
 
 import base64
-import binascii
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
+from haclient_stores.checks import check_text
 
 __all__ = ["DeadLetter"]
 
 _LONGEST_TEXT: Final = 200  # of the error: enough to see what it is
+_LONGEST_CONTEXT: Final = 16_383  # the longest correlation id that the reference broker takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,13 @@ class DeadLetter:
     topic: str
 
     def __post_init__(self) -> None:
-        if not self.topic:
-            raise UsageError("a DeadLetter needs the topic that it goes to")
+        check_text("the topic of a DeadLetter", self.topic)
 
     def correlation_id(self, message: Message, error: Exception, failures: int) -> str:
         """The context of one message, as the correlation id of its copy.
+
+        The correlation id of the message is left out if it is so long that the whole would be too
+        long for a server.
 
         Args:
             message: The failed message.
@@ -57,9 +60,9 @@ class DeadLetter:
             "failures": failures,
             "error": type(error).__name__,
             "error_text": _text_of(error)[:_LONGEST_TEXT],
-            "correlation_id": message.correlation_id,
         }
-        return base64.b64encode(msgspec.json.encode(context)).decode("ascii")
+        whole = _encoded({**context, "correlation_id": message.correlation_id})
+        return whole if len(whole) <= _LONGEST_CONTEXT else _encoded(context)
 
     @staticmethod
     def context(message: Message) -> dict[str, object]:
@@ -76,13 +79,21 @@ class DeadLetter:
         """
         text = message.correlation_id
         try:
-            context = base64.b64decode(text, validate=True)
-            return msgspec.json.decode(context, type=dict[str, object])
-        except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
+            context: object = json.loads(base64.b64decode(text, validate=True).decode())
+            if not isinstance(context, dict):
+                raise ValueError("no object")  # noqa: TRY301, TRY004  # explained below
+        except (ValueError, RecursionError) as error:
             raise UsageError(
                 f"the message on {message.topic!r} is no dead letter: its correlation id {text!r} "
                 "has no context"
             ) from error
+        found: dict[str, object] = context
+        return found
+
+
+def _encoded(context: Mapping[str, object]) -> str:
+    # Not by msgspec, which refuses text from the wire that is not UTF-8.
+    return base64.b64encode(json.dumps(context).encode("ascii")).decode("ascii")
 
 
 def _text_of(error: Exception) -> str:

@@ -21,6 +21,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.commands import CommandName
 from haclient.protocol.messages import Message
 from haclient.transport.callers import Takers
+from haclient_stores.checks import check_callable
 
 EXCEPTION: Final = "exception"
 """The event of an exception, for the application's exception listener."""
@@ -61,6 +62,7 @@ class Events:
         Raises:
             UsageError: It was added already.
         """
+        check_callable("listener", callback, optional=False)
         callbacks = self._callbacks.get(name, ())
         if callback in callbacks:
             raise UsageError(f"this {name} listener was added already: remove it first")

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import trio
@@ -72,7 +73,21 @@ def _initialize() -> None:
     # Not SIG_IGN, which the programs that the function starts would inherit: nothing but SIGKILL
     # could end them.
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    _end_forks_by_sigterm()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_forks_by_sigterm() -> None:
+    """Let a process that the function forks have the default action, from its first moment on."""
+
+    def after_in_child() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    # Blocked meanwhile: Python drops what arrives in the child before the fork is complete.
+    block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGTERM})
+    unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=after_in_child)
 
 
 def _end_with_parent() -> None:

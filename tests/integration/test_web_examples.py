@@ -6,7 +6,7 @@ import asyncio  # noqa: TID251  # FastAPI runs in it
 import importlib
 import json
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import ModuleType
 
 import httpx
@@ -14,7 +14,9 @@ import pytest
 from django.test import Client
 from flask import Flask
 
+from haclient import Message
 from haclient.blocking import HAClient
+from haclient.errors import TimedOut, UsageError
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker_thread import BrokerThread, broker_thread
 from support.process import LIMIT_S
@@ -125,6 +127,16 @@ def test_flask_answers_without_a_server_and_when_there_is_one_again(
     assert web.post("/orders", json=ORDER).status_code == 201
 
 
+@pytest.mark.parametrize("name", ["flask_orders", "django_orders"])
+def test_a_request_does_not_wait_for_all_that_open_the_client_before_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = importlib.import_module(f"examples.{name}")
+    monkeypatch.setattr(example, "OPEN_LIMIT_S", 0.1)
+    with example.amps._lock, pytest.raises(TimedOut, match="another request"):
+        example.amps.get()
+
+
 def test_django_answers_without_a_server(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,3 +173,28 @@ def test_flask_opens_one_client_for_all_threads(flask_example: ModuleType) -> No
     assert flask_example.amps.get() is first
     flask_example.amps.close()
     assert flask_example.amps.get() is not first
+
+
+def ends_by_error(client: HAClient) -> None:
+    def fail(_message: Message) -> None:
+        raise UsageError("no more")
+
+    client.subscribe("orders", handler=fail)
+    client.publish("orders", json.dumps(ORDER))
+    client.__bridge__.thread.join()
+
+
+@pytest.mark.parametrize("ends", [HAClient.disconnect, ends_by_error])
+@pytest.mark.parametrize("name", ["flask_orders", "django_orders"])
+def test_a_client_that_has_ended_for_good_is_replaced(
+    broker: BrokerThread, name: str, ends: Callable[[HAClient], None]
+) -> None:
+    assert broker.uri
+    amps = importlib.import_module(f"examples.{name}").amps
+    try:
+        first = amps.get()
+        ends(first)
+        assert amps.get() is not first
+        assert amps.get().publish_persisted("orders", json.dumps(ORDER), timeout=LIMIT_S) > 0
+    finally:
+        amps.close()

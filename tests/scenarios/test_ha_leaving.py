@@ -215,6 +215,32 @@ async def test_whoever_waits_hears_of_a_disconnect(server: Server, *, connected:
 
 
 @pytest.mark.row("HA8")
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_consumer_outside_of_the_block_hears_of_its_end(
+    server: Server, *, connected: bool
+) -> None:
+    store = MemoryBookmarkStore()
+    client = HAClient(
+        "ha", servers=[server.uri], bookmark_store=store, heartbeat=None, exit_timeout=0
+    )
+    stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+    async with open_nursery() as nursery, entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await stream.open()
+        nursery.start_soon(stream.wait_caught_up)
+
+        async def consume() -> None:
+            assert [message async for message in stream] == []
+
+        nursery.start_soon(consume)
+        await wait_all_tasks_blocked()
+        if not connected:
+            server.stop_listening()
+            await lose(peer)
+    assert isinstance(stream.end_reason, DisconnectedError)
+
+
+@pytest.mark.row("HA8")
 async def test_a_disconnect_from_a_handler_and_in_the_midst_of_one(server: Server) -> None:
     client = HAClient(
         "ha", servers=[server.uri], bookmark_store=MemoryBookmarkStore(), heartbeat=None

@@ -136,6 +136,15 @@ def test_data_that_is_no_text_goes_as_base64() -> None:
     assert msgspec.json.decode(line) == {"topic": "t", "data_base64": "/wA="}
 
 
+def test_a_header_that_is_no_text_on_the_wire_is_printed_as_json_too() -> None:
+    message = Message(kind="p", topic="t\udcff", sow_key="\udcffk", data=b"x")
+    assert msgspec.json.decode(as_json_line(message)) == {
+        "topic": "t\ufffd",
+        "sow_key": "\ufffdk",
+        "data": "x",
+    }
+
+
 def test_a_result_for_nobody_is_dropped(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from math import inf
+from pathlib import Path
 
 import pytest
 import trio
@@ -16,8 +17,16 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.session.connection_state import ConnectionState
+from haclient.session.custom_stores import StoreSubscription
+from haclient.session.subscriptions import SubscribeRequest
+from haclient.subscription_file import FileSubscriptionManager
+from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
+from haclient.transport.message_queue import Delivery
 from haclient.transport.settings import Settings
+from haclient_stores.audit_log import AuditLog
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
@@ -66,6 +75,44 @@ def test_a_store_of_another_client_is_refused() -> None:
     store.open_for("other")
     with pytest.raises(StoreLocked, match="other"):
         Core(Settings(name="c", publish_store=store))
+
+
+def owned_by_other(path: Path) -> None:
+    for made in (
+        FilePublishStore(path / "publish"),
+        LoggedBookmarkStore(path / "bookmarks"),
+        FileSubscriptionManager(path / "subscriptions"),
+    ):
+        made.open_for("other")
+        made.close()
+
+
+@pytest.mark.row("PS12")
+@pytest.mark.parametrize("other", ["publish", "bookmarks", "subscriptions", "audit"])
+def test_a_client_that_is_refused_leaves_no_store_locked(tmp_path: Path, other: str) -> None:
+    owned_by_other(tmp_path / "other")
+
+    def place(kind: str) -> Path:
+        return tmp_path / ("other" if kind == other else "own") / kind
+
+    def made() -> tuple[Settings, FileSubscriptionManager]:
+        settings = Settings(
+            name="c",
+            publish_store=FilePublishStore(place("publish")),
+            bookmark_store=LoggedBookmarkStore(place("bookmarks")),
+            audit_log=AuditLog(place("audit")),
+        )
+        return settings, FileSubscriptionManager(place("subscriptions"))
+
+    (tmp_path / "own").mkdir()
+    (tmp_path / "other" / "audit" / "audit-00000001.log").mkdir(parents=True)  # it cannot be read
+    with pytest.raises(StoreError) as refused:  # its traceback keeps what was given
+        Core(*made())
+    settings, manager = made()
+    for each in (settings.publish_store, settings.bookmark_store, settings.audit_log, manager):
+        assert each is not None
+        each.close()
+    assert refused.value is not None
 
 
 @pytest.mark.row("CC3")
@@ -149,6 +196,56 @@ class FailingStore(DictPublishStore):
         if self.is_failing:
             raise StoreError("the database is gone")
         return super().unpersisted_count
+
+
+class FailingLog(StoreSubscription):
+    """Its part in a bookmark store of the application, which fails likewise."""
+
+    @override
+    def link_lost(self, first_queued: int) -> None:
+        raise StoreError("the database is gone")
+
+
+class FailingBookmarks(DictBookmarkStore):
+    """A bookmark store of the application that fails when a connection ends."""
+
+    def subscription(self, sub_id: str) -> StoreSubscription:
+        return FailingLog(self, sub_id)
+
+
+@pytest.mark.row("PS12", "BS21")
+@pytest.mark.parametrize("failing", ["publishes", "bookmarks"])
+async def test_when_a_store_fails_as_a_connection_ends_nobody_waits_on(
+    server: Server, failing: str
+) -> None:
+    publishes = FailingStore()
+    bookmarks = FailingBookmarks() if failing == "bookmarks" else DictBookmarkStore()
+    settings = Settings(name="c", publish_store=publishes, bookmark_store=bookmarks, exit_timeout=0)
+    core = Core(settings, MemorySubscriptionManager())  # it expects a further connection
+    deliveries = [Delivery(), Delivery()]
+    async with trio.open_nursery() as nursery:
+        await core.enter()
+        peer = await logged_on(core, server)
+        async with answering(peer):
+            for number, delivery in enumerate(deliveries):
+                fields = {"c": "subscribe", "t": "orders", "bm": "0", "sub_id": f"s{number}"}
+                request = SubscribeRequest.complete(fields, b"", command_id="", has_store=True)
+                await core.commander.open(
+                    request, delivery, command_id=f"c{number}", markers=False, timeout=1
+                )
+        await peer.publish("s0,s1", b"1", bm="7|1|")
+
+        async def flush() -> None:
+            with pytest.raises(DisconnectedError):
+                await core.flusher.processed(timeout=inf)
+
+        nursery.start_soon(flush)
+        await wait_all_tasks_blocked()
+        publishes.is_failing = failing == "publishes"
+        await core.abandon()
+        with pytest.raises(StoreError, match="database"):
+            await core.leave(None, None, None)
+    assert [each.end_reason is None for each in deliveries] == [False, False]
 
 
 @pytest.mark.row("PS12")

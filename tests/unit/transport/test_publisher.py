@@ -22,6 +22,7 @@ from haclient.transport.publisher import Publisher
 from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.ring import RingPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer
@@ -350,6 +351,50 @@ async def test_once_publishes_are_held_none_passes_that_has_waited_for_room() ->
         bench.publisher.acknowledged(accepted[0] or 0)
         await wait_all_tasks_blocked()
         assert len(accepted) == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("HA24")
+async def test_once_publishes_are_held_none_passes_that_has_waited_for_room_in_the_store() -> None:
+    store = RingPublishStore(None, capacity_bytes=1 << 16, when_full="wait")
+    bench = Bench(store)
+    bench.log_on()
+    accepted: list[int | None] = []
+
+    async def publish() -> None:
+        while True:
+            accepted.append(await bench.publisher.publish("orders", bytes(20_000)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.writer.run)
+        nursery.start_soon(publish)
+        await wait_all_tasks_blocked()
+        before = accepted.copy()
+        bench.publisher.hold()
+        bench.publisher.acknowledged(before[0] or 0)
+        await wait_all_tasks_blocked()
+        assert accepted == before
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("HA24")
+@pytest.mark.parametrize("waits_for", ["connection", "move"])
+async def test_once_publishes_are_held_none_passes_that_no_store_keeps(waits_for: str) -> None:
+    bench, is_connected = Bench(reconnects=True), trio.Event()
+    bench.publisher.wait_for_connection = is_connected.wait
+    if waits_for == "move":
+        bench.log_on()
+        bench.publisher.move_hold.add()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.publisher.publish, "orders", b"body")
+        await wait_all_tasks_blocked()
+        bench.publisher.hold()
+        if waits_for == "connection":
+            bench.log_on()
+            is_connected.set()
+        bench.publisher.move_hold.end()
+        await wait_all_tasks_blocked()
+        assert bench.publisher.sent_unstored == 0
         nursery.cancel_scope.cancel()
 
 

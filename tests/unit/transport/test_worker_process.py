@@ -90,6 +90,23 @@ async def test_a_function_can_terminate_a_program_that_it_has_started() -> None:
             await worker.close(LIMIT_S)
 
 
+def terminate_a_fork(_message: Message) -> int | None:
+    forked = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
+    forked.start()
+    forked.terminate()
+    forked.join(LIMIT_S)
+    return forked.exitcode
+
+
+async def test_a_function_can_terminate_a_process_that_it_has_forked() -> None:
+    worker = WorkerProcess(terminate_a_fork)
+    with trio.fail_after(2 * LIMIT_S):
+        try:
+            assert await worker.call(Message(data=b"1")) == -signal.SIGTERM
+        finally:
+            await worker.close(LIMIT_S)
+
+
 def leave(message: Message) -> None:
     sys.exit(message.text)
 
