@@ -24,13 +24,10 @@ block.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial, wraps
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from threading import get_ident
 from time import monotonic  # noqa: TID251  # a thread that waits for a lock runs no trio
 from types import TracebackType
@@ -45,7 +42,6 @@ from typing import (
     TypeVar,
 )
 
-import trio
 from typing_extensions import Unpack, override
 
 import haclient.client
@@ -62,15 +58,15 @@ from haclient.facade import (
 )
 from haclient.protocol.messages import Message
 from haclient.stream_buffer import StreamBuffer, Take
+from haclient.thread_bridge import Bridge, in_worker_thread, refuse_event_loop
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions
-from haclient.trio_thread import Call, TrioThread, warn_unclosed
+from haclient.trio_thread import TrioThread, warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages"]
 
 _Inner = TypeVar("_Inner")
-_Inner_co = TypeVar("_Inner_co", covariant=True)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _H = TypeVar("_H", bound="HAClient")
@@ -85,68 +81,6 @@ WORDS: Final = {
 }
 """What the words of the trio client's docstrings are here."""
 
-# A handler occupies a thread of its own; there is one at a time for each subscription, or as many
-# as `workers` says. With fewer, handlers that wait for each other could wait for ever.
-_HANDLER_THREADS: Final = trio.CapacityLimiter(float("inf"))
-
-
-class Bridge(Generic[_Inner_co]):
-    """Calls an object of the trio client in the thread that it lives in.
-
-    Args:
-        inner: The client, or a stream.
-        thread: The client's thread.
-    """
-
-    def __init__(self, inner: _Inner_co, thread: TrioThread) -> None:
-        self._inner = inner
-        self.thread = thread
-
-    @property
-    def inner(self) -> _Inner_co:
-        """The client, or a stream."""
-        return self._inner
-
-    def wait(self, function: Callable[[], Awaitable[_T]], what: str) -> _T:
-        """Run a coroutine function in the client's thread; return or raise what it does."""
-        refuse_event_loop(what, self.thread)
-        done = threading.Lock()
-        done.acquire()
-        call: Call[_T] = Call(done.release, what, caller=self.thread.caller)
-        try:
-            self.thread.submit(call, function)
-            done.acquire()
-        except BaseException:  # a KeyboardInterrupt, or what another signal handler raises
-            call.cancel()
-            if call.is_running:  # an interrupt may come when the call has just ended
-                done.acquire()
-            raise
-        return call.outcome()
-
-    def now(self, function: Callable[[], _T], what: str) -> _T:
-        """Run a plain function in the client's thread; return or raise what it does."""
-        refuse_event_loop(what, self.thread)
-        done = threading.Lock()
-        done.acquire()
-        call: Call[_T] = Call(done.release, what)
-        self.thread.submit_now(call, function)
-        done.acquire()
-        return call.outcome()
-
-    def read(self, read: Callable[[_Inner_co], _T], what: str) -> _T:
-        """Read a property: in the client's thread, or here if that does not run."""
-        if self.thread.is_running:
-            try:
-                return self.now(partial(read, self._inner), what)
-            except BaseException as error:
-                if not self.thread.is_of_end(error):
-                    raise
-        return read(self._inner)
-
-    def wrap(self, function: object) -> object:
-        """A callback of the application as one that the trio client can await."""
-        return in_worker_thread(function, self.thread)
-
 
 class Bridged(Protocol):
     """What has methods of the trio client."""
@@ -155,87 +89,6 @@ class Bridged(Protocol):
     def __bridge__(self) -> Bridge[object]:
         """Calls them."""
         ...
-
-
-def refuse_event_loop(what: str, thread: TrioThread) -> None:
-    """Refuse to block a thread that runs an event loop.
-
-    Args:
-        what: The call.
-        thread: The client's.
-
-    Raises:
-        UsageError: This thread runs trio or asyncio.
-    """
-    if trio.lowlevel.in_trio_run():
-        if thread.is_current:
-            raise UsageError(
-                f"{what} was called by a callback that runs in the client's own thread, which it "
-                "would block: call it in a handler, or in a thread of your own"
-            )
-        raise UsageError(
-            f"{what} of haclient.blocking would block this thread, which runs trio: use "
-            "haclient.HAClient, or trio.to_thread.run_sync"
-        )
-    asyncio = sys.modules.get("asyncio")  # whoever runs it has imported it
-    if asyncio is not None and asyncio._get_running_loop() is not None and not _is_notebook():  # noqa: SLF001  # get_running_loop raises instead
-        raise UsageError(
-            f"{what} of haclient.blocking would block this thread, which runs asyncio: use "
-            "haclient.aio.HAClient, or asyncio.to_thread"
-        )
-
-
-def _is_notebook() -> bool:
-    """Whether this is a shell of IPython: its kernel runs cells inside a loop of asyncio."""
-    shell = sys.modules.get("IPython")
-    return shell is not None and shell.get_ipython() is not None
-
-
-@dataclass(frozen=True, slots=True)
-class _InWorkerThread:
-    """A callback of the application, which may block, for the trio client to await.
-
-    Two of the same function are equal, so that a listener can be removed.
-    """
-
-    function: Callable[..., object]
-    thread: TrioThread
-
-    async def __call__(self, *arguments: object) -> object:
-        # Not abandoned when the client is left: after that no handler runs any more.
-        task = trio.lowlevel.current_task()
-        return await trio.to_thread.run_sync(self._call, arguments, task, limiter=_HANDLER_THREADS)
-
-    def _call(self, arguments: tuple[object, ...], task: trio.lowlevel.Task) -> object:
-        ident = get_ident()
-        self.thread.callback_threads[ident] = task
-        try:
-            result = self.function(*arguments)
-        finally:
-            del self.thread.callback_threads[ident]
-        if isawaitable(result):
-            if iscoroutine(result):
-                result.close()  # else Python warns that it was never awaited
-            raise _no_coroutines(self.function)
-        return result
-
-
-def in_worker_thread(function: object, thread: TrioThread) -> object:
-    """A callback as one that the trio client can await; what is no function stays as it is.
-
-    Raises:
-        UsageError: It is a coroutine function.
-    """
-    if iscoroutinefunction(function):
-        raise _no_coroutines(function)
-    return _InWorkerThread(function, thread) if callable(function) else function
-
-
-def _no_coroutines(function: object) -> UsageError:
-    return UsageError(
-        f"a callback of haclient.blocking is a plain function, and {function!r} is a coroutine "
-        "function: use haclient.aio, or haclient.HAClient with trio"
-    )
 
 
 # -- how the methods are made ----------------------------------------------------------

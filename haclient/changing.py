@@ -79,7 +79,8 @@ class Changer:
             self._check_not_ended(chosen)
             await self._core.changes.pause(chosen, paused=paused, timeout=timeout)
 
-        await self._core.until_answered(command, f"{word} of {','.join(ids)}", timeout)
+        late = f"{word} of {','.join(ids)}: no server accepted it"
+        await self._core.until_answered(command, late, timeout)
 
     async def replace(
         self,
@@ -117,7 +118,8 @@ class Changer:
             changed, changes = request.changed(fields), self._core.changes
             await changes.replace(active, changed, on_replaced=on_replaced, timeout=timeout)
 
-        await self._core.until_answered(command, f"replace of {sub_id}", timeout)
+        late = f"replace of {sub_id}: no server accepted it"
+        await self._core.until_answered(command, late, timeout)
 
     def _check_not_ended(self, subscriptions: Iterable[Subscription]) -> None:
         """Look again after a wait for a connection: an unknown id may mean a new one to a server.

@@ -21,7 +21,6 @@ from typing import Final, TypeAlias
 
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream, QueueStream
-from haclient.transport.callers import Takers
 
 Take: TypeAlias = Callable[[], Awaitable[list[Message]]]
 """Takes messages from the stream, in the client's thread."""
@@ -51,7 +50,8 @@ class StreamBuffer:
         self._take_next: Take = self._take_one if self._is_of_queue else stream.batches().__anext__
         self.pop_ready = _nothing if self._is_of_queue else self.pop
         self.taker: object = None
-        self._takers = stream._delivery.takers = Takers()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+        self._takers = stream._delivery.takers  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+        self._takers.are_outside = True
         _buffers.add(self)
         stream._on_skip = self._messages.clear  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
 

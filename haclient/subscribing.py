@@ -414,7 +414,8 @@ class Subscriber:
             )
 
         if _acknowledges(command):  # the same messages, however often it is sent
-            return await self._core.until_answered(send, what, timeout)
+            late = f"{what}: no server accepted it"
+            return await self._core.until_answered(send, late, timeout)
         with trio.move_on_after(timeout):
             await self._core.ready()
             return await send()
@@ -495,9 +496,8 @@ class Subscriber:
         attempt = partial(self._open_once, command, delivery, opening, markers=markers, queue=queue)
         try:
             with opening.scope:
-                subscription = await self._core.until_answered(
-                    attempt, str(command.name), timeout_of(command)
-                )
+                late = f"{command.name}: no server accepted it"
+                subscription = await self._core.until_answered(attempt, late, timeout_of(command))
                 # It may have been ended before its ack was looked at: by the application, or the
                 # server.
                 if lasts and self._is_active(subscription):

@@ -32,6 +32,7 @@ from haclient.compat.version_info import VersionInfo
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
+from haclient.thread_bridge import Bridge, refuse_event_loop
 from haclient.transport.events import CommandTap
 from haclient.transport.settings import HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -130,7 +131,7 @@ class ConfiguredClient(ABC):
             if opening is None:  # not made yet, or open at this moment
                 continue
             thread = opening.__bridge__.thread
-            haclient.blocking.refuse_event_loop(what, thread)
+            refuse_event_loop(what, thread)
             if get_ident() in thread.callback_threads:
                 raise UsageError(
                     f"{what} cannot be called in a handler, since it waits for the handler to end: "
@@ -190,7 +191,7 @@ class ConfiguredClient(ABC):
 
     def _has_stopped(self, inner: haclient.blocking.Client) -> bool:
         """Whether the client will not connect any more."""
-        haclient.blocking.refuse_event_loop("connecting", inner.__bridge__.thread)
+        refuse_event_loop("connecting", inner.__bridge__.thread)
         try:
             return self._is_leaving or not inner.health().is_alive
         except HAClientError:  # the client ends at this moment
@@ -457,7 +458,7 @@ class ConfiguredClient(ABC):
             return otherwise()
         thread = inner.__bridge__.thread
         try:
-            haclient.blocking.refuse_event_loop(what, thread)
+            refuse_event_loop(what, thread)
         except UsageError:
             return function()  # in this thread, where the numbers of a publish store can be read
         is_called = False
@@ -475,7 +476,7 @@ class ConfiguredClient(ABC):
             thread.join()  # it is about to end
             return otherwise()
 
-    def bridge(self) -> haclient.blocking.Bridge[haclient.client.Client]:
+    def bridge(self) -> Bridge[haclient.client.Client]:
         """Calls the client of `haclient` in its thread; for adapters.
 
         Raises:

@@ -25,6 +25,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.commands import Command as NativeCommand
 from haclient.protocol.options import Options
 from haclient.subscription_manager import SubscriptionManager
+from haclient.thread_bridge import refuse_event_loop
 from haclient.transport.settings import TIMEOUT_S, HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -167,7 +168,7 @@ class HAClient(Client):
             return
         thread = inner.__bridge__.thread
         thread.check_process()
-        haclient.blocking.refuse_event_loop("disconnect", thread)
+        refuse_event_loop("disconnect", thread)
         is_handler = get_ident() in thread.callback_threads
         self._is_leaving = self._is_leaving or is_handler
         try:

@@ -38,12 +38,11 @@ class PendingCommand:
     Attributes:
         what: The command in words, for error messages.
         awaited: The ack type that confirms the command.
-        waiter: Who waits, as an identity only: a subscription that is full refuses its own waiter.
         replaces: The subscription whose command it replaces: what arrives before its ack belongs to
             the replaced one.
     """
 
-    __slots__ = ("ack", "awaited", "command_id", "error", "replaces", "waiter", "wake", "what")
+    __slots__ = ("ack", "awaited", "command_id", "error", "replaces", "wake", "what")
 
     def __init__(
         self,
@@ -52,14 +51,12 @@ class PendingCommand:
         *,
         awaited: str,
         wake: Callable[[], None],
-        waiter: object = None,
         replaces: Subscription | None = None,
     ) -> None:
         self.command_id = command_id
         self.what = what
         self.awaited = awaited
         self.wake = wake
-        self.waiter = waiter
         self.replaces = replaces
         self.ack: Message | None = None
         self.error: HAClientError | None = None
@@ -119,13 +116,6 @@ class PendingCommands:
         """Fail every pending command, because the connection is lost."""
         lost, self._by_id = self._by_id, {}
         for pending in lost.values():
-            pending.error = error(pending)
-            pending.wake()
-
-    def fail_waiter(self, waiter: object, error: Callable[[PendingCommand], HAClientError]) -> None:
-        """Fail the pending commands of one task, which must not wait any longer."""
-        for pending in [p for p in self._by_id.values() if p.waiter is waiter]:
-            del self._by_id[pending.command_id]
             pending.error = error(pending)
             pending.wake()
 

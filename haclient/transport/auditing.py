@@ -20,6 +20,7 @@ from haclient.protocol.messages import Message, MessageOwner
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Received
+from haclient.transport.callers import AckWaits
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Publisher
 from haclient_stores.audit_log import AuditLog
@@ -114,14 +115,14 @@ class AuditedPublisher(Publisher):
         store: PublishStore | None,
         *,
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
-        would_deadlock: Callable[[str], None],
+        waits: AckWaits | None = None,
         status: ConnectionStatus | None = None,
         thread: ClientThread | None = None,
     ) -> None:
         super().__init__(
             store,
             max_unpersisted_bytes=max_unpersisted_bytes,
-            would_deadlock=would_deadlock,
+            waits=waits,
             status=status,
             thread=thread,
         )

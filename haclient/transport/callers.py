@@ -1,25 +1,34 @@
-"""Who takes messages, and who waits for an ack: identities to compare.
+"""Who takes messages, who waits for an ack, and which waits are refused.
 
-A wait for an ack that stands behind messages which the waiting one has yet to take would never end,
-so it is refused. In a program that runs trio, whoever takes messages or waits is a task. Each call
-of `haclient.blocking` and `haclient.aio` is a task of its own in the client's thread; there it is
-the thread or the asyncio task that has made the call, or the task of the handler that makes it.
-Several of those may share a stream. Each of them may wait, as long as another takes the messages.
+**Callers.** In a program that runs trio, whoever takes messages or waits is a task. Each call of
+`haclient.blocking` and `haclient.aio` is a task of its own in the client's thread; there it is the
+thread or the asyncio task that has made the call, or the task of the handler that makes it.
+
+**The rule.** While a full queue has stopped the reading, no ack is read. A caller that is expected
+to take the messages of that queue is refused a wait for an ack (`UsageError`), unless another one
+is expected to as well and does not wait itself. The rule is applied when a wait begins, when
+reading stops, and about once a second until it resumes, since nothing announces the end of a thread
+or a task.
+
+A caller that has taken messages and has not ended is expected to take more, however long it does
+something else. Callers outside of the client's thread may share a stream. Tasks of trio take turns:
+of them only the one that took last is expected to go on, as long as it has not ended.
 """
 
 from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from threading import Thread
 from typing import Final, Protocol, runtime_checkable
 
 import trio
 
-_callers: Final[dict[trio.lowlevel.Task, object | None]] = {}  # of the tasks that carry out a call
-_waiting: Final[set[object]] = set()  # callers that have begun to wait for an ack in their call
+from haclient.errors import UsageError
+
+_callers: Final[dict[trio.lowlevel.Task, object]] = {}  # of the tasks that carry out a call
 
 
 @contextmanager
@@ -30,26 +39,17 @@ def calling(caller: object | None) -> Generator[None]:
         caller: Who has made the call; `None` for the task itself.
     """
     task = trio.lowlevel.current_task()
-    _callers[task] = caller
+    _callers[task] = caller or task
     try:
         yield
     finally:
         del _callers[task]
-        _waiting.discard(caller)
 
 
 def current_caller() -> object:
     """Who takes messages or waits in the current task."""
     task = trio.lowlevel.current_task()
-    return _callers.get(task) or task
-
-
-def waiting_caller() -> object:
-    """The current caller, who is about to wait for an ack until its call ends."""
-    caller = current_caller()
-    if _callers.get(trio.lowlevel.current_task()) is not None:  # else no `calling` removes it
-        _waiting.add(caller)
-    return caller
+    return _callers.get(task, task)
 
 
 @runtime_checkable
@@ -71,15 +71,19 @@ def has_ended(caller: object) -> bool:
 
 
 class Takers:
-    """The callers outside of the client's thread that take the messages of one stream."""
+    """The callers that take the messages of one queue.
 
-    __slots__ = ("_callers",)
+    Attributes:
+        last: The one that took last; `None` before.
+        are_outside: Whether they are outside of the client's thread, and may share the queue.
+    """
+
+    __slots__ = ("_callers", "are_outside", "last")
 
     def __init__(self) -> None:
         self._callers: dict[object, None] = {}
-
-    def __contains__(self, caller: object) -> bool:
-        return caller in self._callers
+        self.last: object | None = None
+        self.are_outside = False
 
     def add(self, caller: object) -> None:
         """Note that a caller takes messages; from any thread.
@@ -87,29 +91,114 @@ class Takers:
         Args:
             caller: The caller.
         """
+        self.last = caller
         if caller not in self._callers:
-            self._remove_ended()
+            for each in list(self._callers):
+                if has_ended(each):
+                    self._callers.pop(each, None)  # another thread may remove it at the same time
             self._callers[caller] = None
 
-    def only(self, last: object | None) -> object | None:
-        """The caller that takes the messages; this object, which is none, while several do.
+    def expected(self) -> list[object]:
+        """The callers that are expected to take the next messages."""
+        if not self.are_outside and self.last is not None and not has_ended(self.last):
+            return [self.last]
+        return [each for each in list(self._callers) if not has_ended(each)]
+
+
+class AckWaits:
+    """The waits for acks of one client's callers.
+
+    Args:
+        expected: The callers that are expected to take the messages of the full queue that has
+            stopped the reading; empty while reading goes on.
+    """
+
+    __slots__ = ("_callers", "_expected")
+
+    def __init__(self, expected: Callable[[], Collection[object]] = tuple) -> None:
+        self._expected = expected
+        self._callers: dict[trio.Event, object] = {}  # by what they wait for
+
+    def check(self, what: str) -> None:
+        """Refuse a wait that would never end, before it begins.
 
         Args:
-            last: Who it is if none is known.
+            what: What the caller does, for the error.
+
+        Raises:
+            UsageError: The ack stands behind messages that the caller has yet to take.
         """
-        self._remove_ended()
-        callers = list(self._callers)
-        if len(callers) > 1:
-            return self
-        return callers[0] if callers else last
+        if self._is_endless(current_caller()):
+            raise _would_deadlock(what)
 
-    def stuck(self) -> object | None:
-        """One of them to be refused its wait, if all of them wait for acks."""
-        self._remove_ended()
-        callers = list(self._callers)
-        return callers[0] if callers and _waiting.issuperset(callers) else None
+    async def until(self, event: trio.Event, what: str) -> None:
+        """Wait for an ack.
 
-    def _remove_ended(self) -> None:
-        for caller in list(self._callers):
-            if has_ended(caller):
-                self._callers.pop(caller, None)  # another thread may remove it at the same time
+        Args:
+            event: Set when it has come, or when the wait is refused; nobody else waits for it.
+            what: As for `check`.
+
+        Raises:
+            UsageError: As `check`, also during the wait.
+        """
+        caller, waiting = current_caller(), self._callers
+        if self._is_endless(caller):
+            raise _would_deadlock(what)
+        waiting[event] = caller
+        try:
+            await event.wait()
+            if event not in waiting:
+                raise _would_deadlock(what)
+        finally:
+            waiting.pop(event, None)
+
+    def recheck(self) -> None:
+        """End the waits that would never end."""
+        for event, caller in list(self._callers.items()):
+            if not event.is_set() and self._is_endless(caller):
+                del self._callers[event]  # at once: it may take the messages for the others
+                event.set()
+
+    def _is_endless(self, caller: object) -> bool:
+        expected = self._expected()
+        return caller in expected and {caller, *self._callers.values()}.issuperset(expected)
+
+    @property
+    def is_stopped_by_caller(self) -> bool:
+        """Whether reading has stopped, and the current caller is expected to take the messages."""
+        return current_caller() in self._expected()
+
+
+class AckLot:
+    """Where callers wait for what acks bring about: a `trio.lowlevel.ParkingLot` with the rule.
+
+    Args:
+        waits: The waits of the client's callers.
+    """
+
+    __slots__ = ("_events", "_waits")
+
+    def __init__(self, waits: AckWaits) -> None:
+        self._waits = waits
+        self._events: set[trio.Event] = set()
+
+    async def park(self, what: str) -> None:
+        """Wait for `unpark_all`; see `AckWaits.until`."""
+        event = trio.Event()
+        self._events.add(event)
+        try:
+            await self._waits.until(event, what)
+        finally:
+            self._events.discard(event)
+
+    def unpark_all(self) -> None:
+        """Wake everyone who waits."""
+        for event in self._events:
+            event.set()
+
+
+def _would_deadlock(what: str) -> UsageError:
+    return UsageError(
+        f"{what} waits for an ack that stands behind messages which the caller has yet to take: "
+        "its subscription is full. Issue it from another task or thread, or take the messages first"
+    )

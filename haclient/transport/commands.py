@@ -11,7 +11,7 @@ the server is also told to stop.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -38,7 +38,7 @@ from haclient.session.resume import ResumeContext, resume_options, shared_bookma
 from haclient.session.session import Session
 from haclient.session.subscriptions import QueueSide, Sink, SubscribeRequest, Subscription
 from haclient.transport.auditing import AuditedOwner, Auditor
-from haclient.transport.callers import current_caller
+from haclient.transport.callers import AckLot, AckWaits
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.message_queue import Delivery
@@ -66,6 +66,7 @@ class Commander:
 
     Attributes:
         resume: Where bookmark subscriptions resume.
+        waits: The waits of the client's callers for acks.
         receivers: The receivers of the acks of stored publishes.
         generated_ids: The ids in the bookmark store that the application did not choose.
     """
@@ -82,6 +83,7 @@ class Commander:
     ) -> None:
         self._thread = thread or ClientThread()
         self._auditor = auditor
+        self.waits = AckWaits(self._expected_takers)
         self.session = session
         self.bookmark_store = bookmark_store
         self.generated_ids: set[str] = set()
@@ -92,7 +94,10 @@ class Commander:
         self.connection: Connection | None = None
         self.receivers = PublishReceivers(session.router)
         self._leaving: dict[str, PendingCommand] = {}  # ids that the server may still send for
-        self._left = trio.lowlevel.ParkingLot()  # tasks that wait for any of them
+        self._left = AckLot(self.waits)  # callers that wait for any of them
+
+    def _expected_takers(self) -> Collection[object]:
+        return () if self.connection is None else self.connection.expected_takers
 
     # -- confirmation -------------------------------------------------------
 
@@ -132,16 +137,14 @@ class Commander:
             TimedOut: No ack came within `timeout` seconds.
             UsageError: The ack comes after messages that the calling task has yet to take.
         """
-        if self.connection is not None:
-            self.connection.refuse_deadlock(pending.what)
-        pending.waiter = current_caller()
+        self.waits.check(pending.what)
         self.session.pending.add(pending)
         try:
             backlog = None if self.connection is None else self.connection.writer.backlog()
             send()
             if self.connection is not None:
                 self.connection.writer.flush()  # a waiter gains nothing from batching
-            await self._wait(event, timeout, backlog if patient else None)
+            await self._wait(event, pending.what, timeout, backlog if patient else None)
         finally:
             self.session.pending.forget(pending.command_id)
         if pending.error is not None:
@@ -151,12 +154,17 @@ class Commander:
         return pending.ack
 
     async def _wait(
-        self, event: trio.Event, timeout: float, backlog: Callable[[], tuple[int, int]] | None
+        self,
+        event: trio.Event,
+        what: str,
+        timeout: float,
+        backlog: Callable[[], tuple[int, int]] | None,
     ) -> None:
         """Wait for an event; after a `timeout`, wait again if the delay was not the server's.
 
         Args:
             event: What to wait for.
+            what: What the caller does, for the error.
             timeout: Seconds to wait each time.
             backlog: See `Writer.backlog`; `None` to wait only once.
         """
@@ -164,7 +172,7 @@ class Commander:
         while not event.is_set():
             before = None if backlog is None else backlog()
             with trio.move_on_after(timeout):
-                await event.wait()
+                await self.waits.until(event, what)
             if backlog is None or connection is None:
                 return
             if backlog() == before and connection.reading_stopped_by is None:
@@ -544,10 +552,8 @@ class Commander:
         if leaving is None or connection is None:
             return
         pending, left = leaving
-        connection.refuse_deadlock(pending.what)
-        pending.waiter = current_caller()
         with trio.move_on_after(timeout):
-            await left.wait()
+            await self.waits.until(left, pending.what)
         if self.connection is not connection:
             return  # the connection was lost: they have ended without an answer
         if pending.error is not None:
@@ -577,42 +583,29 @@ class Commander:
         """
         fields = {**self._unsubscribe(subscriptions), "a": "processed"}
         ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
-        waited = trio.Event()
+        left = trio.Event()
 
         def wake() -> None:
-            waited.set()
-            if isinstance(pending.error, UsageError):  # only the wait was refused
-                self.session.pending.add(
-                    PendingCommand(command_id, what, awaited="processed", wake=forget)
-                )
-            else:
-                forget()
-
-        def forget() -> None:
+            left.set()
             for one_id in ids:
                 if self._leaving.get(one_id) is pending:
                     del self._leaving[one_id]
             self._left.unpark_all()
 
-        command_id, what = str(fields["cid"]), "unsubscribe"
-        pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
+        command_id = str(fields["cid"])
+        pending = PendingCommand(command_id, "unsubscribe", awaited="processed", wake=wake)
         self._leaving.update(dict.fromkeys(ids, pending))
         self.session.pending.add(pending)
         connection.writer.send(encode_frame(fields))
         connection.writer.flush()  # the caller waits: batching gains nothing
-        return pending, waited
-
-    def recheck_waits(self) -> None:
-        """Have each task that waits for the end of a subscription check for a deadlock again."""
-        self._left.unpark_all()
+        return pending, left
 
     async def _until_left(self, ids: list[str], what: str, *, timeout: float) -> None:
         """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
         with trio.move_on_after(timeout):
             for one_id in ids:
                 while one_id in self._leaving:
-                    self.connected().refuse_deadlock(what)
-                    await self._left.park()
+                    await self._left.park(what)
             return
         raise TimedOut(
             f"{what}: the server has not confirmed within {timeout:g} s that the earlier "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Final, Protocol
 
 import trio
@@ -23,16 +23,15 @@ from haclient.errors import (
     HAClientError,
     HeartbeatLost,
     ProtocolError,
-    UsageError,
 )
 from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
-from haclient.session.acks import PendingCommand, disconnect_error
+from haclient.session.acks import disconnect_error
 from haclient.session.connection_state import Due, Heartbeat
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
-from haclient.transport.callers import Takers, current_caller, waiting_caller
+from haclient.transport.callers import Takers
 from haclient.transport.link import Link
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
@@ -48,6 +47,7 @@ _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a
 
 _LAST_FRAME_S: Final = 0.2  # after a failed write: for the reader to get the last frame
 
+_RECHECK_EVERY_S: Final = 1.0  # while reading is stopped: see `haclient.transport.callers`
 # A server that expects TLS hangs up when it gets something else.
 _BEFORE_ANYTHING: Final = (
     " before it sent anything: are the port and the scheme (tcp:// or tcps://) right?"
@@ -76,8 +76,8 @@ class Obstacle(Protocol):
 
     @property
     @abstractmethod
-    def consumer(self) -> object | None:
-        """Who empties it; see `haclient.transport.callers`."""
+    def takers(self) -> Takers:
+        """Who empties it."""
 
     @property
     @abstractmethod
@@ -122,8 +122,8 @@ class Connection:
         on_received: Called for every chunk with what it means; must not wait.
         events: The queue in front of the application's callbacks.
         ack_awaited: Whether a task waits for an ack right now; reads are not delayed then.
-        on_stopped: Called when reading stops because of a full queue: tasks that wait for an ack
-            without a pending command check `refuse_deadlock` again.
+        on_stopped: Called when reading stops because of a full queue, and about once a second until
+            it resumes: waits for acks are checked again.
         on_caught_up: Called about once a second while data arrives, and at the end of the link,
             with the caught-up time (everything that was sent before it has been received) and
             whether the link has ended.
@@ -194,36 +194,20 @@ class Connection:
         self._closed_by_us.set()
         self.link.close()
 
-    def refuse_deadlock(self, what: str) -> None:
-        """Refuse a wait for an ack by the very task that has to empty the queue before it.
-
-        Raises:
-            UsageError: Reading has stopped until the calling task takes its messages.
-        """
-        consumer, caller = self._stopping_consumer, waiting_caller()
-        shares = (
-            isinstance(consumer, Takers) and caller in consumer and consumer.stuck() is not None
-        )
-        if consumer is caller or shares:
-            raise would_deadlock(what)
-
     @property
-    def is_stopped_by_caller(self) -> bool:
-        """Whether reading has stopped until the caller takes messages, or one that shares them."""
-        consumer, caller = self._stopping_consumer, current_caller()
-        return consumer is caller or (isinstance(consumer, Takers) and caller in consumer)
+    def expected_takers(self) -> Collection[object]:
+        """The callers expected to take the messages of the full queue that has stopped the reading.
+
+        Empty if reading goes on.
+        """
+        full = self._full_queue
+        return () if full is None else full.takers.expected()
 
     @property
     def stopping_backlog(self) -> object | None:
         """The backlog of the full queue that has stopped the reading; `None` if it goes on."""
         full = self._full_queue
         return None if full is None else full.backlog
-
-    @property
-    def _stopping_consumer(self) -> object | None:
-        """The one whose full queue has stopped the reading; `None` if it goes on."""
-        full = self._full_queue
-        return None if full is None else full.consumer
 
     @property
     def _full_queue(self) -> Obstacle | None:
@@ -383,11 +367,14 @@ class Connection:
         if heartbeat is not None:
             heartbeat.reading(trio.current_time(), active=False)
             self._heartbeat_changed.set()
-        while (full := self.reading_stopped_by) is not None:
-            self._refuse_deadlock(full)
-            flow = self._flow_control
-            await (full.drained() if flow is None else flow.drained(full))
-            self.reading_stopped_by = next(self._full_queues(), None)
+        async with open_nursery() as nursery:
+            nursery.start_soon(self._recheck_waits)
+            while (full := self.reading_stopped_by) is not None:
+                self._on_stopped()
+                flow = self._flow_control
+                await (full.drained() if flow is None else flow.drained(full))
+                self.reading_stopped_by = next(self._full_queues(), None)
+            nursery.cancel_scope.cancel()
         if self._heartbeat is not None:
             self._heartbeat.reading(trio.current_time(), active=True)
             self._heartbeat_changed.set()
@@ -406,21 +393,10 @@ class Connection:
             return None
         return queue if flow is None else flow.obstacle(subscription, queue)
 
-    def _refuse_deadlock(self, full: Obstacle) -> None:
-        """Fail the pending commands of the consumer whose full queue stopped the reading.
-
-        Their acks come after messages that this very task has yet to take.
-        """
-
-        def error(pending: PendingCommand) -> HAClientError:
-            return would_deadlock(pending.what)
-
-        consumer = full.consumer
-        if isinstance(consumer, Takers):
-            consumer = consumer.stuck()
-        if consumer is not None:
-            self.session.pending.fail_waiter(consumer, error)
-        self._on_stopped()
+    async def _recheck_waits(self) -> None:
+        while True:
+            await trio.sleep(_RECHECK_EVERY_S)
+            self._on_stopped()
 
     # -- beating ----------------------------------------------------------
 
@@ -463,11 +439,3 @@ class Connection:
                 late_s,
                 heartbeat.interval_s,
             )
-
-
-def would_deadlock(what: str) -> UsageError:
-    """The error for a wait that could only end after the caller itself continues."""
-    return UsageError(
-        f"{what} waits for an ack that stands behind messages which the caller has yet to take: "
-        "its subscription is full. Issue it from another task or thread, or take the messages first"
-    )

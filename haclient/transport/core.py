@@ -40,6 +40,7 @@ from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.automatic_pauses import AutomaticPauses
+from haclient.transport.callers import AckLot
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import (
     Commander,
@@ -111,7 +112,9 @@ class Core:
         self.changes = SubscriptionChanges(self.commander, changed=self.changed)
         self.queue_acks = self._new_queue_acks()
         self.publisher = self._new_publisher()
-        self.flusher = Flusher(self.commander, self.publisher, self.queue_acks, ready=self.ready)
+        self.flusher = Flusher(
+            self.commander, self.publisher, self.queue_acks, until_answered=self.until_answered
+        )
         self.flight = ClientFlight(settings.flight_recorder, self.name, settings.clock_us)
         self._tap = self.flight.tap(guarded(settings.wire_tap, self.exceptions))
         self.connection: Connection | None = None
@@ -127,7 +130,7 @@ class Core:
         self._dialler = Dialler(settings.dial_options)
         self._logging_on = False
         # Tasks that wait for a state of the recovery, and the end of the connection.
-        self._recovery, self._closed = trio.lowlevel.ParkingLot(), trio.Event()
+        self._recovery, self._closed = AckLot(self.commander.waits), trio.Event()
         self.uri: Uri | None = None
         self._stores = self._open_stores()
         self._maintenance = StoreMaintenance(
@@ -159,11 +162,11 @@ class Core:
         made = publisher(
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
-            would_deadlock=self._refuse_deadlock,
+            waits=self.commander.waits,
             status=self.status,
             thread=self.thread,
         )
-        made.move_hold.is_exempt = self._stops_reading
+        made.move_hold.is_exempt = lambda: self.commander.waits.is_stopped_by_caller
         made.move_hold.backlog = self._stopping_backlog
         return made
 
@@ -555,13 +558,23 @@ class Core:
                 raise self.status.stop_reason
             if is_enough():
                 return
-            self._refuse_deadlock("a call that waits for the connection")
-            await self._recovery.park()
+            await self._recovery.park("a call that waits for the connection")
 
     async def until_answered(
-        self, command: Callable[[], Awaitable[_T]], what: str, timeout: float
+        self, command: Callable[[], Awaitable[_T]], late: str, timeout: float
     ) -> _T:
-        """Run a command; where another connection will come, until a server has answered it."""
+        """Run a command; where another connection will come, until a server has answered it.
+
+        Args:
+            command: Sends it anew each time.
+            late: Starts the message of `TimedOut`.
+            timeout: Seconds to wait for an answer.
+
+        Raises:
+            TimedOut: No server has answered in time.
+            DisconnectedError: The connection was lost, and no other one follows.
+            HAClientError: A server refused it.
+        """
         if not self.status.reconnects:
             return await command()
         lost: DisconnectedError | None = None
@@ -575,7 +588,7 @@ class Core:
                 except DisconnectedError as error:
                     lost = error
         why = "" if lost is None else f"; the last connection that it was sent on: {lost}"
-        raise TimedOut(f"{what}: no server accepted it within {timeout:g} s{why}") from lost
+        raise TimedOut(f"{late} within {timeout:g} s{why}") from lost
 
     def subscriptions(self) -> list[Subscription]:
         """Every subscription that has not ended."""
@@ -695,21 +708,11 @@ class Core:
         return bool(self.session.pending or self.publisher.persisted)
 
     def _recheck_waits(self) -> None:
-        """Have each waiting task check whether its wait would deadlock: reading has stopped."""
-        self.publisher.persisted.release()
+        self.commander.waits.recheck()
         self.publisher.move_hold.recheck()
-        self.commander.recheck_waits()
-        self._recovery.unpark_all()
-
-    def _stops_reading(self) -> bool:
-        return self.connection is not None and self.connection.is_stopped_by_caller
 
     def _stopping_backlog(self) -> object | None:
         return None if self.connection is None else self.connection.stopping_backlog
-
-    def _refuse_deadlock(self, what: str) -> None:
-        if self.connection is not None:
-            self.connection.refuse_deadlock(what)
 
     def _received_audited(self, received: Received) -> None:
         if self._auditor is not None:

@@ -20,6 +20,7 @@ import trio
 from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.commands import CommandName
 from haclient.protocol.messages import Message
+from haclient.transport.callers import Takers
 from haclient_stores.checks import check_callable
 
 EXCEPTION: Final = "exception"
@@ -45,7 +46,7 @@ class Events:
         self._arrived = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
         self._failed = False
-        self.consumer: trio.lowlevel.Task | None = None
+        self.takers = Takers()
 
     def __contains__(self, name: str) -> bool:
         return name in self._callbacks
@@ -111,7 +112,7 @@ class Events:
 
     async def run(self) -> None:
         """Call the listeners while the client is open; an error of one leaves the block."""
-        self.consumer = trio.lowlevel.current_task()
+        self.takers.add(trio.lowlevel.current_task())
         while True:
             await self._call_all()
             await self._arrived.park()

@@ -8,14 +8,9 @@ from typing import Final
 
 import trio
 
-from haclient.errors import (
-    AuthenticationError,
-    DisconnectedError,
-    NameInUse,
-    PublishFailed,
-    TimedOut,
-)
+from haclient.errors import PublishFailed, TimedOut
 from haclient.protocol.codec import encode_frame
+from haclient.protocol.messages import Message
 from haclient.transport.commands import Commander, Fields
 from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.queue_acks import QueueAcks
@@ -32,7 +27,7 @@ class Flusher:
         commander: Sends the commands.
         publisher: Knows what is published, and what of it is persisted.
         queue_acks: Knows which acknowledgements of queue messages were sent.
-        ready: Waits until commands may be sent.
+        until_answered: Sends a command until a server has answered it: see `Core.until_answered`.
     """
 
     def __init__(
@@ -41,12 +36,14 @@ class Flusher:
         publisher: Publisher,
         queue_acks: QueueAcks,
         *,
-        ready: Callable[[], Awaitable[None]],
+        until_answered: Callable[
+            [Callable[[], Awaitable[Message]], str, float], Awaitable[Message]
+        ],
     ) -> None:
         self._commander = commander
         self._publisher = publisher
         self._queue_acks = queue_acks
-        self._ready = ready
+        self._until_answered = until_answered
 
     async def processed(self, *, timeout: float, ack: str = "processed") -> None:
         """Wait until a server has processed every command sent so far.
@@ -61,21 +58,12 @@ class Flusher:
             DisconnectedError: The connection was lost, and no other one follows.
         """
         commander = self._commander
-        with trio.move_on_after(timeout):
-            while True:
-                await self._ready()
-                fields: Fields = {"c": "flush", "cid": commander.session.next_command_id()}
-                fields["a"] = ack
-                try:
-                    await commander.command(fields, what="flush", awaited=ack, timeout=timeout)
-                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
-                    raise
-                except DisconnectedError:  # the next connection gets a new flush
-                    if not commander.status.reconnects:
-                        raise
-                else:
-                    return
-        raise TimedOut(f"flush: the server did not answer within {timeout:g} s")
+
+        async def flush() -> Message:
+            fields: Fields = {"c": "flush", "cid": commander.session.next_command_id(), "a": ack}
+            return await commander.command(fields, what="flush", awaited=ack, timeout=timeout)
+
+        await self._until_answered(flush, "flush: the server did not answer", timeout)
 
     async def acks(self, *, timeout: float) -> None:
         """Wait until the server has processed each acknowledgement so far.

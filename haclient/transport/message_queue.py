@@ -49,7 +49,6 @@ class Delivery(Sink):
 
     __slots__ = (
         "_batches",
-        "_consumer",
         "_consumer_left",
         "_drained",
         "_may_raise",
@@ -83,8 +82,7 @@ class Delivery(Sink):
     def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES, *, raises: bool = True) -> None:
         self._batches: deque[tuple[list[Message] | Marker, int]] = deque()
         self._waiting: trio.lowlevel.Task | None = None
-        self._consumer: object | None = None
-        self.takers: Takers | None = None  # of a stream whose callers are in other threads
+        self.takers = Takers()
         self._collects = False  # the consumer waits for more than it has in hand
         self._drained = trio.lowlevel.ParkingLot()
         self._since_checkpoint = 0
@@ -196,7 +194,7 @@ class Delivery(Sink):
         if self._consumer_left:
             return True
         waits = self._waiting is not None and not self._collects
-        return not self.is_served and (self._consumer is None or waits)
+        return not self.is_served and (self.takers.last is None or waits)
 
     async def rested(self) -> None:
         """Wait until `at_rest`, after `stop`."""
@@ -269,11 +267,6 @@ class Delivery(Sink):
         return self.held_bytes > self.cap_bytes and not self.ended
 
     @property
-    def consumer(self) -> object | None:
-        """The caller that last requested messages; nobody while several callers share them."""
-        return self._consumer if self.takers is None else self.takers.only(self._consumer)
-
-    @property
     def backlog(self) -> tuple[int, int]:
         """What it holds, as a value that changes with each message that a handler has taken."""
         return self.held_bytes, self.processed
@@ -302,7 +295,9 @@ class Delivery(Sink):
             HAClientError: The subscription ended by an error; everything before it was delivered.
             UsageError: Another task is waiting for the next messages.
         """
-        self._consumer = current_caller()  # known even if it never has to wait
+        caller = current_caller()
+        if caller is not self.takers.last:
+            self.takers.add(caller)  # known even if it never has to wait
         if self._since_checkpoint >= _CHECKPOINT_EVERY:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()

@@ -7,13 +7,20 @@ from itertools import count
 
 import trio
 
+from haclient.transport.callers import AckWaits
+
 
 class Watermark:
-    """Tasks that wait until the mark reaches their level."""
+    """Tasks that wait until the mark reaches their level.
 
-    __slots__ = ("_heap", "_order")
+    Args:
+        waits: The waits of the client's callers.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_heap", "_order", "_waits")
+
+    def __init__(self, waits: AckWaits) -> None:
+        self._waits = waits
         self._heap: list[tuple[int, int, trio.Event]] = []
         self._order = count()
 
@@ -32,22 +39,29 @@ class Watermark:
             event.set()
         self._heap.clear()
 
-    async def reached(self, level: int, event: trio.Event | None = None) -> None:
+    async def reached(self, level: int, what: str, event: trio.Event | None = None) -> None:
         """Wait for `rise` to at least `level`, or for `release`.
 
         Args:
             level: What to wait for.
+            what: What the caller does, for the error.
             event: Another event that also ends the wait if it happens first.
+
+        Raises:
+            UsageError: The wait would never end: see `haclient.transport.callers`.
         """
-        shared = event is not None
+        is_popped = event is None
         if event is None:
             event = trio.Event()
         entry = (level, next(self._order), event)
         heapq.heappush(self._heap, entry)
         try:
-            await event.wait()
+            await self._waits.until(event, what)
+        except BaseException:
+            is_popped = False
+            raise
         finally:
-            # Cancelled, or another wait ended first: leave no entry behind.
-            if (shared or not event.is_set()) and entry in self._heap:
+            # Cancelled, refused, or another wait ended first: leave no entry behind.
+            if not is_popped and entry in self._heap:
                 self._heap.remove(entry)
                 heapq.heapify(self._heap)

@@ -51,6 +51,7 @@ from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.session.publisher_sequences import PublisherSequences, check_sequence
+from haclient.transport.callers import AckWaits
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.persisted_watermark import Watermark
 from haclient.transport.publish_hold import PublishHold
@@ -75,7 +76,7 @@ class Publisher:
     Args:
         store: Where publishes are kept until they are persisted, or `None`.
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
-        would_deadlock: Called before a wait for acks; raises when it could never end.
+        waits: The waits of the client's callers.
         status: The client's; waits outlive a lost connection while it expects another one.
         thread: The client's; without one every thread may publish.
     """
@@ -85,7 +86,7 @@ class Publisher:
         store: PublishStore | None,
         *,
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
-        would_deadlock: Callable[[str], None],
+        waits: AckWaits | None = None,
         status: ConnectionStatus | None = None,
         thread: ClientThread | None = None,
     ) -> None:
@@ -93,10 +94,9 @@ class Publisher:
         self.store = store
         self.log: FrameLog | None = _as_log(store)
         self.writer: Writer | None = None
-        self.persisted = Watermark()
+        self.persisted = Watermark(waits or AckWaits())
         self._synced = getattr(store, "durability", "process") == "fsync"
         self.gate = SendGate(max_unpersisted_bytes)
-        self._would_deadlock = would_deadlock
         self._status = status or ConnectionStatus()
         self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
         self.move_hold = PublishHold()
@@ -441,13 +441,8 @@ class Publisher:
         if self._synced:
             await sync_accepted(self.store)
 
-    def flush_for_waiter(self, what: str) -> None:
-        """Send what is stored now, because the caller is about to wait for the answer.
-
-        Raises:
-            UsageError: The wait would deadlock: it ends only after the caller continues.
-        """
-        self._would_deadlock(what)
+    def flush(self) -> None:
+        """Send what is stored now: for a caller that waits for an ack, batching gains nothing."""
         if self.writer is not None:
             self.writer.flush()
 
@@ -672,9 +667,8 @@ class Publisher:
         return writer.log_open and writer.blocked and self.log.unsent_bytes >= FLUSH_BYTES
 
     async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
-        self._would_deadlock(what)
         self._check_acks_may_come(f"{what} waits for acks, but ")
-        await self.persisted.reached(log.last_persisted + 1)
+        await self.persisted.reached(log.last_persisted + 1, what)
 
     def _check_acks_may_come(self, before: str, after: str = "") -> None:
         """Look whether there is a connection, or another one will follow.
@@ -728,27 +722,24 @@ class Publisher:
         if log is None:
             await self._wait_numbered(sequence, what)
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
-            self._would_deadlock(what)
             self._check_acks_may_come(
                 f"{what}: {log.unpersisted_count} publishes are not persisted and ",
                 f"; {what_remains(log)}",
             )
-            if self.writer is not None:
-                self.writer.flush()  # for a waiter batching gains nothing
-            await self.persisted.reached(sequence)
+            self.flush()
+            await self.persisted.reached(sequence, what)
 
     async def _wait_numbered(self, sequence: int, what: str) -> None:
         """Wait for the ack of a message that was published under an explicit number."""
         while (self.sequences.persisted or 0) < sequence and sequence not in self.refusals:
-            self._would_deadlock(what)
             if self.writer is None:
                 reason = self._status.lost_reason
                 raise DisconnectedError(
                     f"{what}: {sequence} is not persisted and the connection is lost: {reason}; "
                     "connect again and publish what is above client.persisted_sequence"
                 ) from reason
-            self.flush_for_waiter(what)
-            await self.persisted.reached(sequence)
+            self.flush()
+            await self.persisted.reached(sequence, what)
 
 
 def _check_list(name: str, value: object) -> None:

@@ -41,6 +41,7 @@ from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, Reco
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
+from haclient.transport.move_drain import MoveDrain
 from haclient.transport.nursery import open_nursery
 from haclient.transport.progress_watchdog import ProgressWatchdog
 from haclient.transport.requested_move import RequestedMove
@@ -82,6 +83,7 @@ class Reconnector:
         self._left_uri = ""  # of the server that a planned move left, until it or another is live
         self._move: RequestedMove | None = None  # that the application has asked for
         self._asked_to_move = trio.Event()
+        self._drain = MoveDrain(core, limit_s=settings.connect_timeout)
         self._is_chosen = True  # whether the chooser has chosen the current server
         self._settings = settings
         self._chooser = settings.server_chooser or DefaultServerChooser(settings.servers)
@@ -579,7 +581,7 @@ class Reconnector:
                 chooser.report_check(uri, error, trio.current_time())
             if not await self._answer(chooser.is_move_due(trio.current_time())):
                 continue
-            if await self._can_leave(lambda: True):
+            if await self._drain.can_leave(lambda: True):
                 chooser.report_move()
                 raise _Moved
 
@@ -595,80 +597,14 @@ class Reconnector:
             if move is None:
                 await trio.lowlevel.checkpoint()
                 continue
-            if await self._can_leave(lambda: self._move is move):  # noqa: B023  # called at once
+            if await self._drain.can_leave(lambda: self._move is move):  # noqa: B023  # called at once
                 move.has_left = True
                 raise _Moved
             if self._core.connection is None:
                 await trio.sleep_forever()  # lost meanwhile, which ends the move and this task
             self._forget_move(move)
             stays = f"move_to: the client stays at {self._info()['uri']}"
-            move.end(DisconnectedError(f"{stays}, {self._why_not_drained(passed)}"))
-
-    def _why_not_drained(self, passed: int) -> str:
-        """Why the server has not confirmed in time.
-
-        Args:
-            passed: How many publishes had passed the hold before the wait.
-        """
-        connection, hold = self._core.connection, self._core.publisher.move_hold
-        is_stopped = connection is not None and connection.reading_stopped_by is not None
-        if is_stopped or passed != hold.passed:
-            return (
-                "whose confirmation comes after messages that a full queue has no room for: try "
-                "again when its handler or stream has taken them"
-            )
-        return "which did not confirm what was sent to it: try again when it answers"
-
-    async def _can_leave(self, is_wanted: Callable[[], bool]) -> bool:
-        """Drain the connection; return whether the client can leave it, and still wants to.
-
-        Publishes that no store keeps are held meanwhile, so that none is lost. If the client can
-        leave, they are held until it is live with another server, or fails.
-        """
-        hold = self._core.publisher.move_hold
-        hold.add()
-        leaves = False
-        try:
-            leaves = await self._drained() and is_wanted()
-        finally:
-            if leaves:
-                hold.confirmed()
-            else:
-                hold.release()
-        return leaves
-
-    async def _drained(self) -> bool:
-        """Wait until the server has what was sent; return whether the client can leave now."""
-        core, limit_s = self._core, self._settings.connect_timeout
-        if core.connection is None:
-            return False  # just lost, which is found out in a moment
-        try:
-            if core.publisher.log is None:
-                await self._confirmed(limit_s)
-            else:
-                await core.flusher.persisted(timeout=limit_s)
-                await core.flusher.acks(timeout=limit_s)
-        except (TimedOut, DisconnectedError, CommandError) as error:
-            if core.publisher.log is None:  # what was sent is kept nowhere else
-                core.reporter.log.warning("client %s does not move: %s", core.name, error)
-                return False
-        return True
-
-    async def _confirmed(self, limit_s: float) -> None:
-        """Wait until the server has persisted or refused what no store keeps, and has the acks.
-
-        Raises:
-            TimedOut: It took longer than `limit_s` seconds.
-            DisconnectedError: The connection was lost.
-        """
-        hold, passed = self._core.publisher.move_hold, -1
-        with trio.move_on_after(limit_s):
-            while passed != hold.passed:  # what has passed a hold meanwhile counts as well
-                passed = hold.passed
-                await self._core.flusher.processed(timeout=limit_s, ack="persisted")
-                await self._core.flusher.acks(timeout=limit_s)
-            return
-        raise TimedOut(f"flush: the server did not answer within {limit_s:g} s")
+            move.end(DisconnectedError(f"{stays}, {self._drain.why_not(passed)}"))
 
     async def _leave_for_another(self) -> None:
         """Close a connection that works; the next attempt is at the chooser's new server."""

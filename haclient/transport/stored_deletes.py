@@ -8,7 +8,6 @@ from haclient.errors import DisconnectedError, StoreFull, TimedOut, UsageError
 from haclient.protocol.codec import encode_header
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
-from haclient.transport.callers import current_caller
 from haclient.transport.commands import Commander, Fields
 from haclient.transport.publisher import Publisher
 
@@ -68,8 +67,8 @@ async def _store_and_wait(
     try:
         sequence = publisher.append(head, body)
         await publisher.wait_synced()
-        publisher.flush_for_waiter(_WHAT)
-        await answered.wait()
+        publisher.flush()
+        await commander.waits.until(answered, _WHAT)
         while pending.ack is None:
             lost = pending.error or DisconnectedError("the wait was ended")
             if not isinstance(lost, DisconnectedError):
@@ -79,11 +78,11 @@ async def _store_and_wait(
             commander.status.check_expects_connection(_WHAT, lost)
             # The next connection repeats it, unless that server has it already. A server answers
             # before it sends "persisted": after that ack no answer follows.
-            publisher.flush_for_waiter(_WHAT)
-            table.forget(command_id)  # all that wait for acks are woken when reading stops
+            publisher.flush()
+            table.forget(command_id)  # the watermark may have released all that wait for it
             pending, answered = _pending(command_id)
             table.add(pending)
-            await publisher.persisted.reached(sequence, answered)
+            await publisher.persisted.reached(sequence, _WHAT, answered)
     finally:
         table.forget(command_id)
     return pending.ack
@@ -91,6 +90,4 @@ async def _store_and_wait(
 
 def _pending(command_id: str) -> tuple[PendingCommand, trio.Event]:
     event = trio.Event()
-    waiter = current_caller()
-    pending = PendingCommand(command_id, _WHAT, awaited="stats", wake=event.set, waiter=waiter)
-    return pending, event
+    return PendingCommand(command_id, _WHAT, awaited="stats", wake=event.set), event

@@ -329,7 +329,7 @@ class SubscriptionChanges:
 
 
 def _is_refused(pending: PendingCommand) -> bool:
-    """Whether the server has refused it; a lost connection or a deadlock is no refusal."""
+    """Whether the server has refused it; a lost connection is no refusal."""
     return isinstance(pending.error, CommandError | AuthenticationError | NameInUse)
 
 

@@ -13,7 +13,7 @@ from haclient.client import Client
 from haclient.errors import BadFilter, SubIdInUse, TimedOut, UsageError
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
-from haclient.transport.connection import Connection
+from haclient.transport.callers import AckWaits
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
@@ -270,13 +270,13 @@ async def test_an_id_whose_unsubscribe_could_not_be_waited_for_is_waited_for_onc
 ) -> None:
     """The answer stands behind a full queue; whoever uses the id next sleeps until it is read."""
     asked: list[str] = []
-    refuse = Connection.refuse_deadlock
+    check = AckWaits.check
 
-    def counting(connection: Connection, what: str) -> None:
+    def counting(waits: AckWaits, what: str) -> None:
         asked.append(what)
-        refuse(connection, what)
+        check(waits, what)
 
-    monkeypatch.setattr(Connection, "refuse_deadlock", counting)
+    monkeypatch.setattr(AckWaits, "check", counting)
     async with Client("sub", max_queued_bytes=10_000, exit_timeout=0) as client:
         peer = await server.log_on(client)
         stream = client.stream("orders", sub_id="a")

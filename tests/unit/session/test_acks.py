@@ -9,7 +9,6 @@ from haclient.errors import (
     HAClientError,
     HeartbeatLost,
     NameInUse,
-    NotEntitled,
     SlowClient,
     UsageError,
 )
@@ -26,12 +25,9 @@ class Waiter:
         command_id: str,
         *,
         awaited: str = "processed",
-        waiter: object = None,
     ) -> None:
         self.woken = 0
-        self.command = PendingCommand(
-            command_id, "subscribe", awaited=awaited, wake=self.wake, waiter=waiter
-        )
+        self.command = PendingCommand(command_id, "subscribe", awaited=awaited, wake=self.wake)
         pending.add(self.command)
 
     def wake(self) -> None:
@@ -107,15 +103,6 @@ def test_a_lost_connection_fails_everyone_once() -> None:
     pending.fail_all(lost)
     assert [waiter.woken for waiter in waiters] == [1, 1, 1]
     assert all(isinstance(waiter.command.error, DisconnectedError) for waiter in waiters)
-
-
-def test_one_waiter_can_be_failed_and_the_others_go_on() -> None:
-    pending = PendingCommands()
-    me = object()
-    mine, other = Waiter(pending, "1", waiter=me), Waiter(pending, "2", waiter=object())
-    pending.fail_waiter(me, lambda _: NotEntitled("no"))
-    assert (mine.woken, other.woken) == (1, 0)
-    assert len(pending) == 1
 
 
 def test_two_commands_of_one_id_would_take_each_others_acks() -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio  # noqa: TID251  # one of the facades is for it
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient import Message, aio, blocking
+from haclient import Client, Message, aio, blocking
 from haclient.errors import UsageError
-from haclient.transport.callers import Takers, calling, current_caller, waiting_caller
+from haclient.transport.callers import AckLot, AckWaits, Takers, calling, current_caller
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 from support.clock import in_virtual_time
+from support.peer import listening, together
 
 LIMIT_S = 60.0
 BEHIND = "stands behind messages which the caller has yet to take"
@@ -27,7 +30,7 @@ async def test_the_caller_is_the_task_unless_it_carries_out_the_call_of_another_
     async def call(name: str, caller: object | None) -> None:
         with calling(caller):
             await trio.lowlevel.checkpoint()
-            found[name] = waiting_caller()
+            found[name] = current_caller()
         assert current_caller() is trio.lowlevel.current_task()
 
     somebody = object()
@@ -297,9 +300,131 @@ def test_of_threads_that_share_a_full_stream_not_all_may_wait(
 
 
 @in_virtual_time
-async def test_of_the_takers_of_a_stream_those_that_have_ended_do_not_count() -> None:
-    takers, last = Takers(), object()
-    assert takers.only(last) is last
+@pytest.mark.row("CC35")
+async def test_a_task_stops_waiting_when_the_one_that_was_to_take_the_messages_has_ended() -> None:
+    client = Client(
+        "sub",
+        publish_store=MemoryPublishStore(),
+        max_queued_bytes=4_000,
+        max_unpersisted_bytes=4_000,
+        exit_timeout=0,
+    )
+
+    async def take() -> None:
+        await anext(messages)
+        await trio.sleep(5)
+
+    async with listening() as server, client, trio.open_nursery() as nursery:
+        peer = await server.log_on(client)
+        messages = client.stream("orders", sub_id="s")
+        await together(messages.open, lambda: peer.answer("subscribe"))
+        nursery.start_soon(peer.listen_until_end)
+        await peer.publish("s", b"first")
+        await anext(messages)
+        nursery.start_soon(take)
+        await wait_all_tasks_blocked()
+        await peer.publish("s", b"second")
+        await wait_all_tasks_blocked()
+        await peer.publish("s", *[bytes(1_000)] * 20)
+        began = trio.current_time()
+        await client.publish("copies", bytes(300_000))
+        with pytest.raises(UsageError, match=BEHIND), trio.fail_after(LIMIT_S):
+            await client.publish("copies", b"over the limit")
+        assert trio.current_time() - began >= 5
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("CC35")
+def test_a_thread_stops_waiting_when_the_last_one_that_takes_messages_has_ended(
+    broker: BrokerThread, flood: Callable[[int], None]
+) -> None:
+    took, goes_on, told = threading.Semaphore(0), threading.Event(), list[str]()
+    client = blocking.HAClient.memory_backed(
+        "sub", servers=[broker.uri], max_queued_bytes=4_000, max_unpersisted_bytes=4_000
+    )
+
+    def take() -> None:
+        next(messages)
+        took.release()
+        goes_on.wait(LIMIT_S)
+
+    def copy() -> None:
+        next(messages)
+        try:
+            for _ in range(6):
+                client.publish("copies", bytes(1_000))
+        except UsageError as error:
+            told.append(str(error))
+
+    with client, client.stream("orders") as messages:
+        flood(500)
+        other = threading.Thread(target=take)
+        other.start()
+        took.acquire()
+        waiting = threading.Thread(target=copy)
+        waiting.start()
+        pause = threading.Event()
+        while not client.__bridge__.now(partial(is_stuck, client), "test"):
+            pause.wait(0.001)
+        goes_on.set()
+        waiting.join(LIMIT_S)
+        messages.close()
+        waiting.join(LIMIT_S)
+        other.join(LIMIT_S)
+    assert [BEHIND in each for each in told] == [True]
+
+
+@pytest.mark.row("CC35")
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_asyncio_task_stops_waiting_when_the_last_one_that_takes_messages_has_ended(
+    broker: BrokerThread, flood: Callable[[int], None], *, is_cancelled: bool
+) -> None:
+    async def main() -> None:
+        took, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def take() -> None:
+            await anext(messages)
+            took.set()
+            await goes_on.wait()
+
+        async def copy() -> None:
+            await anext(messages)
+            for _ in range(6):
+                await client.publish("copies", bytes(1_000))
+
+        client = aio.HAClient.memory_backed(
+            "sub", servers=[broker.uri], max_queued_bytes=4_000, max_unpersisted_bytes=4_000
+        )
+        async with client, client.stream("orders") as messages:
+            await asyncio.to_thread(flood, 500)
+            other = asyncio.create_task(take())
+            await took.wait()
+            waiting = asyncio.create_task(copy())
+            while not client.__bridge__.now(partial(is_stuck, client), "test"):  # noqa: ASYNC110  # there is no event
+                await asyncio.sleep(0.001)
+            if is_cancelled:
+                other.cancel()
+            else:
+                goes_on.set()
+            with pytest.raises(UsageError, match=BEHIND):
+                await asyncio.wait_for(waiting, LIMIT_S)
+
+    asyncio.run(main())
+
+
+def is_stuck(client: blocking.HAClient | aio.HAClient) -> bool:
+    """Whether a publish waits for an ack, and a full queue has stopped the reading."""
+    core = client.__bridge__.inner._core
+    connection = core.connection
+    is_stopped = connection is not None and connection.reading_stopped_by is not None
+    return is_stopped and bool(core.publisher.persisted)
+
+
+@in_virtual_time
+async def test_of_callers_that_share_a_queue_all_that_have_not_ended_are_expected() -> None:
+    takers = Takers()
+    takers.are_outside = True
+    assert (takers.last, takers.expected()) == (None, [])
     mine, ends = threading.current_thread(), threading.Event()
     other = threading.Thread(target=ends.wait)
     other.start()
@@ -308,21 +433,161 @@ async def test_of_the_takers_of_a_stream_those_that_have_ended_do_not_count() ->
     async def take() -> None:
         tasks.append(trio.lowlevel.current_task())
         takers.add(tasks[0])
+        assert takers.expected() == [mine, tasks[0]]
 
     takers.add(mine)
-    assert takers.only(last) is mine
-    with calling(mine):
-        assert takers.stuck() is None
-        assert waiting_caller() is mine
-        assert takers.stuck() is mine
-    assert takers.stuck() is None
+    assert (takers.last, takers.expected()) == (mine, [mine])
     takers.add(other)
-    assert takers.only(last) is takers
-    assert mine in takers
-    assert last not in takers
+    assert (takers.last, takers.expected()) == (other, [mine, other])
     ends.set()
     other.join(LIMIT_S)
-    assert takers.only(last) is mine
+    assert takers.expected() == [mine]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
-    assert takers.only(last) is mine
+    assert takers.expected() == [mine]
+
+
+@in_virtual_time
+async def test_tasks_take_turns_and_only_the_last_one_is_expected_while_it_lives() -> None:
+    takers, mine = Takers(), trio.lowlevel.current_task()
+
+    async def take() -> None:
+        takers.add(trio.lowlevel.current_task())
+        assert takers.expected() == [trio.lowlevel.current_task()]
+
+    takers.add(mine)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+    assert takers.expected() == [mine]
+
+
+class Waits:
+    """Callers that share a queue, and their waits."""
+
+    def __init__(self, nursery: trio.Nursery, *callers: str) -> None:
+        self._nursery = nursery
+        self.takers = Takers()
+        self.takers.are_outside = True
+        for each in callers:
+            self.takers.add(each)
+        self.is_stopped = True
+        self.waits = AckWaits(lambda: self.takers.expected() if self.is_stopped else ())
+        self.ends: dict[str, str] = {}
+
+    async def begin(self, caller: str, ack: trio.Event | None = None) -> None:
+        self._nursery.start_soon(self._wait, caller, trio.Event() if ack is None else ack)
+        await wait_all_tasks_blocked()
+
+    async def _wait(self, caller: str, ack: trio.Event) -> None:
+        with calling(caller):
+            try:
+                await self.waits.until(ack, f"flush of {caller}")
+            except UsageError as error:
+                self.ends[caller] = str(error)
+            else:
+                self.ends[caller] = "acknowledged"
+
+    async def recheck(self) -> None:
+        self.waits.recheck()
+        await wait_all_tasks_blocked()
+
+
+@in_virtual_time
+async def test_of_the_takers_of_a_full_queue_the_last_one_to_wait_is_refused() -> None:
+    async with trio.open_nursery() as nursery:
+        shared, ack = Waits(nursery, "a", "b"), trio.Event()
+        other_ack = trio.Event()
+        await shared.begin("a", ack)
+        await shared.begin("c", other_ack)  # it takes nothing
+        await shared.recheck()
+        assert shared.ends == {}
+        await shared.begin("b")
+        assert list(shared.ends) == ["b"]
+        assert shared.ends["b"].startswith("flush of b waits for an ack that")
+        ack.set()
+        other_ack.set()
+        await wait_all_tasks_blocked()
+        assert (shared.ends["a"], shared.ends["c"]) == ("acknowledged", "acknowledged")
+
+
+@in_virtual_time
+async def test_when_reading_stops_one_of_the_callers_that_wait_is_refused() -> None:
+    async with trio.open_nursery() as nursery:
+        shared = Waits(nursery, "a", "b")
+        shared.is_stopped = False
+        await shared.begin("a")
+        await shared.begin("b")
+        await shared.recheck()
+        assert shared.ends == {}
+        shared.is_stopped = True
+        await shared.recheck()
+        assert list(shared.ends) == ["a"]
+        await shared.recheck()
+        assert list(shared.ends) == ["a"], "which may take the messages"
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_of_tasks_that_took_turns_the_last_one_is_refused_and_the_others_wait() -> None:
+    async with trio.open_nursery() as nursery:
+        turns = Waits(nursery, "a", "b")
+        turns.takers.are_outside = False
+        turns.is_stopped = False
+        await turns.begin("a")
+        await turns.begin("b")
+        turns.is_stopped = True
+        await turns.recheck()
+        assert list(turns.ends) == ["b"]
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_a_lot_wakes_everyone_who_waits_and_refuses_a_wait_that_would_never_end() -> None:
+    async with trio.open_nursery() as nursery:
+        shared = Waits(nursery, "a", "b")
+        lot = AckLot(shared.waits)
+        ends = list[str]()
+
+        async def park(caller: str) -> None:
+            with calling(caller):
+                try:
+                    await lot.park("ready")
+                except UsageError:
+                    ends.append(f"{caller} is refused")
+                else:
+                    ends.append(caller)
+
+        for each in ("a", "b", "c"):
+            nursery.start_soon(park, each)
+            await wait_all_tasks_blocked()
+        assert ends == ["b is refused"]
+        lot.unpark_all()
+        await wait_all_tasks_blocked()
+        assert sorted(ends) == ["a", "b is refused", "c"]
+        nursery.start_soon(park, "d")  # for the next time
+        await wait_all_tasks_blocked()
+        assert len(ends) == 3
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_an_ack_that_has_come_counts_although_its_wait_is_refused_just_then() -> None:
+    async with trio.open_nursery() as nursery:
+        shared, ack = Waits(nursery, "a"), trio.Event()
+        shared.is_stopped = False
+        await shared.begin("a", ack)
+        shared.is_stopped = True
+        ack.set()
+        await shared.recheck()
+        assert shared.ends == {"a": "acknowledged"}
+
+
+@in_virtual_time
+async def test_the_caller_that_has_stopped_the_reading_is_known() -> None:
+    async with trio.open_nursery() as nursery:
+        shared = Waits(nursery, "a")
+        assert not shared.waits.is_stopped_by_caller
+        with calling("a"):
+            assert shared.waits.is_stopped_by_caller
+            shared.is_stopped = False
+            assert not shared.waits.is_stopped_by_caller

@@ -13,11 +13,9 @@ from haclient.errors import (
     NameInUse,
     ProtocolError,
     StoreFull,
-    UsageError,
 )
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
-from haclient.session.acks import PendingCommand
 from haclient.session.connection_state import Heartbeat
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Subscription
@@ -486,22 +484,24 @@ async def test_reading_resumes_only_when_every_full_queue_has_drained(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_consumer_that_already_waits_for_an_ack_is_told_when_its_queue_is_full() -> None:
+async def test_who_has_stopped_the_reading_is_known_and_waits_are_checked_until_it_resumes() -> (
+    None
+):
     bench = Bench(cap_bytes=10)
-    woken = trio.Event()
     async with bench.running():
         await bench.peer.publish("1", b"a")
         await bench.bodies()
-        pending = PendingCommand("7", "flush", awaited="processed", wake=woken.set)
-        pending.waiter = trio.lowlevel.current_task()
-        bench.session.pending.add(pending)
+        assert not bench.connection.expected_takers
         await bench.peer.publish("1", bytes(100))
-        await woken.wait()
-        assert isinstance(pending.error, UsageError)
-        assert "flush waits for an ack that stands behind" in str(pending.error)
-        assert bench.stopped
-        with pytest.raises(UsageError, match="subscribe waits for an ack"):
-            bench.connection.refuse_deadlock("subscribe")
-        await bench.bodies()
         await wait_all_tasks_blocked()
-        bench.connection.refuse_deadlock("subscribe")
+        assert bench.connection.expected_takers == [trio.lowlevel.current_task()]
+        checked = bench.stopped
+        assert checked
+        await trio.sleep(10)
+        assert bench.stopped > checked
+        await bench.bodies()
+        assert not bench.connection.expected_takers
+        await wait_all_tasks_blocked()
+        checked = bench.stopped
+        await trio.sleep(10)
+        assert bench.stopped == checked

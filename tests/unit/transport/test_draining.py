@@ -35,7 +35,7 @@ async def test_what_is_left_is_told_with_the_reason(error: HAClientError) -> Non
         await flushed(timeout=timeout)
         raise error
 
-    publisher = Publisher(MemoryPublishStore(), would_deadlock=lambda _: None)
+    publisher = Publisher(MemoryPublishStore())
     assert await drain(publisher, failing, limit_s=3.0) == str(error)
     assert await drain(publisher, flushed, limit_s=inf) == ""
     publisher.publish_nowait("t", b"by a handler that goes on")
@@ -48,7 +48,7 @@ async def test_without_a_store_nothing_is_left_that_a_server_has_confirmed() -> 
         await flushed(timeout=timeout)
         raise DisconnectedError("closed")
 
-    publisher = Publisher(None, would_deadlock=lambda _: None)
+    publisher = Publisher(None)
     assert await drain(publisher, failing, limit_s=3.0) == ""
     near, _ = link_pair()
     writer = Writer(near, None, publisher.gate)
@@ -65,7 +65,7 @@ async def test_without_a_store_nothing_is_left_that_a_server_has_confirmed() -> 
 @pytest.mark.parametrize(("limit_s", "left"), [(3.0, False), (inf, True)])
 async def test_without_a_store_the_outbox_leaves_first(limit_s: float, *, left: bool) -> None:
     near, far = link_pair(capacity_bytes=10)
-    publisher = Publisher(None, would_deadlock=lambda _: None)
+    publisher = Publisher(None)
     writer = Writer(near, None, publisher.gate)
     publisher.connected(writer)
     publisher.open_log()
@@ -97,7 +97,7 @@ async def test_the_outbox_and_the_flush_have_one_limit_together(
         timeouts.append(timeout)
 
     near, _ = link_pair(capacity_bytes=10)
-    publisher = Publisher(None, would_deadlock=lambda _: None)
+    publisher = Publisher(None)
     writer = Writer(near, None, publisher.gate)
     publisher.connected(writer)
     publisher.open_log()

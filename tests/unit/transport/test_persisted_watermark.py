@@ -4,6 +4,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.errors import UsageError
+from haclient.transport.callers import AckWaits, current_caller
 from haclient.transport.persisted_watermark import Watermark
 from support.clock import in_virtual_time
 
@@ -15,7 +17,7 @@ async def waiters(mark: Watermark, nursery: trio.Nursery, *levels: int) -> list[
     woken: list[int] = []
 
     async def wait(level: int) -> None:
-        await mark.reached(level)
+        await mark.reached(level, "flush")
         woken.append(level)
 
     for level in levels:
@@ -26,7 +28,7 @@ async def waiters(mark: Watermark, nursery: trio.Nursery, *levels: int) -> list[
 
 @pytest.mark.row("PS5")
 async def test_a_rise_wakes_all_up_to_its_level_and_no_more() -> None:
-    mark = Watermark()
+    mark = Watermark(AckWaits())
     async with trio.open_nursery() as nursery:
         woken = await waiters(mark, nursery, 5, 3, 9, 3)
         mark.rise(5)
@@ -38,7 +40,7 @@ async def test_a_rise_wakes_all_up_to_its_level_and_no_more() -> None:
 
 
 async def test_release_wakes_everyone() -> None:
-    mark = Watermark()
+    mark = Watermark(AckWaits())
     async with trio.open_nursery() as nursery:
         woken = await waiters(mark, nursery, 5, 9)
         mark.release()
@@ -46,28 +48,45 @@ async def test_release_wakes_everyone() -> None:
 
 
 async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
-    mark = Watermark()
+    mark = Watermark(AckWaits())
     async with trio.open_nursery() as nursery:
         woken = await waiters(mark, nursery, 5)
         with trio.move_on_after(0):
-            await mark.reached(1)
+            await mark.reached(1, "flush")
         assert len(mark._heap) == 1
         mark.rise(5)
     assert woken == [5]
     assert not mark
 
 
-async def test_something_else_may_end_the_wait_and_leaves_nothing() -> None:
-    mark, other = Watermark(), trio.Event()
+async def test_a_waiter_that_is_refused_leaves_nothing_behind() -> None:
+    expected: list[object] = []
+    waits = AckWaits(lambda: expected)
+    mark = Watermark(waits)
+
+    async def stop_reading(caller: object) -> None:
+        await wait_all_tasks_blocked()
+        expected.append(caller)
+        waits.recheck()
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(mark.reached, 5, other)
+        nursery.start_soon(stop_reading, current_caller())
+        with pytest.raises(UsageError, match="flush waits for an ack"):
+            await mark.reached(1, "flush")
+    assert not mark
+
+
+async def test_something_else_may_end_the_wait_and_leaves_nothing() -> None:
+    mark, other = Watermark(AckWaits()), trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mark.reached, 5, "flush", other)
         await wait_all_tasks_blocked()
         assert mark
         other.set()
     assert not mark
     async with trio.open_nursery() as nursery:
         again = trio.Event()
-        nursery.start_soon(mark.reached, 5, again)
+        nursery.start_soon(mark.reached, 5, "flush", again)
         await wait_all_tasks_blocked()
         mark.rise(5)
     assert again.is_set()

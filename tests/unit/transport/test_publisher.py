@@ -34,12 +34,10 @@ class Bench:
     """A publisher and, when it is connected, its writer over a link in memory."""
 
     def __init__(self, store: PublishStore | None = None, *, reconnects: bool = False) -> None:
-        self.asked: list[str] = []
         self.status = ConnectionStatus(reconnects=reconnects)
         self.publisher = Publisher(
             store,
             max_unpersisted_bytes=1 << 20,
-            would_deadlock=self.asked.append,
             status=self.status,
         )
 
@@ -119,7 +117,6 @@ async def test_waiters_are_released_by_their_acks(store: PublishStore) -> None:
         await wait_all_tasks_blocked()
         assert done == [base - 2]
         bench.publisher.acknowledged(base)
-    assert set(bench.asked) == {"flush"}
 
 
 async def test_waits_end_with_the_link_unless_another_will_come(store: PublishStore) -> None:
@@ -193,7 +190,6 @@ async def test_the_limit_is_kept_while_there_is_no_link(
     publisher = Publisher(
         store,
         max_unpersisted_bytes=2000,
-        would_deadlock=lambda _: None,
         status=ConnectionStatus(reconnects=True),
     )
     if was_connected:

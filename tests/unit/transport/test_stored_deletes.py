@@ -224,7 +224,7 @@ async def test_durability_fsync_holds_for_it_too() -> None:
 
     store = Synced()
     status = ConnectionStatus(reconnects=True)
-    publisher = Publisher(store, would_deadlock=lambda _: None, status=status)
+    publisher = Publisher(store, status=status)
     commander = Commander(Session(), None, status, unheard(0))
     with pytest.raises(TimedOut):
         await delete_stored(commander, publisher, {"c": "sow_delete", "t": "t"}, b"", timeout=1)

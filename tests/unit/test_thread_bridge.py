@@ -1,0 +1,159 @@
+"""Calls from threads that block into a client's thread, and callbacks in worker threads."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # a thread that runs it is refused
+import sys
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from types import ModuleType, SimpleNamespace
+from typing import cast
+
+import pytest
+import trio
+
+from haclient.errors import DisconnectedError, UsageError
+from haclient.thread_bridge import Bridge, in_worker_thread, refuse_event_loop
+from haclient.trio_thread import TrioThread
+
+pytestmark = [pytest.mark.row("CC35")]
+LIMIT_S = 120.0
+RealLock = threading.Lock
+Callback = Callable[..., Awaitable[object]]
+
+
+@asynccontextmanager
+async def nothing() -> AsyncGenerator[None]:
+    yield
+
+
+@pytest.fixture
+def thread() -> Generator[TrioThread]:
+    made, entered = TrioThread("a"), threading.Event()
+    made.start(nothing(), entered.set)
+    assert entered.wait(LIMIT_S)
+    yield made
+    made.stop()
+    made.join()
+
+
+async def name_of_thread() -> str:
+    await trio.lowlevel.checkpoint()
+    return threading.current_thread().name
+
+
+async def fail() -> None:
+    await trio.lowlevel.checkpoint()
+    raise DisconnectedError("no")
+
+
+def callback(function: object, thread: TrioThread) -> Callback:
+    return cast("Callback", in_worker_thread(function, thread))
+
+
+def test_a_call_runs_in_the_thread_of_the_client_and_returns_or_raises(thread: TrioThread) -> None:
+    bridge = Bridge("inner", thread)
+    assert bridge.inner == "inner"
+    assert bridge.wait(name_of_thread, "name") == "haclient a"
+    assert bridge.now(lambda: threading.current_thread().name, "name") == "haclient a"
+    with pytest.raises(DisconnectedError, match="no"):
+        bridge.wait(fail, "failing")
+    with pytest.raises(ZeroDivisionError):
+        bridge.now(lambda: 1 // 0, "failing")
+
+
+def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
+    thread: TrioThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge, ended = Bridge(7, thread), DisconnectedError("gave up")
+
+    def ends(*_: object) -> None:
+        raise ended
+
+    with monkeypatch.context() as patched:
+        patched.setattr(thread, "submit_now", ends)
+        with pytest.raises(DisconnectedError):
+            bridge.read(lambda inner: inner + 1, "number")  # not by the client's end
+        patched.setattr(thread, "error", ended)
+        assert bridge.read(lambda inner: inner + 1, "number") == 8
+    assert Bridge(7, TrioThread("b")).read(lambda inner: inner + 1, "number") == 8
+
+
+class InterruptedLock:
+    """A lock whose second `acquire` is interrupted at its very end."""
+
+    def __init__(self) -> None:
+        self._lock = RealLock()
+        self._count = 0
+        self.release = self._lock.release
+
+    def acquire(self) -> None:
+        assert self._lock.acquire(timeout=LIMIT_S)
+        self._count += 1
+        if self._count == 2:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_just_after_the_end_of_a_call_is_not_waited_on(
+    thread: TrioThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge = Bridge(None, thread)
+    monkeypatch.setattr("haclient.thread_bridge.threading", SimpleNamespace(Lock=InterruptedLock))
+    with pytest.raises(KeyboardInterrupt):
+        bridge.wait(name_of_thread, "name")
+    monkeypatch.undo()
+    assert bridge.wait(name_of_thread, "name") == "haclient a"
+
+
+def test_a_thread_that_runs_an_event_loop_is_refused(thread: TrioThread) -> None:
+    async def in_loop() -> None:
+        Bridge(None, thread).wait(name_of_thread, "flush")
+
+    with pytest.raises(UsageError, match=r"^flush of haclient.blocking .* trio: use haclient.HA"):
+        trio.run(in_loop)
+    with pytest.raises(UsageError, match=r"^flush of .* asyncio: use haclient.aio.HAClient"):
+        asyncio.run(in_loop())
+    with pytest.raises(UsageError, match="callback that runs in the client's own thread"):
+        Bridge(None, thread).now(lambda: refuse_event_loop("flush", thread), "test")
+
+
+def test_a_cell_of_a_notebook_may_block_its_loop(
+    thread: TrioThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ipython = ModuleType("IPython")
+    monkeypatch.setattr(ipython, "get_ipython", SimpleNamespace, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+
+    async def cell() -> str:
+        return Bridge(None, thread).wait(name_of_thread, "name")
+
+    assert asyncio.run(cell()) == "haclient a"
+
+
+def test_a_callback_runs_in_a_worker_thread_which_is_known_meanwhile(thread: TrioThread) -> None:
+    callers: list[object] = []
+
+    def work(number: int) -> int:
+        callers.append(thread.caller)
+        return number + 1
+
+    async def call() -> tuple[object, trio.lowlevel.Task]:
+        return await callback(work, thread)(7), trio.lowlevel.current_task()
+
+    returned, task = Bridge(None, thread).wait(call, "call")
+    assert (returned, callers) == (8, [task])
+    assert thread.callback_threads == {}
+    assert callback(work, thread) == callback(work, thread)
+    assert in_worker_thread("raise", thread) == "raise"
+
+
+def test_a_callback_is_a_plain_function(thread: TrioThread) -> None:
+    async def later() -> None:
+        raise AssertionError
+
+    with pytest.raises(UsageError, match=r"is a plain function, and .*later.* is a coroutine"):
+        in_worker_thread(later, thread)
+    disguised = callback(lambda: later(), thread)  # noqa: PLW0108  # a plain one
+    with pytest.raises(UsageError, match="is a plain function"):
+        Bridge(None, thread).wait(disguised, "call")
