@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from contextlib import suppress
 
 import msgspec
 from flask import Flask, Response, abort, jsonify, request
@@ -42,19 +43,24 @@ class OneClient:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._client: HAClient | None = None
+        self._closes_at_end = False
 
     def get(self) -> HAClient:
         """The client, open; any number of threads may use it."""
         if not self._lock.acquire(timeout=OPEN_LIMIT_S):  # or each would wait for all before it
             raise TimedOut("another request has been opening the client for too long")
         try:
+            if self._client is not None and not self._client.health().is_alive:
+                self._end()  # it has ended for good, by an error that earlier requests have got
             if self._client is None:
                 uri = os.environ.get("AMPS_URI", "tcp://127.0.0.1:9007/amps/json")
                 # Each process needs a name of its own. In containers the process ids are equal.
                 name = f"orders-web-{socket.gethostname()}-{os.getpid()}"
                 client = HAClient.memory_backed(name, servers=[uri])
                 self._client = client.open(timeout=OPEN_LIMIT_S)
-                threading.Thread(target=self._close_at_end, daemon=True).start()
+                if not self._closes_at_end:
+                    self._closes_at_end = True
+                    threading.Thread(target=self._close_at_end, daemon=True).start()
             return self._client
         finally:
             self._lock.release()
@@ -67,9 +73,13 @@ class OneClient:
     def close(self) -> None:
         """Close it, if it was opened."""
         with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+            self._end()
+
+    def _end(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(HAClientError):  # by which it has ended
+                client.close()
 
 
 amps = OneClient()

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias, cast
 from typing_extensions import override
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
+from haclient_stores.checks import check_callable, check_has
 
 __all__ = ["Authenticator", "DefaultAuthenticator", "TokenAuthenticator", "TokenSource"]
 
@@ -60,6 +61,16 @@ class Authenticator(Protocol):
         """
 
 
+def check_authenticator(value: object) -> None:
+    """Refuse what can give no credentials; `None` means the password of the URI.
+
+    Raises:
+        UsageError: It is not an authenticator.
+    """
+    methods = "authenticate", "retry", "completed"
+    check_has("authenticator", value, "an authenticator", *methods, optional=True, secret=True)
+
+
 class DefaultAuthenticator(Authenticator):
     """Sends the password of the URI unchanged."""
 
@@ -100,6 +111,8 @@ class TokenAuthenticator(Authenticator):
     """
 
     def __init__(self, token: TokenSource, *, refresh: TokenSource | None = None) -> None:
+        check_callable("token", token, optional=False, secret=True)
+        check_callable("refresh", refresh, secret=True)
         self._token = token
         self._refresh = refresh or token
 

@@ -15,7 +15,8 @@ from haclient.protocol.options import Options
 from haclient.session.subscriptions import LASTING, Subscription
 from haclient.transport.commands import header_fields
 from haclient.transport.core import Core
-from haclient.transport.settings import TIMEOUT_S
+from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient_stores.checks import check_texts, check_utf8
 
 
 class Changer:
@@ -61,7 +62,7 @@ class Changer:
         """
         self._core.running()
         word = "pause" if paused else "resume"
-        ids = [sub_ids] if isinstance(sub_ids, str) else list(sub_ids)
+        ids = check_texts("sub_ids", sub_ids)
         if not ids:
             raise UsageError(f"{word} needs the id of a subscription, or several")
         chosen: list[Subscription] = []
@@ -100,6 +101,7 @@ class Changer:
             UsageError: It is not active.
         """
         self._core.running()
+        check_utf8("sub_id", sub_id)
         active = self.active(sub_id)
         if active is None or active.request is None:
             raise UsageError(f"there is no active subscription {sub_id!r} to replace")
@@ -153,4 +155,4 @@ class Changer:
 
 def timeout_of(command: Command) -> float:
     """Seconds to wait for the answer to a command."""
-    return TIMEOUT_S if command.timeout is None else command.timeout
+    return TIMEOUT_S if command.timeout is None else seconds(command.timeout)

@@ -17,9 +17,10 @@ from typing import Protocol, runtime_checkable
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.auth import Authenticator, DefaultAuthenticator, check_authenticator
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
+from haclient_stores.checks import check_count, check_has
 
 __all__ = [
     "AsyncServerChooser",
@@ -149,6 +150,26 @@ class MovingServerChooser(Protocol):
         """Note that the client leaves its server: from now on `current_uri` is where to."""
 
 
+def check_chooser(name: str, value: object) -> None:
+    """Refuse what chooses no server; `None` means the default.
+
+    Raises:
+        UsageError: It is not a server chooser.
+    """
+    methods = "current_uri", "current_authenticator", "report_success", "report_failure", "error"
+    check_has(name, value, "a server chooser", *methods, optional=True, secret=True)
+
+
+def check_uris(name: str, uris: object) -> None:
+    """Refuse a single connection string, and what is no list.
+
+    Raises:
+        UsageError: It is not a list; a connection string is not shown, it may have a password.
+    """
+    if isinstance(uris, str | bytes) or not isinstance(uris, Iterable):
+        raise UsageError(f"{name} is a list of connection strings: {name}=[...]")
+
+
 class DefaultServerChooser(ServerChooser):
     """Servers in order: stay after a success, move on after a failure.
 
@@ -165,6 +186,7 @@ class DefaultServerChooser(ServerChooser):
         self._servers: list[tuple[str, Authenticator]] = []
         self._current = 0
         self._last_error = ""
+        check_uris("uris", uris)
         for uri in uris:
             self.add(uri)
 
@@ -179,6 +201,7 @@ class DefaultServerChooser(ServerChooser):
             UsageError: The URI is wrong.
         """
         Uri.parse(uri)
+        check_authenticator(authenticator)
         self._servers.append((uri, authenticator or DefaultAuthenticator()))
 
     def remove(self, uri: str) -> None:
@@ -246,8 +269,8 @@ class FailureCountServerChooser(ServerChooser):
     """
 
     def __init__(self, uris: Iterable[str] = (), *, limit: int = 5, ends: bool = False) -> None:
-        if limit < 0:
-            raise UsageError(f"the limit of failures in a row cannot be {limit}")
+        check_count("limit", limit)
+        check_uris("uris", uris)
         self._limit = limit
         self._ends = ends
         self._ring = DefaultServerChooser()
@@ -296,6 +319,23 @@ class FailureCountServerChooser(ServerChooser):
         self._succeeded = False
         if self._failures:
             self._failures[self._ring.current_uri()] += 1
+        self._move_on(error, info)
+
+    def report_refusal(self, error: Exception, info: ConnectionInfo) -> None:
+        """Note that the server was not tried, since others say that it is unfit.
+
+        It counts as a failure, unless that could end the client: only attempts do.
+
+        Args:
+            error: Why.
+            info: The server.
+        """
+        if self._ends:
+            self._move_on(error, info)
+        else:
+            self.report_failure(error, info)
+
+    def _move_on(self, error: Exception, info: ConnectionInfo) -> None:
         self._ring.report_failure(error, info)
         if not self._all_failed():
             while self._failures[self._ring.current_uri()] > self._limit:

@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from haclient.errors import TimedOut, UsageError
+from haclient_stores.checks import check_has, check_seconds, is_number
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -170,7 +171,7 @@ class FixedDelayStrategy(DelayStrategy):
 
     def __init__(self, delay: float = 0.2, *, give_up_after: float | None = None) -> None:
         _check(delay=delay)
-        _check_limit(give_up_after)
+        check_seconds("give_up_after", give_up_after, zero=True, optional=True)
         self._delay_s = delay
         self._attempts = _PerClient(lambda: _Attempts(give_up_after))
 
@@ -211,6 +212,9 @@ class SpreadDelayStrategy(DelayStrategy):
         source: random.Random | None = None,
     ) -> None:
         _check(spread=spread)
+        _check_source(source)
+        methods = "delay_for", "reset"
+        check_has("inner", inner, "a delay strategy", *methods, optional=True)
         self._inner = inner or ExponentialDelayStrategy(source=source)
         self._spread_s = spread
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
@@ -315,9 +319,12 @@ class ExponentialDelayStrategy(DelayStrategy):
         source: random.Random | None = None,
     ) -> None:
         _check(initial=initial, maximum=maximum, jitter=jitter)
-        _check_limit(give_up_after)
-        if not 1 <= factor < math.inf:
-            raise UsageError(f"a factor of {factor:g} would make the waits shrink: at least 1")
+        check_seconds("give_up_after", give_up_after, zero=True, optional=True)
+        if not is_number(factor) or not 1 <= factor < math.inf:
+            raise UsageError(
+                f"factor is a number from 1 on, so that no wait shrinks, not {factor!r}"
+            )
+        _check_source(source)
         from tenacity import wait_exponential  # noqa: PLC0415  # 40 ms to import
 
         # With 0, tenacity returns `max` once the power overflows.
@@ -360,10 +367,8 @@ def _call_state(
 
 def _check(**times: float) -> None:
     for name, value in times.items():
-        if not 0 <= value < math.inf:  # which is true of NaN, too
-            raise UsageError(f"{name} is a time in seconds and cannot be {value:g}")
+        check_seconds(name, value, zero=True, endless=False)
 
 
-def _check_limit(give_up_after: float | None) -> None:
-    if give_up_after != math.inf:  # the same as `None`
-        _check(give_up_after=give_up_after or 0.0)
+def _check_source(source: random.Random | None) -> None:
+    check_has("source", source, "a random.Random", "uniform", optional=True)

@@ -306,8 +306,9 @@ class HAClient(Client):
                 discards = auto_discard
             else:
                 discards = command.sub_id in auto_discard
-            await self._subscriber.handle(command, handler, auto_discard=discards)
-            self._core.keep_start(command.sub_id, each.start)
+            await self._subscriber.handle(
+                command, handler, auto_discard=discards, first_bookmark=each.start
+            )
         return [each.command.sub_id for each in restored]
 
     @override

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from math import inf
 from typing import Final
 
 import trio
@@ -21,13 +20,16 @@ from haclient.chooser import (
     AsyncServerChooser,
     ConnectionInfo,
     DefaultServerChooser,
+    FailureCountServerChooser,
     MovingServerChooser,
     ServerChooser,
+    check_chooser,
 )
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.session.replica_health import ReplicaHealth, parse_replication
 from haclient.transport.http_get import check_url, http_get
+from haclient_stores.checks import check_callable, check_count, check_has, check_seconds, is_number
 
 __all__ = ["HealthAwareServerChooser"]
 
@@ -58,7 +60,8 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         inner: Gives the order of the servers; by default that of `admin`, as
             `DefaultServerChooser`. With a `PriorityServerChooser` the client returns only to a
             server that is not refused. It is told of each refusal as of a failure, also of those
-            that it repeats in one round.
+            that it repeats in one round. With `FailureCountServerChooser(ends=True)` they do not
+            count, which would end the client before its patience does.
         max_behind: How many messages a server may be behind for which acknowledgements do not wait;
             `None` for any number.
         patience: Seconds to wait while every server is refused, at most 45.
@@ -80,13 +83,13 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         check_every: float = 5.0,
         ask: Callable[[str, float], Awaitable[bytes]] = http_get,
     ) -> None:
-        if not (0 <= patience <= MAX_PATIENCE_S and 0 < check_every < inf):
-            raise UsageError(
-                f"patience is 0 to {MAX_PATIENCE_S:g} seconds and check_every more than 0; found "
-                f"{patience!r} and {check_every!r}"
-            )
-        if max_behind is not None and max_behind < 0:
-            raise UsageError(f"max_behind is a number of messages from 0 on, not {max_behind!r}")
+        if not (is_number(patience) and 0 <= patience <= MAX_PATIENCE_S):
+            raise UsageError(f"patience is 0 to {MAX_PATIENCE_S:g} seconds, not {patience!r}")
+        check_seconds("check_every", check_every, endless=False)
+        check_count("max_behind", max_behind, optional=True)
+        check_chooser("inner", inner)
+        check_callable("ask", ask, optional=False)
+        check_has("admin", admin, "a mapping from connection strings to URLs", "items", secret=True)
         self.check_every = check_every
         for url in admin.values():
             check_url(url)
@@ -118,11 +121,18 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
                 else:
                     repeats, refused[server.address] = 0, f"{server.safe}: {danger}"
                     _logger.warning("not used: %s", refused[server.address])
-                self._inner.report_failure(_unsafe(danger), {"uri": server.safe})
+                self._report_refusal(_unsafe(danger), {"uri": server.safe})
             self._refused = "; ".join(refused.values())
             if trio.current_time() >= give_up_at:
                 return ""
             await trio.sleep(min(self.check_every, give_up_at - trio.current_time()))
+
+    def _report_refusal(self, error: Exception, info: ConnectionInfo) -> None:
+        """Have the inner chooser go on to its next server."""
+        if isinstance(self._inner, FailureCountServerChooser):
+            self._inner.report_refusal(error, info)
+        else:
+            self._inner.report_failure(error, info)
 
     @override
     def current_authenticator(self) -> Authenticator:

@@ -13,6 +13,7 @@ from haclient.recovery_explanation import RecoveryExplanation, explain_recovery
 from haclient.transport.core import Core
 from haclient.transport.events import CommandTap
 from haclient.transport.reporter import EVENT, EventListener
+from haclient_stores.checks import check_utf8
 
 __all__ = ["InspectedClient"]
 
@@ -101,6 +102,7 @@ class InspectedClient:
             UsageError: There is no such subscription, or the call comes from another thread.
         """
         self._core.thread.check("explain_recovery")
+        check_utf8("sub_id", sub_id)
         return explain_recovery(self._core, sub_id)
 
     def report(self) -> str:

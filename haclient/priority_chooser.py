@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from math import inf
 from typing import Final
 
 from typing_extensions import override
 
 from haclient.auth import Authenticator
 from haclient.chooser import ConnectionInfo, DefaultServerChooser, MovingServerChooser
-from haclient.errors import UsageError
+from haclient_stores.checks import check_has, check_seconds
 
 __all__ = ["PriorityServerChooser"]
 
@@ -63,11 +62,10 @@ class PriorityServerChooser(DefaultServerChooser, MovingServerChooser):
         spread: float = 0.0,
         source: random.Random | None = None,
     ) -> None:
-        if not (0 <= healthy_for < inf and 0 < check_every < inf and 0 <= spread < inf):
-            raise UsageError(
-                "healthy_for and spread are seconds from 0 on, check_every more than 0; found "
-                f"{healthy_for!r}, {spread!r} and {check_every!r}"
-            )
+        check_seconds("healthy_for", healthy_for, zero=True, endless=False)
+        check_seconds("check_every", check_every, endless=False)
+        check_seconds("spread", spread, zero=True, endless=False)
+        check_has("source", source, "a random.Random", "uniform", optional=True)
         self.check_every = check_every
         self._healthy_for_s = healthy_for
         generator = source or random.Random()  # noqa: S311  # spreads load, keeps no secret

@@ -18,6 +18,7 @@ from haclient.protocol.options import Options
 from haclient.transport.core import Core
 from haclient.transport.publisher import on_disk
 from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient_stores.checks import check_count, check_texts, check_word
 
 __all__ = ["PublishingClient"]
 
@@ -217,9 +218,7 @@ class PublishingClient:
             DisconnectedError: There is no connection.
             UsageError: As for `publish`; or the lists differ in length.
         """
-        if command not in _WIRE_COMMANDS:
-            known = ", ".join(_WIRE_COMMANDS)
-            raise UsageError(f"the command of a batch is one of {known}, not {command!r}")
+        check_word("the command of a batch", command, tuple(_WIRE_COMMANDS))
         return await self._core.publisher.publish_batch(
             topic,
             data,
@@ -329,6 +328,7 @@ class PublishingClient:
             UsageError: Nothing was published under so high a sequence.
         """
         self._core.thread.check("wait_persisted")
+        check_count("sequence", sequence)
         await self._core.flusher.wait_persisted(sequence, timeout=seconds(timeout))
 
     async def wait_empty(self, *, timeout: float | None = None) -> None:
@@ -363,8 +363,7 @@ class PublishingClient:
             UsageError: `ack` is neither.
         """
         self._core.thread.check("flush")
-        if ack not in {"processed", "persisted"}:
-            raise UsageError(f"a flush waits for the ack processed or persisted, not {ack!r}")
+        check_word("ack", ack, ("processed", "persisted"))
         await self._core.flusher.processed(timeout=seconds(timeout), ack=ack)
 
     async def sow_delete(
@@ -408,7 +407,7 @@ class PublishingClient:
             "sow_delete",
             topic=topic,
             filter=filter,
-            sow_keys=",".join(keys),
+            sow_keys=",".join(check_texts("keys", keys)),
             options=options,
             timeout=timeout,
         )

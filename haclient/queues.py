@@ -22,9 +22,9 @@ from haclient.transport.queue_handlers import (
     DEFAULT_MAX_BACKLOG,
     QueueHandlerOptions,
     QueueHandling,
-    check_function,
 )
 from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient_stores.checks import check_callable, check_texts
 
 __all__ = ["QueueClient", "QueueHandlerOptions"]
 
@@ -84,7 +84,7 @@ class QueueClient(PublishingClient):
             SubIdInUse: The id is active on this connection.
             TimedOut: The server did not answer within `timeout` seconds.
         """
-        check_function("handler", handler)
+        check_callable("handler", handler, optional=False)
         chosen = QueueHandling(**handling)
         command = _subscribe(topic, chosen.max_backlog, filter, options, sub_id)
         command.timeout = seconds(timeout)
@@ -155,7 +155,7 @@ class QueueClient(PublishingClient):
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.
         """
-        names = [bookmarks] if isinstance(bookmarks, str) else list(bookmarks)
+        names = check_texts("bookmarks", bookmarks)
         if not names:
             return
         options = str(Options(cancel=cancel, expire=expire))

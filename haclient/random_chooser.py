@@ -12,10 +12,11 @@ from typing import Final, cast
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import ConnectionInfo, ServerChooser
+from haclient.auth import Authenticator, DefaultAuthenticator, check_authenticator
+from haclient.chooser import ConnectionInfo, ServerChooser, check_uris
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
+from haclient_stores.checks import check_has, is_number
 
 __all__ = ["RandomServerChooser"]
 
@@ -48,6 +49,8 @@ class RandomServerChooser(ServerChooser):
         self._servers: dict[str, tuple[float, Authenticator]] = {}
         self._sweep: list[str] = []
         self._last_error = ""
+        check_has("source", source, "a random.Random", "choices", optional=True)
+        check_uris("servers", servers)
         if isinstance(servers, Mapping):
             for uri, weight in cast("Mapping[str, float]", servers).items():
                 self.add(uri, weight=weight)
@@ -69,7 +72,8 @@ class RandomServerChooser(ServerChooser):
             UsageError: The URI is wrong, or the weight is not above 0 or exceeds `MAX_WEIGHT`.
         """
         safe = Uri.parse(uri).safe
-        if not 0 < weight <= MAX_WEIGHT:
+        check_authenticator(authenticator)
+        if not is_number(weight) or not 0 < weight <= MAX_WEIGHT:
             raise UsageError(
                 f"the weight of {safe} is a number above 0 and at most {MAX_WEIGHT:g}, "
                 f"not {weight!r}"

@@ -14,6 +14,7 @@ from haclient.session.subscriptions import QUERIES
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.checks import check_word
 from haclient_stores.interfaces import BookmarkStore
 
 __all__ = ["OnOthers", "Restored", "backlog_of", "restorable"]
@@ -63,8 +64,7 @@ def restorable(
         UsageError: A subscription has no handler, or consumes a queue and is not in `queues`, or
             the other way round; nothing was removed.
     """
-    if others not in {"refuse", "keep", "drop"}:
-        raise UsageError(f"others is 'refuse', 'keep' or 'drop', not {others!r}")
+    check_word("others", others, ("refuse", "keep", "drop"))
     entries = [entry for entry in manager.entries() if entry.sub_id not in active]
     without = [entry.sub_id for entry in entries if entry.sub_id not in handlers]
     if without and others == "refuse":
@@ -114,6 +114,7 @@ def _restored(entry: Entry, queues: Container[str], store: BookmarkStore | None)
         if name not in _SET_ANEW and name in _ATTRIBUTES
     }
     given["bookmark"] = _first_bookmark(entry, store)
+    given["ack_type"] = entry.acks
     command = Command(str(entry.fields["c"]), data=entry.body, **given)
     # Never assumed: a handler that acknowledges later would lose messages.
     if backlog_of(command) is not None and entry.sub_id not in queues:

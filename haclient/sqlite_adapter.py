@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -98,7 +99,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         self._pending: dict[str, RecoveryPoint | None] = {}  # None: forget it
         self._forget_all = False
         self._closing = False
-        self._error: StoreError | None = None
+        self._errors = deque[StoreError](maxlen=1)  # the thread appends, the client takes
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._within(_check_is_database)
@@ -189,9 +190,11 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
             self._thread.start()
 
     def _raise_error(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        try:
+            error = self._errors.pop()
+        except IndexError:
+            return
+        raise error
 
     def _write_all(self) -> None:
         """The thread: write whatever has gathered, until the adapter is closed."""
@@ -242,12 +245,12 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
 
     def _report(self, error: StoreError) -> None:
         if self._on_error is None:
-            self._error = error
+            self._errors.append(error)
             return
         try:
             self._on_error(error)
         except Exception:  # it must not end the thread
-            self._error = error
+            self._errors.append(error)
             _logger.exception("%s: on_error has raised", self._path)
 
     @override

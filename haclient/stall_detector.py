@@ -25,6 +25,7 @@ from typing import Final, Self
 import trio
 
 from haclient.errors import UsageError
+from haclient_stores.checks import check_seconds
 
 __all__ = ["StallDetector"]
 
@@ -50,8 +51,9 @@ class StallDetector:
     """
 
     def __init__(self, limit: float = DEFAULT_LIMIT_S) -> None:
-        if not 0 < limit <= threading.TIMEOUT_MAX:
-            raise UsageError(f"limit is in seconds above 0, not {limit!r}")
+        check_seconds("limit", limit)
+        if limit > threading.TIMEOUT_MAX:
+            raise UsageError(f"limit is at most {threading.TIMEOUT_MAX:g} seconds, not {limit!r}")
         self._limit_s = limit
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None

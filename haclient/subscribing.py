@@ -41,6 +41,7 @@ from haclient.transport.queue_acks import QueueConsumer
 from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, serve_queue
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.bookmark import MOST_RECENT
+from haclient_stores.checks import check_callable, check_texts
 from haclient_stores.interfaces import SubscriptionLog
 
 _OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
@@ -69,9 +70,9 @@ class Subscriber:
         self._on_handler_error: HandlerErrorPolicy = on_handler_error
         self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
         self._opening: dict[_Opening, None] = {}
-        self._warned: set[str] = set()
         self._queues: set[str] = set()  # topics that a server has accepted as queues
-        self._warned_of_replay: set[str] = set()
+        self._warned_of_replay: set[str] = set()  # topics
+        self._warned_of_recent: set[str] = set()  # topics: ids may be new ones each time
 
     def stream(
         self,
@@ -151,6 +152,7 @@ class Subscriber:
         *,
         auto_discard: bool = False,
         resubscribes: bool = True,
+        first_bookmark: str = "",
     ) -> str:
         """Send a command and give its messages to a handler, in order.
 
@@ -159,6 +161,7 @@ class Subscriber:
             handler: Called with each message, one at a time.
             auto_discard: Whether a message is discarded when the handler has returned.
             resubscribes: Whether a client that reconnects sends it again.
+            first_bookmark: Where it began in an earlier process, to be remembered for later ones.
 
         Returns:
             The subscription id.
@@ -170,6 +173,7 @@ class Subscriber:
             UsageError: It replaces a subscription that is a stream.
         """
         self._core.running()
+        check_callable("handler", handler, optional=False)
         handler = self._core.exceptions.watched(handler)
         if (active := self.changer.replaces(command)) is not None:
             is_served = active in self._served.get(active.sub_id, ())
@@ -182,7 +186,9 @@ class Subscriber:
             await self.changer.replace_with(active, command, replace_handler)
             return active.sub_id
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
-        subscription = await self._open(command, delivery, markers=True, lasts=resubscribes)
+        subscription = await self._open(
+            command, delivery, markers=True, lasts=resubscribes, first_bookmark=first_bookmark
+        )
         policy = self._on_handler_error
         log = self._core.reporter.log
         serving = partial(serve, delivery, handler, policy, discards=auto_discard, log=log)
@@ -311,6 +317,7 @@ class Subscriber:
             DisconnectedError: There is no connection, and none will follow.
             TimedOut: The server did not answer in time.
         """
+        _check_command(command)
         if command.name in _PUBLISHES:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
         if self.changer.pauses(command) is not None:
@@ -342,6 +349,7 @@ class Subscriber:
             TimedOut: The server did not answer in time.
         """
         self._core.thread.check("execute_async")
+        _check_command(command)
         if command.name in _PUBLISHES:
             return await self._publish(command, handler)
         if (paused := self.changer.pauses(command)) is not None:
@@ -427,7 +435,7 @@ class Subscriber:
             timeout: Seconds to wait for the server's answer; `None` for no limit.
         """
         self._core.thread.check("unsubscribe")
-        wanted = [ids] if isinstance(ids, str) else list(ids)
+        wanted = check_texts("sub_ids", ids)
         chosen = self._core.subscriptions() if ids == "all" else self._named(wanted)
         sent = {one.sub_id for one in chosen}
         for opening in self._opening:  # those that wait for the next connection are no ones yet
@@ -476,6 +484,7 @@ class Subscriber:
         markers: bool,
         lasts: bool,
         queue: QueueConsumer | None = None,
+        first_bookmark: str = "",
     ) -> Subscription:
         """Send a command; a client that reconnects tries until a server has answered it."""
         asks_for_backlog = queue is not None
@@ -483,14 +492,17 @@ class Subscriber:
             queue = QueueConsumer(self._core.queue_acks, command.topic, is_queue=False)
         opening = _Opening(command.sub_id or command.query_id)
         self._opening[opening] = None
-        attempt = partial(
-            self._open_once, command, delivery, opening, markers=markers, lasts=lasts, queue=queue
-        )
+        attempt = partial(self._open_once, command, delivery, opening, markers=markers, queue=queue)
         try:
             with opening.scope:
-                return await self._core.until_answered(
+                subscription = await self._core.until_answered(
                     attempt, str(command.name), timeout_of(command)
                 )
+                # It may have been ended before its ack was looked at: by the application, or the
+                # server.
+                if lasts and self._is_active(subscription):
+                    self._remember(subscription, first_bookmark)
+                return subscription
             raise UsageError(
                 f"{opening.sub_id!r} was unsubscribed before a server had accepted its command"
             )
@@ -511,7 +523,6 @@ class Subscriber:
         opening: _Opening,
         *,
         markers: bool,
-        lasts: bool,
         queue: QueueConsumer | None,
     ) -> Subscription:
         if self.changer.replaces(command) is not None:
@@ -551,17 +562,23 @@ class Subscriber:
         if subscription.is_of_queue:
             self._queues.add(command.topic)
             self._core.queue_acks.resume()  # what an earlier connection has not confirmed
-        # It may have been ended before its ack was looked at: by the application, or the server.
-        if lasts and request.command in LASTING and self._is_active(subscription):
-            self._remember(subscription)
         return subscription
 
-    def _remember(self, subscription: Subscription) -> None:
-        """Register a subscription to be resubscribed; end it if that fails.
+    def _remember(self, subscription: Subscription, first_bookmark: str) -> None:
+        """Register a subscription to be resubscribed, unless it ends; end it if that fails.
+
+        Args:
+            subscription: The subscription.
+            first_bookmark: Where it began in an earlier process; empty for where it begins now.
 
         Raises:
             StoreError: The subscription manager cannot write it; the subscription is ended.
         """
+        request = subscription.request
+        if request is None or request.command not in LASTING:
+            return
+        if first_bookmark:  # before it is written: a kill must not leave another one there
+            subscription.request = request.changed({"bm": first_bookmark})
         try:
             self._core.opened(subscription)
         except BaseException:  # the caller has no handle to end the subscription with
@@ -588,8 +605,8 @@ class Subscriber:
         """Say once what `MOST_RECENT` means when nothing is remembered."""
         tracked = self._core.commander.bookmark_store is not None
         recent = command.start == str(MOST_RECENT)
-        if recent and not tracked and request.sub_id not in self._warned:
-            self._warned.add(request.sub_id)
+        if recent and not tracked and command.topic not in self._warned_of_recent:
+            self._warned_of_recent.add(command.topic)
             self._core.reporter.log.warning(
                 "subscription %s on %s: without a bookmark store MOST_RECENT begins at the start "
                 "of the log each time, and discard() does nothing: give the client a "
@@ -667,6 +684,13 @@ class Subscriber:
 
     def _is_active(self, subscription: Subscription) -> bool:
         return self._core.session.router.get(subscription.sub_id) is subscription
+
+
+def _check_command(command: object) -> None:
+    if not isinstance(command, Command):
+        raise UsageError(
+            f"what is executed is a Command, such as Command('flush'), not {command!r:.60}"
+        )
 
 
 def _has_receiver(command: Command) -> UsageError:

@@ -2,11 +2,11 @@
 
 The file has one line for each change: the CRC-32 of the rest in hexadecimal, a blank, and JSON. The
 first line is `{"haclient-subscriptions":1,"client":NAME}`. Each further line is an entry,
-`{"sub_id":...,"fields":{...},"body":...}` with the body in Base64, or `{"removed":SUB_ID}`. A last
-line without its line feed was torn by a crash and is dropped, since no caller has seen its change
-succeed; the first line is written whole, and any other damage
-is an error. The lock file `PATH.lock` beside it is held by the process
-that uses the file.
+`{"sub_id":...,"fields":{...},"body":...}` with the body in Base64, and with `"acks":...` if the
+application asked for acks, or `{"removed":SUB_ID}`. A last line without its line feed was torn by a
+crash and is dropped, since no caller has seen its change succeed; the first line is written whole,
+and any other damage is an error. The lock file `PATH.lock` beside it is held by the process that
+uses the file.
 
 Each line is passed to the operating system at once, so it survives a kill of the process. A power
 failure may lose the last lines. A change is in the file before it is in memory, so a change that
@@ -28,6 +28,7 @@ from typing_extensions import override
 
 from haclient.errors import StoreCorrupt, StoreError
 from haclient.subscription_manager import Entry, OwnedSubscriptionManager
+from haclient_stores.checks import check_has
 from haclient_stores.disk.files import Disk, File, RealDisk
 from haclient_stores.disk.ownership import check_client_name, check_path
 
@@ -55,6 +56,7 @@ class FileSubscriptionManager(OwnedSubscriptionManager):
 
     def __init__(self, path: str | Path, *, disk: Disk | None = None) -> None:
         self.path = check_path(path, "the file of the subscriptions")
+        check_has("disk", disk, "a Disk", "open_locked", optional=True)
         self._disk = disk or RealDisk()
         self._entries: dict[str, Entry] = {}
         self._owner = ""
@@ -191,7 +193,8 @@ class FileSubscriptionManager(OwnedSubscriptionManager):
 
 def _change_to(entry: Entry) -> dict[str, object]:
     body = binascii.b2a_base64(entry.body, newline=False).decode("ascii")
-    return {"sub_id": entry.sub_id, "fields": entry.fields, "body": body}
+    change: dict[str, object] = {"sub_id": entry.sub_id, "fields": entry.fields, "body": body}
+    return {**change, "acks": entry.acks} if entry.acks else change
 
 
 def _line(change: dict[str, object]) -> bytes:
@@ -217,4 +220,5 @@ def _entry_of(change: dict[str, object]) -> Entry:
     header = {
         name: value if isinstance(value, int) else str(value) for name, value in fields.items()
     }
-    return Entry(str(change["sub_id"]), header, binascii.a2b_base64(str(change["body"])))
+    body = binascii.a2b_base64(str(change["body"]))
+    return Entry(str(change["sub_id"]), header, body, str(change.get("acks", "")))

@@ -14,11 +14,12 @@ ends no other call. It ends with the client at the latest: a caller never waits 
 has ended. A call that is cancelled is waited for, as trio does it: what it had begun is undone or
 complete when its caller goes on.
 
-**The end of the process.** The thread is no daemon: the interpreter would stop it anywhere, also
-between a message and its acknowledgement. Python waits for such threads before it exits, and an
-application that forgets to close a client would never end; so clients that are open when the main
-thread has ended are closed, with a `ResourceWarning`. In a child after `os.fork` the thread does
-not exist, and calls are refused.
+**The end of the process.** The thread is no daemon, whoever opens the client: the interpreter would
+stop it anywhere, also between a message and its acknowledgement. Python waits for such threads
+before it exits, and an application that forgets to close a client would never end. So clients that
+are open when the main thread and all other threads of the application have ended, except daemons,
+are closed, with a `ResourceWarning`. In a child after `os.fork` the thread does not exist, and
+calls are refused.
 """
 
 from __future__ import annotations
@@ -208,6 +209,11 @@ class TrioThread:
         return self._thread is threading.current_thread()
 
     @property
+    def ident(self) -> int | None:
+        """The ident of the thread; `None` before it runs."""
+        return None if self._thread is None else self._thread.ident
+
+    @property
     def has_ended(self) -> bool:
         """Whether it was started and has ended."""
         return self._ended
@@ -246,7 +252,10 @@ class TrioThread:
                     "new one"
                 )
             self._thread = threading.Thread(
-                target=self._main, args=(client, notify), name=f"haclient {self.name}"
+                target=self._main,
+                args=(client, notify),
+                name=f"haclient {self.name}",
+                daemon=False,  # also when a daemon opens the client: it would be inherited
             )
         _exit_watch.add(self)
         self._thread.start()
@@ -417,7 +426,7 @@ class TrioThread:
 
 
 class _ExitWatch:
-    """Closes the clients that are open when the main thread has ended.
+    """Closes the clients that are open when the program ends.
 
     A thread of its own waits for that: Python offers no public hook before the moment at which it
     waits for threads.
@@ -443,12 +452,22 @@ class _ExitWatch:
 
     def _watch(self) -> None:
         threading.main_thread().join()
+        while working := self._application_threads():
+            working[0].join()
         with self._lock:
+            self._watches = False  # what is opened from here on is closed by a watch of its own
             threads = [thread for thread in self._threads if thread.is_running]
         for thread in threads:
             if thread.is_abandoned:
                 warn_unclosed(thread)
             thread.stop()
+
+    def _application_threads(self) -> list[threading.Thread]:
+        """The threads that Python waits for, and that may still use a client."""
+        alive = [each for each in threading.enumerate() if each.is_alive() and not each.daemon]
+        with self._lock:  # after that: a client's thread is added here before it starts
+            ours = {thread.ident for thread in self._threads}
+        return [each for each in alive if each.ident not in ours]
 
 
 def warn_unclosed(thread: TrioThread) -> None:

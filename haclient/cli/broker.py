@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import trio
 
-from haclient.cli.options import with_request
+from haclient.cli.options import FilePath, with_request
 from haclient.cli.output import print_result
 from haclient.cli.termination import ExitCode, print_error, run_until_signal
 from haclient.errors import UsageError
@@ -20,7 +20,7 @@ from haclient.errors import UsageError
 if TYPE_CHECKING:
     from haclient_fake_server.config import BrokerConfig
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = FilePath(path_type=Path, dir_okay=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def broker() -> None:
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilePath(path_type=Path, file_okay=False),
     help="The directory of the log. Default: a new temporary one, which is named and stays.",
 )
 @click.option("--name", default="broker", show_default=True, help="The instance's name.")
@@ -186,7 +186,7 @@ def broker() -> None:
 )
 @click.option(
     "--user-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(path_type=Path, dir_okay=False),
     help="File of the users that may log on, in lines user:password. Default: anyone may.",
 )
 @click.option(

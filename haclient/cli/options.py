@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from os import PathLike
 from typing import Final, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import click
+from click.core import ParameterSource
 from typing_extensions import override
 
 from haclient.errors import UsageError
@@ -86,11 +88,19 @@ def _parse_servers(
     return servers
 
 
-def not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """Check that a name is not empty: the usual cause is an unset shell variable."""
-    if value is not None and not value.strip():
-        raise click.BadParameter("it is empty")
-    return value
+_EMPTY: Final = "it is empty"  # the usual cause is an unset shell variable
+
+
+class FilePath(click.Path):
+    """The name of a file or directory; an empty one would be the working directory."""
+
+    @override
+    def convert(
+        self, value: str | PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | PathLike[str]:
+        if not str(value):
+            self.fail(_EMPTY, param, ctx)
+        return super().convert(value, param, ctx)
 
 
 _server = click.option(
@@ -103,7 +113,7 @@ _server = click.option(
 )
 _tls_option = functools.partial(
     click.option,
-    type=click.Path(exists=True, dir_okay=False),
+    type=FilePath(exists=True, dir_okay=False),
     is_eager=True,  # before the servers, whose URIs get them
     expose_value=False,
     callback=_note_tls,
@@ -165,7 +175,6 @@ json_option = click.option(
 )
 client_name_option = click.option(
     "--client-name",
-    callback=not_empty,
     help="The client name. Default: the owner of the store if there is one, else host and process "
     "id.",
 )
@@ -197,18 +206,30 @@ _RAW: Final = frozenset({"messages", "delimiter", "file", "user_file", "data"})
 """Options with bodies and names of files, which may be any bytes."""
 
 
-def _check_encoding(options: Sequence[click.Parameter]) -> None:
-    """Check that texts for the server are UTF-8; names of files may be any bytes.
+_MAY_BE_EMPTY: Final = frozenset({"messages", "data", "filter", "order_by", "select", "key"})
+"""Options for which an empty text means something: a body, or the same as none."""
+
+
+def _check_texts(context: click.Context) -> None:
+    """Check that texts were not given empty, and that those for the server are UTF-8.
 
     Raises:
-        click.BadParameter: A text is not UTF-8: it would be sent as other bytes, or not at all.
+        click.BadParameter: A text is empty, or is not UTF-8: it would be sent as other bytes, or
+            not at all. Names of files may be any bytes.
     """
-    given = click.get_current_context().params
-    for option in options:
-        if option.name in _RAW or not isinstance(option.type, click.types.StringParamType):
+    for option in context.command.params:
+        if not isinstance(option.type, click.types.StringParamType):
             continue
-        value: object = given.get(str(option.name))
+        name = str(option.name)
+        value: object = context.params.get(name)
         texts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+        is_given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if is_given and name not in _MAY_BE_EMPTY:
+            for text in texts:
+                if isinstance(text, str) and not text.strip():
+                    raise click.BadParameter(_EMPTY, param=option)
+        if name in _RAW:
+            continue
         for text in texts:
             try:
                 str(text).encode()
@@ -227,7 +248,7 @@ def with_request(
     def decorate(function: Callable[[Request], Result]) -> Callable[..., Result]:
         @functools.wraps(function)
         def callback(**options: object) -> Result:
-            _check_encoding(click.get_current_context().command.params)
+            _check_texts(click.get_current_context())
             return function(request(**options))
 
         return callback

@@ -18,6 +18,7 @@ from haclient.cli.connection import Connection, open_client
 from haclient.cli.lines import Scan, open_lines, parse_delimiter, scan_file
 from haclient.cli.options import (
     POSITIVE_NUMBER,
+    FilePath,
     client_name_option,
     json_option,
     server_option,
@@ -341,7 +342,7 @@ def _check(request: PublishRequest) -> None:
 )
 @click.option(
     "--store",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="Keep what is not persisted in this publish store; with --file, resume after a kill.",
 )
 @click.option("--from-start", is_flag=True, help="Publish every line, also those published before.")

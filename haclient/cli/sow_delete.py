@@ -79,8 +79,7 @@ def sow_delete(request: _Request) -> int:
     given = sum(map(bool, (request.filter, request.keys, request.message)))
     if given != 1 or not all(request.keys):
         raise UsageError(
-            "which records? give one of --filter, --key and --message, and not empty; "
-            "--filter '1=1' deletes all"
+            "which records? give one of --filter, --key and --message; --filter '1=1' deletes all"
         )
     return run_until_signal(
         partial(_delete, request), lambda: "interrupted: the records may have been deleted"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -13,7 +14,7 @@ import click
 import msgspec
 import trio
 
-from haclient.cli.options import POSITIVE_NUMBER, json_option, with_request
+from haclient.cli.options import POSITIVE_NUMBER, FilePath, json_option, with_request
 from haclient.cli.output import Progress, payload_field, print_report, print_result, progress_bar
 from haclient.cli.store_prune import prune_in_use
 from haclient.cli.termination import ExitCode, print_failure
@@ -108,7 +109,7 @@ def store() -> None:
 
 
 # Each file is checked when it is opened: one that cannot be read must not stop the others.
-_a_path = click.Path(path_type=Path, readable=False)
+_a_path = FilePath(path_type=Path, readable=False)
 files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_a_path)
 file_argument = click.argument("file", metavar="FILE", type=_a_path)
 
@@ -208,7 +209,11 @@ def prune(request: _Pruned) -> int:
         values = {"path": str(path), "before_bytes": before, "after_bytes": after}
         return values, f"{path}: {before} bytes before, {after} now"
 
-    return _each(request, prune_one)
+    # One that is named again, such as by a link, is done already.
+    once: dict[str, Path] = {}
+    for path in request.files:
+        once.setdefault(os.path.realpath(path), path)
+    return _each(replace(request, files=tuple(once.values())), prune_one)
 
 
 @store.command()
@@ -231,7 +236,7 @@ def explain(request: _Explained) -> None:
 @click.option(
     "--sqlite",
     metavar="DATABASE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(path_type=Path, dir_okay=False),
     help="Write tables into this SQLite database. Default: JSON objects on standard output.",
 )
 @with_request(_Exported)

@@ -33,12 +33,12 @@ from haclient.cli.connection import (
 from haclient.cli.message_format import Form, format_option, message_form
 from haclient.cli.options import (
     POSITIVE_NUMBER,
+    FilePath,
     client_name_option,
     count_option,
     delta_option,
     filter_option,
     json_option,
-    not_empty,
     select_option,
     server_option,
     timeout_option,
@@ -562,12 +562,10 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
     callback=_parse_key,
     help="The fields of the key, such as /id or /id,/side. Default: that of the topic's records.",
 )
-@click.option(
-    "--sub-id", callback=not_empty, help="The subscription id. Default: made of the topic."
-)
+@click.option("--sub-id", help="The subscription id. Default: made of the topic.")
 @click.option(
     "--store",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="Remember in this bookmark store what was printed, and go on there next time.",
 )
 @count_option

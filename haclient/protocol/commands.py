@@ -612,6 +612,8 @@ def validate(command: Command) -> None:
 
 
 def _words_can_be_read(command: Command) -> None:
+    for name in ("sub_id", "query_id", "ack_type", "correlation_id"):
+        check_text(name, getattr(command, name))
     parse_acks(command.ack_type)
     check_correlation_id(command.correlation_id)
     if command.name != "heartbeat":  # its options are words of its own

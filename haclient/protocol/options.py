@@ -19,15 +19,16 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from typing_extensions import override
 
 from haclient.errors import UsageError, did_you_mean
+from haclient_stores.checks import check_count, check_utf8, check_word, is_number
 
 __all__ = [
     "MAX_OPTIONS_LENGTH",
@@ -133,7 +134,7 @@ def format_interval(seconds: float) -> str:
     Raises:
         UsageError: The number is negative or not finite.
     """
-    if not (math.isfinite(seconds) and seconds >= 0):
+    if not (is_number(seconds) and 0 <= seconds < math.inf):
         raise UsageError(f"an interval is a number of seconds from 0 on, not {seconds!r}")
     for unit in ("s", "ms", "us"):
         count = round(seconds * _PER_SECOND[unit])
@@ -185,8 +186,8 @@ _LISTS: Final = frozenset({"conflation_key", "select", "projection", "grouping"}
 _DEPTH: Final = {"[": 1, "(": 1, "]": -1, ")": -1}
 _MOST_DIGITS: Final = 18
 _SHOWN: Final = 200
-_CONFLATION_WORDS: Final = frozenset({"auto", "none"})
-_BOOKMARK_NOT_FOUND: Final = frozenset({"epoch", "now", "fail"})
+_CONFLATION_WORDS: Final = "auto", "none"
+_BOOKMARK_NOT_FOUND: Final = "epoch", "now", "fail"
 _EXCLUDE_EACH_OTHER: Final = (
     ("live", "rate"),
     ("live", "pause"),
@@ -301,6 +302,7 @@ class Options:
         Raises:
             UsageError: An option is unknown or malformed; the message names it.
         """
+        check_utf8("options", text)
         if len(text) > MAX_OPTIONS_LENGTH:
             raise UsageError(
                 f"an option string has at most {MAX_OPTIONS_LENGTH} characters, not {len(text)}"
@@ -336,7 +338,7 @@ class Options:
         """
         if self.rate is None or isinstance(self.rate, str):
             return None if self.rate is None else Rate.parse(self.rate)
-        if not 0 < self.rate < math.inf:  # also what is not a number
+        if not (is_number(self.rate) and 0 < self.rate < math.inf):
             raise UsageError(f"a rate is more than 0, not {self.rate!r}; use the option pause")
         return Rate(self.rate, RateUnit.MESSAGES)
 
@@ -392,21 +394,19 @@ def _check_values(options: Options) -> None:
         _check_list(name, getattr(options, name))
     for name in sorted(_NUMBERS):
         number = getattr(options, name)
-        if number is not None and number < (1 if name == "max_backlog" else 0):
-            raise UsageError(f"the option {name} is too small: {number}")
+        lowest = 1 if name == "max_backlog" else 0
+        check_count(f"the option {name}", number, lowest, optional=True)
     for name in sorted(_INTERVALS):
         interval = getattr(options, name)
         if name != "conflation" or interval not in _CONFLATION_WORDS:
             _seconds(interval)
-    if options.bookmark_not_found not in {None, *_BOOKMARK_NOT_FOUND}:
-        raise UsageError(
-            f"bookmark_not_found is epoch, now or fail, not {options.bookmark_not_found!r}"
-        )
+    if options.bookmark_not_found is not None:
+        check_word("bookmark_not_found", options.bookmark_not_found, _BOOKMARK_NOT_FOUND)
     _ = options.rate_limit  # raises what cannot be read
 
 
-def _check_list(name: str, items: tuple[str, ...] | str) -> None:
-    if isinstance(items, str) or not all(map(str.strip, items)):
+def _check_list(name: str, items: tuple[str, ...]) -> None:
+    if not _are_texts(items):
         raise UsageError(f"the option {name} is a tuple of texts that are not empty, not {items!r}")
     if name == "select":
         for item in items:
@@ -414,6 +414,13 @@ def _check_list(name: str, items: tuple[str, ...] | str) -> None:
                 raise UsageError(f"a select directive is +/path or -/path, not {item!r}")
     if name == "projection" and len(",".join(items)) > _LONGEST_PROJECTION:
         raise UsageError(f"a projection has at most {_LONGEST_PROJECTION} characters")
+
+
+def _are_texts(items: object) -> bool:
+    """Whether this is a tuple or list of texts that are not empty."""
+    return isinstance(items, tuple | list) and all(
+        isinstance(item, str) and item.strip() for item in cast("Iterable[object]", items)
+    )
 
 
 def _seconds(interval: float | str | None) -> float | None:

@@ -159,6 +159,11 @@ class Uri:
         Raises:
             UsageError: It is malformed; the message says where and never shows the password.
         """
+        if not isinstance(text, str):  # not shown: it may have a password
+            raise UsageError(
+                "a connection string is text such as tcp://host:9007/amps/json, "
+                f"not {type(text).__name__}"
+            )
         try:
             return _parse(text.strip())
         except _Malformed as error:

@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.session.logon import LoggedOn
+from haclient_stores.checks import check_seconds, is_number
 
 __all__ = ["ConnectionState", "ConnectionStatus", "StateListener"]
 
@@ -228,7 +229,8 @@ class Heartbeat:
     __slots__ = ("_beat_at", "_reading", "_received_at", "idle_limit_s", "interval_s")
 
     def __init__(self, interval_s: float, idle_limit_s: float | None = None) -> None:
-        if not MIN_HEARTBEAT_S <= interval_s < math.inf:
+        check_seconds("idle_limit", idle_limit_s, zero=True, optional=True)
+        if not (is_number(interval_s) and MIN_HEARTBEAT_S <= interval_s < math.inf):
             raise UsageError(
                 f"the heartbeat interval is {MIN_HEARTBEAT_S:g} seconds or more, not {interval_s!r}"
             )

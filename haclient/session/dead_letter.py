@@ -15,6 +15,7 @@ from typing import Final
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
+from haclient_stores.checks import check_text
 
 __all__ = ["DeadLetter"]
 
@@ -39,8 +40,7 @@ class DeadLetter:
     topic: str
 
     def __post_init__(self) -> None:
-        if not self.topic:
-            raise UsageError("a DeadLetter needs the topic that it goes to")
+        check_text("the topic of a DeadLetter", self.topic)
 
     def correlation_id(self, message: Message, error: Exception, failures: int) -> str:
         """The context of one message, as the correlation id of its copy.

@@ -23,6 +23,7 @@ from haclient.errors import (
 )
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark import EPOCH, Bookmark, parse_bookmark
+from haclient_stores.checks import check_utf8
 
 MAX_ROUNDS: Final = 4
 """Logon frames on one connection: the first and three retries."""
@@ -189,6 +190,7 @@ def check_client_name(name: str) -> str:
     Raises:
         UsageError: It is empty, or has control characters, newlines or square brackets.
     """
+    check_utf8("the client name", name)
     if not name:
         raise UsageError("a client needs a name that is the same in every run, not an empty one")
     if any(ch < " " or ch in "[]\x7f" for ch in name):

@@ -66,7 +66,7 @@ class PublisherSequences:
         """
         highest = first if last is None else last
         for number in (first, highest):
-            _check_range(number)
+            check_sequence(number)
         if first <= self.last_published:
             raise UsageError(
                 f"the sequences of one connection rise: the server would drop {first} after "
@@ -80,7 +80,7 @@ class PublisherSequences:
             )
 
 
-def _check_range(number: object) -> None:
+def check_sequence(number: object) -> None:
     """Check that a value can be sent as a sequence, and named by a later logon ack.
 
     Raises:

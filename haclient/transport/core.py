@@ -63,7 +63,7 @@ from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.queue_acks import AckPolicy, QueueAcks
 from haclient.transport.reporter import Reporter
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
-from haclient.transport.store_maintenance import StoreMaintenance, open_all
+from haclient.transport.store_maintenance import Owned, StoreMaintenance, open_all
 from haclient.transport.stored_deletes import delete_stored
 from haclient.transport.subscription_changes import SubscriptionChanges
 from haclient.transport.wire_tap import guarded
@@ -129,21 +129,29 @@ class Core:
         # Tasks that wait for a state of the recovery, and the end of the connection.
         self._recovery, self._closed = trio.lowlevel.ParkingLot(), trio.Event()
         self.uri: Uri | None = None
-        with ExitStack() as accepted:  # a client that cannot be made lets go of its audit log
-            if self._auditor is not None:
-                accepted.callback(self._auditor.log.close)
-                self._auditor.open_for(self.name)
-            self._stores = open_all(
-                settings.publish_store, settings.bookmark_store, self.name, manager
-            )
-            accepted.pop_all()
-        if self._auditor is not None:
-            self._auditor.kept(self.publisher.log)
+        self._stores = self._open_stores()
         self._maintenance = StoreMaintenance(
             settings.bookmark_store, self._stores, reporter=self.reporter
         )
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
+
+    def _open_stores(self) -> list[Owned]:
+        """Take the stores, and begin the audit log."""
+        settings, auditor = self.settings, self._auditor
+        with ExitStack() as refused:  # a client that cannot be made lets go of its files
+            if auditor is not None:
+                refused.callback(auditor.log.close)
+            stores = open_all(
+                settings.publish_store, settings.bookmark_store, self.name, self._manager
+            )
+            for each in stores:
+                refused.callback(each.close)
+            if auditor is not None:
+                auditor.open_for(self.name)
+                auditor.kept(self.publisher.log)
+            refused.pop_all()
+        return stores
 
     def _new_publisher(self) -> Publisher:
         settings = self.settings
@@ -275,7 +283,7 @@ class Core:
             raise UsageError("connect is under way in another task: wait for that one")
         if self.connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
-        self.uri = self.reporter.uri = Uri.parse(uri) if isinstance(uri, str) else uri
+        self.uri = self.reporter.uri = uri if isinstance(uri, Uri) else Uri.parse(uri)
         with self.flight.noting_errors():
             link = await self._dialler.dial(self.uri, timeout=timeout)
         connection = Connection(
@@ -578,14 +586,8 @@ class Core:
         request = subscription.request
         if self._manager is not None and request is not None:
             self.resumable[subscription.sub_id] = subscription
-            self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body))
-
-    def keep_start(self, sub_id: str, start: str) -> None:
-        """Remember for a later process at which bookmark a restored subscription began at first."""
-        subscription = self.resumable.get(sub_id)
-        if subscription is not None and subscription.request is not None and start:
-            subscription.request = subscription.request.changed({"bm": start})
-            self.opened(subscription)
+            acks = ",".join(sorted(request.user_acks))
+            self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body, acks))
 
     def changed(self, subscription: Subscription) -> None:
         """Have its later form sent after a lost connection, unless it has ended."""
@@ -665,9 +667,12 @@ class Core:
 
         Raises:
             UsageError: The client is used outside its `async with`.
+            HAClientError: It was left, or is being left.
         """
         self.thread.check("a method of the client")
         if self._nursery is None:
+            if self.status.stop_reason is not None:
+                raise self.status.stop_reason
             raise UsageError("use the client as `async with Client(...) as client:`")
         return self._nursery
 
@@ -714,8 +719,8 @@ class Core:
     def _received(self, received: Received) -> None:
         self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
-            if self.publisher.log is not None and ack.sequence in self.publisher.refusals:
-                continue  # once for each stored publish, however often servers say so
+            if self.publisher.has_reported_refusal(ack.sequence):
+                continue  # once for each publish, however often servers say so
             self.counters.failed_writes += 1
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"

@@ -20,6 +20,7 @@ import trio
 from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.commands import CommandName
 from haclient.protocol.messages import Message
+from haclient_stores.checks import check_callable
 
 EXCEPTION: Final = "exception"
 """The event of an exception, for the application's exception listener."""
@@ -60,6 +61,7 @@ class Events:
         Raises:
             UsageError: It was added already.
         """
+        check_callable("listener", callback, optional=False)
         callbacks = self._callbacks.get(name, ())
         if callback in callbacks:
             raise UsageError(f"this {name} listener was added already: remove it first")

@@ -23,6 +23,7 @@ from typing import Final, Literal, TypeAlias
 from typing_extensions import override
 
 from haclient.errors import HAClientError, UsageError
+from haclient_stores.checks import check_count
 
 __all__ = ["FlightEvent", "FlightRecorder"]
 
@@ -78,10 +79,7 @@ class FlightRecorder:
 
     def __init__(self, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
         for name, limit in (("max_events", max_events), ("max_bytes", max_bytes)):
-            if limit < 1:
-                raise UsageError(
-                    f"{name}={limit!r}: wanted 1 or more; leave the recorder out to keep none"
-                )
+            check_count(name, limit, 1)
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._lock = Lock()  # the client's thread records, any other one may read

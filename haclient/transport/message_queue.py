@@ -30,6 +30,7 @@ from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
 from haclient.transport.callers import Takers, current_caller
 from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
+from haclient_stores.checks import check_word
 
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
@@ -419,10 +420,8 @@ def check_policy(policy: HandlerErrorPolicy) -> None:
     Raises:
         UsageError: It is neither one of the three words nor callable.
     """
-    if not callable(policy) and policy not in {"raise", "continue", "discard"}:
-        raise UsageError(
-            f"on_handler_error is 'raise', 'continue', 'discard' or a callable, not {policy!r}"
-        )
+    words = "raise", "continue", "discard"
+    check_word("on_handler_error", policy, words, function=True)
 
 
 async def serve(

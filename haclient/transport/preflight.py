@@ -18,6 +18,7 @@ from urllib.parse import quote
 from haclient.errors import ConnectionRefused, ProtocolError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.link import Link
+from haclient_stores.checks import check_has
 
 HTTP_FIRST_BYTE: Final = ord("G")
 """The first byte of `GET`; a frame begins with a byte of its length, at most 0x0f."""
@@ -32,14 +33,22 @@ _OURS: Final = {"connection", "upgrade", "content-length", "transfer-encoding"}
 _UPGRADED: Final = {b"101", b"200"}  # a proxy that opens a tunnel answers 200
 
 
-def check_preflight_headers(headers: Mapping[str, str]) -> None:
+def check_preflight_headers(headers: Mapping[str, str] | None) -> None:
     """Refuse headers that cannot be sent; their values are not shown, they may be secret.
 
     Raises:
         UsageError: A name or a value cannot be part of a request, or the header is one of those
             that the handshake itself sets.
     """
+    if headers is None:
+        return
+    check_has("preflight_headers", headers, "a mapping from names to values", "items", secret=True)
     for name, value in headers.items():
+        for text in (name, value):
+            if not isinstance(text, str):
+                raise UsageError(
+                    f"preflight_headers: names and values are text, not {type(text).__name__}"
+                )
         if not _TOKEN.fullmatch(name):
             raise UsageError(f"preflight_headers: {name!r} can be no name of an HTTP header")
         if name.lower() in _OURS:

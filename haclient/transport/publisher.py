@@ -17,7 +17,7 @@ every publish that has returned survives a power loss.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from threading import get_ident
 from typing import Final
 
@@ -50,7 +50,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
-from haclient.session.publisher_sequences import PublisherSequences
+from haclient.session.publisher_sequences import PublisherSequences, check_sequence
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.persisted_watermark import Watermark
 from haclient.transport.publish_hold import PublishHold
@@ -105,6 +105,7 @@ class Publisher:
         self.sequences = PublisherSequences()
         self.sent_unstored = self.confirmed_unstored = 0  # frames, so far
         self._heads: dict[str, bytes] = {}
+        self._last_forgotten = 0  # of the refusals
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
@@ -167,6 +168,13 @@ class Publisher:
             self.gate.unpersisted_ages.forget(log.lowest_unpersisted)
             self._note_time()
 
+    def has_reported_refusal(self, sequence: int | None) -> bool:
+        """Whether a publish was refused before; without a store, on this connection."""
+        if sequence is None or sequence in self.refusals or sequence in self._refused:
+            return sequence is not None
+        log, forgotten = self.log, sequence <= self._last_forgotten
+        return log is not None and forgotten and log.replay_single(sequence) is None
+
     def refused(self, ack: Message) -> Message:
         """Remove a refused publish from the store.
 
@@ -189,7 +197,8 @@ class Publisher:
         message.reason = ack.reason
         self.refusals[sequence] = ack.reason
         if len(self.refusals) > _REMEMBERED_REFUSALS:
-            del self.refusals[next(iter(self.refusals))]
+            self._last_forgotten = next(iter(self.refusals))
+            del self.refusals[self._last_forgotten]
         if log is None:
             self.persisted.release()  # who waits for this number looks at the refusals
         elif frame is not None:
@@ -317,12 +326,7 @@ class Publisher:
     async def publish_many(self, topic: str, bodies: Sequence[Payload]) -> int | None:
         """Publish several messages plainly; an error says how many of them were accepted."""
         self._thread.check("publish_many")
-        if isinstance(bodies, str | bytes | bytearray | memoryview):
-            raise UsageError(
-                "publish_many takes a list of bodies; for one message there is publish"
-            )
-        if isinstance(bodies, Iterator):  # the check would leave nothing of it
-            raise UsageError("publish_many takes a list of bodies, not an iterator: list(bodies)")
+        _check_list("bodies", bodies)
         check_text("topic", topic)
         for body in bodies:  # before anything is stored
             check_payload(body)
@@ -541,14 +545,18 @@ class Publisher:
             The number of the last message, `first_sequence - 1` where there is none.
         """
         self._thread.check("publish_batch")
+        _check_list("data", bodies)
         count = len(bodies)
-        lists = (
-            ("topic", topics),
-            ("expiration", expiration),
-            ("correlation_ids", correlation_ids or None),
-        )
+        lists: list[tuple[str, Sequence[object]]] = []
+        if not isinstance(topics, str):
+            lists.append(("topic", topics))
+        if not isinstance(expiration, int | None):
+            lists.append(("expiration", expiration))
+        if correlation_ids:
+            lists.append(("correlation_ids", correlation_ids))
         for name, given in lists:
-            if not isinstance(given, str | int | None) and len(given) != count:
+            _check_list(name, given)
+            if len(given) != count:
                 raise UsageError(
                     f"publish_batch takes one {name} for each message: {count} messages, "
                     f"{len(given)} found"
@@ -584,6 +592,8 @@ class Publisher:
             DisconnectedError: There is no connection that has logged on.
         """
         self.check_numbers_itself(first_sequence)
+        if not isinstance(first_sequence, int):  # one test, where each message is a call
+            check_sequence(first_sequence)
         await trio.lowlevel.checkpoint()
         for start in range(0, len(bodies), _BATCH_PIECE):
             await self.make_room()
@@ -739,6 +749,18 @@ class Publisher:
                 ) from reason
             self.flush_for_waiter(what)
             await self.persisted.reached(sequence)
+
+
+def _check_list(name: str, value: object) -> None:
+    """Refuse one value where several are wanted, and an iterator, of which a check leaves nothing.
+
+    Raises:
+        UsageError: It is no list.
+    """
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Collection):
+        raise UsageError(
+            f"{name} is a list, such as a tuple, not {type(value).__name__}: list(...)"
+        )
 
 
 def what_remains(log: FrameLog) -> str:

@@ -33,6 +33,7 @@ from haclient.session.queue_acks import AckOption, lease_extension
 from haclient.transport.message_queue import Delivery, Handler
 from haclient.transport.nursery import open_nursery
 from haclient.transport.queue_acks import Lease, QueueConsumer
+from haclient_stores.checks import check_callable, check_count
 
 QueueErrorPolicy: TypeAlias = (
     Literal["raise", "cancel", "expire", "continue", "discard"]
@@ -85,22 +86,6 @@ class QueueHandlerOptions(TypedDict, total=False):
     extend_lease: float | None
 
 
-def check_function(name: str, value: object) -> None:
-    """Refuse what could only fail with each message.
-
-    Args:
-        name: The argument.
-        value: What was given for it.
-
-    Raises:
-        UsageError: It cannot be called.
-    """
-    if not callable(value):
-        raise UsageError(
-            f"{name} of a queue is a function of a message, not {type(value).__name__}"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueHandling:
     """`QueueHandlerOptions` with their defaults.
@@ -130,12 +115,9 @@ class QueueHandling:
                 "on_handler_error of a queue is a word, a DeadLetter or a callable, not "
                 f"{type(policy).__name__}"
             )
-        if self.key is not None:
-            check_function("key", self.key)
-        for name in ("workers", "expire_after"):
-            number: int | None = getattr(self, name)
-            if number is not None and number < 1:
-                raise UsageError(f"{name} is 1 or more, not {number}")
+        check_callable("key", self.key)
+        check_count("workers", self.workers, 1)
+        check_count("expire_after", self.expire_after, 1, optional=True)
         if self.extend_lease is not None:
             lease_extension(self.extend_lease)  # raises what is no interval
 

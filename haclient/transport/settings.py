@@ -17,8 +17,8 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator
-from haclient.chooser import AsyncServerChooser, ServerChooser
+from haclient.auth import Authenticator, check_authenticator
+from haclient.chooser import AsyncServerChooser, ServerChooser, check_chooser, check_uris
 from haclient.delay import DelayStrategy
 from haclient.errors import HAClientError, UsageError, did_you_mean
 from haclient.protocol.messages import Message
@@ -33,6 +33,14 @@ from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.queue_acks import DEFAULT_TIMEOUT_S, OnLostLease
 from haclient.transport.reporter import EventListener
 from haclient_stores.audit_log import AuditLog
+from haclient_stores.checks import (
+    check_callable,
+    check_count,
+    check_has,
+    check_seconds,
+    check_utf8,
+    check_word,
+)
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 
@@ -53,6 +61,11 @@ TIMEOUT_S: Final = 10.0
 
 OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
 """What to do with a server that lacks what was acknowledged: try the next, continue, or give up."""
+
+_CALLBACKS: Final = (
+    *("on_failed_write", "on_duplicate", "on_last_chance", "on_disconnect", "on_exception"),
+    *("wire_tap", "on_state", "on_event"),
+)
 
 OnResubscribeFailure: TypeAlias = (
     Literal["fail", "retry", "drop"] | Callable[[str, HAClientError], str]
@@ -77,11 +90,8 @@ def seconds(timeout: float | None) -> float:
     Raises:
         UsageError: It is negative or no number.
     """
-    if timeout is None:
-        return math.inf
-    if not timeout >= 0:  # which is true of NaN, too
-        raise UsageError(f"timeout={timeout!r}: wanted seconds from 0 on, or None for no limit")
-    return timeout
+    check_seconds("timeout", timeout, zero=True, optional=True)
+    return math.inf if timeout is None else timeout
 
 
 def check_names(kind: str, options: Iterable[str], known: Collection[str]) -> None:
@@ -259,33 +269,27 @@ class Settings:
         Raises:
             UsageError: A value cannot be.
         """
+        for name in _CALLBACKS:
+            check_callable(name, getattr(self, name))
+        check_authenticator(self.authenticator)
         self.new_heartbeat()
-        check_preflight_headers(self.preflight_headers or {})
+        check_seconds("idle_limit", self.idle_limit, optional=True)
+        if not isinstance(self.logon_options, Options):
+            check_utf8("logon_options", self.logon_options)
+        check_utf8("logon_correlation_id", self.logon_correlation_id)
+        check_preflight_headers(self.preflight_headers)
         check_policy(self.on_handler_error)
         check_recorder(self.flight_recorder)
-        if self.exit_timeout is not None and not self.exit_timeout >= 0:
-            raise UsageError(
-                "exit_timeout is in seconds, 0 to leave at once or None to wait for as long as it "
-                f"takes, not {self.exit_timeout!r}"
-            )
-        if self.max_queued_bytes < 0:
-            raise UsageError(f"max_queued_bytes is 0 or more, not {self.max_queued_bytes!r}")
-        if self.max_unpersisted_bytes < 1:
-            raise UsageError(
-                f"max_unpersisted_bytes is 1 or more, not {self.max_unpersisted_bytes!r}"
-            )
-        self._check_acks()
-
-    def _check_acks(self) -> None:
-        if self.ack_batch_size is not None and self.ack_batch_size < 1:
-            raise UsageError(
-                "ack_batch_size is 1 or more, or None for a third of the backlog, not "
-                f"{self.ack_batch_size!r}"
-            )
-        if not 0 <= self.ack_timeout < math.inf:
-            raise UsageError(f"ack_timeout is in seconds from 0 on, not {self.ack_timeout!r}")
-        if self.on_lost_lease not in {"send", "drop"}:
-            raise UsageError(f"on_lost_lease is 'send' or 'drop', not {self.on_lost_lease!r}")
+        check_has(
+            "audit_log", self.audit_log, "an AuditLog", "published", "open_for", optional=True
+        )
+        check_has("ssl_context", self.ssl_context, "an SSLContext", "wrap_bio", optional=True)
+        check_seconds("exit_timeout", self.exit_timeout, zero=True, optional=True)
+        check_count("max_queued_bytes", self.max_queued_bytes)
+        check_count("max_unpersisted_bytes", self.max_unpersisted_bytes, 1)
+        check_count("ack_batch_size", self.ack_batch_size, 1, optional=True)
+        check_seconds("ack_timeout", self.ack_timeout, zero=True, endless=False)
+        check_word("on_lost_lease", self.on_lost_lease, ("send", "drop"))
 
     @property
     def dial_options(self) -> DialOptions:
@@ -325,30 +329,25 @@ class HASettings(Settings):
             UsageError: A value cannot be, or two contradict each other.
         """
         Settings.__post_init__(self)  # `super()` does not work in a dataclass with slots
-        if isinstance(self.servers, str):
-            raise UsageError("servers is a list of connection strings: servers=[...]")
+        check_uris("servers", self.servers)
         if bool(self.servers) == (self.server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
-        gap, failure = self.on_publish_gap, self.on_resubscribe_failure
-        if gap not in {"refuse", "continue", "raise"}:
-            raise UsageError(f"on_publish_gap is 'refuse', 'continue' or 'raise', not {gap!r}")
-        if not callable(failure) and failure not in {"fail", "retry", "drop"}:
-            raise UsageError(
-                f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
-            )
-        for name in ("connect_timeout", "resubscribe_timeout"):
-            limit_s: float | None = getattr(self, name)
-            if limit_s is not None and not limit_s > 0:
-                raise UsageError(f"{name} is in seconds above 0, not {limit_s!r}")
-        if not 0 <= self.failover_overlap < math.inf:
-            raise UsageError(
-                f"failover_overlap is in seconds from 0 on, not {self.failover_overlap!r}"
-            )
-        progress_s = self.progress_timeout
-        if progress_s is not None and not 0 < progress_s < math.inf:
-            raise UsageError(
-                f"progress_timeout is in seconds above 0, or None for no limit, not {progress_s!r}"
-            )
+        check_chooser("server_chooser", self.server_chooser)
+        strategy, manager = self.delay_strategy, self.subscription_manager
+        check_has(
+            "delay_strategy", strategy, "a delay strategy", "delay_for", "reset", optional=True
+        )
+        methods = "add", "remove", "clear", "entries"
+        check_has(
+            "subscription_manager", manager, "a subscription manager", *methods, optional=True
+        )
+        check_word("on_publish_gap", self.on_publish_gap, ("refuse", "continue", "raise"))
+        words = "fail", "retry", "drop"
+        check_word("on_resubscribe_failure", self.on_resubscribe_failure, words, function=True)
+        check_seconds("connect_timeout", self.connect_timeout)
+        check_seconds("resubscribe_timeout", self.resubscribe_timeout, optional=True)
+        check_seconds("failover_overlap", self.failover_overlap, zero=True, endless=False)
+        check_seconds("progress_timeout", self.progress_timeout, endless=False, optional=True)
         store = self.publish_store
         if isinstance(store, PublishLog) and store.error_on_publish_gap and not self.refuses_gaps:
             raise UsageError(

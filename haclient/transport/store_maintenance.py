@@ -57,31 +57,29 @@ def open_all(
     """Take the stores for one client, all of them or none; those that there are.
 
     Raises:
-        StoreLocked: One belongs to another client; those before it are closed, which nobody else
-            could do.
+        StoreLocked: One belongs to another client. All are closed, which nobody else could do.
         UsageError: One of them is something else, such as a path; likewise.
     """
     given = (
         ("publish_store", publish_store, "store", "FilePublishStore"),
         ("bookmark_store", bookmark_store, "log", "LoggedBookmarkStore"),
     )
-    taken: list[Owned] = []
-    with ExitStack() as accepted:
+    stores: list[Owned] = [
+        store for _, store, method, _ in given if store is not None and hasattr(store, method)
+    ]
+    if isinstance(manager, OwnedSubscriptionManager):
+        stores.append(manager)
+    with ExitStack() as refused:
+        for each in stores:
+            refused.callback(each.close)
         for argument, store, method, example in given:
-            if store is None:
-                continue
-            if not hasattr(store, method):
+            if store is not None and not hasattr(store, method):
                 found = type(store).__name__
                 raise UsageError(f"{argument} is a store, such as {example}(path), not a {found}")
-            store.open_for(client_name)
-            accepted.callback(store.close)
-            taken.append(store)
-        if isinstance(manager, OwnedSubscriptionManager):
-            manager.open_for(client_name)
-            accepted.callback(manager.close)
-            taken.append(manager)
-        accepted.pop_all()
-    return taken
+        for each in stores:
+            each.open_for(client_name)
+        refused.pop_all()
+    return stores
 
 
 class StoreMaintenance:
@@ -166,6 +164,7 @@ class StoreMaintenance:
                     undiscarded=handle.undiscarded_count,
                     now=now,
                 )
+            store.watch.forget_all_but(store.subscriptions.keys())
 
     async def _count_undiscarded(self) -> None:
         store, count = self._store, UndiscardedCount()
@@ -173,6 +172,7 @@ class StoreMaintenance:
             for sub_id, handle in store.subscriptions.items():
                 oldest, undiscarded = handle.oldest_undiscarded, handle.undiscarded_count
                 count.note(sub_id, oldest=oldest, undiscarded=undiscarded)
+            count.forget_all_but(store.subscriptions.keys())
             await trio.sleep(_COUNT_EVERY_S)
 
     async def _report_points(self) -> None:
@@ -190,6 +190,9 @@ class StoreMaintenance:
                     )
                 if count % _POINTS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
+            for sub_id in taken.keys() - store.subscriptions.keys():  # what was purged
+                del taken[sub_id]
+                reported.pop(sub_id, None)
 
     async def _prune_when_due(self) -> None:
         store = self._store

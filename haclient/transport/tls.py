@@ -229,7 +229,27 @@ def load_certificate(context: ssl.SSLContext, cert: str, key: str, *, what: str)
         context.load_cert_chain(cert, key or None, password=refuse)
     except (OSError, ssl.SSLError) as error:
         files = f"cert={cert}" + (f", key={key}" if key else "")
-        raise UsageError(f"{what}: {files}: {_file_error(error)}") from error
+        why = _certificate_error(error, cert, key or cert)
+        raise UsageError(f"{what}: {files}: {why}") from error
+
+
+def _certificate_error(error: OSError, cert: str, key: str) -> str:
+    """What is wrong with our certificate or its key; the library names neither."""
+    if not isinstance(error, ssl.SSLError):
+        return _file_error(error)
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key is not that of the certificate"
+    if not _has_block(cert, b"CERTIFICATE"):
+        return f"{cert} has no certificate in PEM"
+    if not _has_block(key, b"PRIVATE KEY"):
+        return f"{key} has no private key: give key=FILE"
+    return _file_error(error)
+
+
+def _has_block(file: str, kind: bytes) -> bool:
+    """Whether a file has a block of PEM of this kind."""
+    with open(file, "rb") as found:  # noqa: PTH123  # as the library takes it
+        return kind + b"-----" in found.read()
 
 
 def _file_error(error: OSError) -> str:

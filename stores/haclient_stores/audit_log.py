@@ -71,8 +71,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Final, NamedTuple
 
+from haclient_stores.checks import check_bytes, check_has
 from haclient_stores.disk.checksummed_log import clear_tail
 from haclient_stores.disk.files import Disk, File, RealDisk
+from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 
 __all__ = ["AuditLog", "AuditLogReader", "DeliveryRecord", "PublishRecord"]
@@ -119,12 +121,15 @@ class AuditLog:
         max_bytes: int = 2**30,
         disk: Disk | None = None,
     ) -> None:
+        check_bytes("segment_bytes", segment_bytes)
+        check_bytes("max_bytes", max_bytes)
+        check_has("disk", disk, "a Disk", "open_locked", optional=True)
         if not _MIN_SEGMENT_BYTES <= segment_bytes <= max_bytes:
             raise UsageError(
                 f"an audit log has segment_bytes of {_MIN_SEGMENT_BYTES} to max_bytes, not "
                 f"segment_bytes={segment_bytes} and max_bytes={max_bytes}"
             )
-        self.path: Final = Path(path)
+        self.path: Final = check_path(path, "the directory of an audit log")
         self._segment_bytes = segment_bytes
         self._max_segments = max(max_bytes // segment_bytes, 1)
         self._disk = disk or RealDisk()

@@ -1,15 +1,21 @@
-"""Checks of the arguments of stores, policies and adapters, before anything is changed.
+"""Checks of the arguments of the public API, before anything is changed.
 
-The error of each check is one line with what was wanted and what was found. Pure, and not called
-per message.
+The error of each check is one line with what was wanted and what was found. With `optional` the
+value may be `None`, and with `secret` it is not shown. Pure, and not called per message.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from haclient_stores.errors import UsageError
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number, whole or not; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_bytes(name: str, value: object) -> int:
@@ -23,15 +29,26 @@ def check_bytes(name: str, value: object) -> int:
     return value
 
 
-def check_count(name: str, value: object, lowest: int = 0, highest: float = math.inf) -> None:
+def check_count(
+    name: str,
+    value: object,
+    lowest: int = 0,
+    highest: float = math.inf,
+    *,
+    optional: bool = False,
+) -> None:
     """Refuse what is no whole number within limits; True and False are none."""
+    if value is None and optional:
+        return
     if isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest:
         return
     limits = f"of at least {lowest}" if highest == math.inf else f"from {lowest} to {highest}"
-    raise UsageError(f"{name} is a whole number {limits}, not {value!r}")
+    raise UsageError(f"{name} is a whole number {limits}{_or_none(optional)}, not {value!r}")
 
 
-def check_seconds(name: str, value: object, *, zero: bool = False, endless: bool = True) -> None:
+def check_seconds(
+    name: str, value: object, *, zero: bool = False, endless: bool = True, optional: bool = False
+) -> None:
     """Refuse what is no time above zero.
 
     Args:
@@ -39,16 +56,19 @@ def check_seconds(name: str, value: object, *, zero: bool = False, endless: bool
         value: What was given.
         zero: Whether it may be zero.
         endless: Whether it may be infinite.
+        optional: Whether it may be `None`.
     """
+    if value is None and optional:
+        return
     if (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
+        isinstance(value, int | float)
+        and is_number(value)
         and (value > 0 or (zero and value == 0))
         and (endless or value < math.inf)
     ):
         return
     limit = "zero or above" if zero else "above 0"
-    raise UsageError(f"{name} is a number of seconds, {limit}, not {value!r}")
+    raise UsageError(f"{name} is a number of seconds, {limit}{_or_none(optional)}, not {value!r}")
 
 
 def check_text(name: str, value: object) -> None:
@@ -69,25 +89,61 @@ def check_utf8(name: str, value: object) -> None:
     raise UsageError(f"{name} is a text, not {value!r}")
 
 
-def check_word(name: str, value: object, words: Sequence[str]) -> None:
-    """Refuse what is none of some words."""
-    if value not in words:
-        raise UsageError(f"{name} is one of {', '.join(words)}, not {value!r}")
+def check_texts(name: str, value: object) -> list[str]:
+    """Some texts as a list; a single one is one of it.
+
+    Raises:
+        UsageError: It is neither a text nor some of them.
+    """
+    if isinstance(value, str):
+        return [value]
+    several = isinstance(value, Iterable) and not isinstance(value, bytes)
+    found = list(cast("Iterable[object]", value)) if several else [value]
+    texts = [each for each in found if isinstance(each, str)]
+    if len(texts) < len(found):
+        raise UsageError(f"{name} is a text or a list of texts, not {value!r}")
+    return texts
 
 
-def check_callable(name: str, value: object) -> None:
-    """Refuse a value that is not callable; None means no function."""
-    if value is not None and not callable(value):
-        raise UsageError(f"{name} is a function or None, not {value!r}")
+def check_word(name: str, value: object, words: Sequence[str], *, function: bool = False) -> None:
+    """Refuse what is none of some words, and no function where one may decide instead."""
+    if value not in words and not (function and callable(value)):
+        kinds = f"{', '.join(words)} or a function" if function else ", ".join(words)
+        raise UsageError(f"{name} is one of {kinds}, not {value!r}")
 
 
-def check_has(name: str, value: object, wanted: str, *attributes: str) -> None:
+def check_callable(
+    name: str, value: object, *, optional: bool = True, secret: bool = False
+) -> None:
+    """Refuse a value that is not callable; `None` means no function."""
+    if not callable(value) and not (value is None and optional):
+        raise UsageError(f"{name} is a function{_or_none(optional)}, not {_shown(value, secret)}")
+
+
+def check_has(
+    name: str,
+    value: object,
+    wanted: str,
+    *attributes: str,
+    optional: bool = False,
+    secret: bool = False,
+) -> None:
     """Refuse what lacks an attribute, and classes, where an object of one is wanted."""
+    if value is None and optional:
+        return
     if isinstance(value, type) or not all(hasattr(value, each) for each in attributes):
-        raise UsageError(f"{name} is {wanted}, not {value!r}")
+        raise UsageError(f"{name} is {wanted}{_or_none(optional)}, not {_shown(value, secret)}")
 
 
 def check_adapter(name: str, value: object) -> None:
     """Refuse what keeps no recovery points."""
     methods = "recover", "update", "purge", "prune", "close"
     check_has(name, value, "a recovery point adapter", *methods)
+
+
+def _or_none(optional: bool) -> str:  # noqa: FBT001  # the end of a message
+    return " or None" if optional else ""
+
+
+def _shown(value: object, secret: bool) -> str:  # noqa: FBT001  # the end of a message
+    return f"a {type(value).__name__}" if secret else repr(value)

@@ -6,7 +6,7 @@ import asyncio  # noqa: TID251  # FastAPI runs in it
 import importlib
 import json
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import ModuleType
 
 import httpx
@@ -14,8 +14,9 @@ import pytest
 from django.test import Client
 from flask import Flask
 
+from haclient import Message
 from haclient.blocking import HAClient
-from haclient.errors import TimedOut
+from haclient.errors import TimedOut, UsageError
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker_thread import BrokerThread, broker_thread
 from support.process import LIMIT_S
@@ -172,3 +173,28 @@ def test_flask_opens_one_client_for_all_threads(flask_example: ModuleType) -> No
     assert flask_example.amps.get() is first
     flask_example.amps.close()
     assert flask_example.amps.get() is not first
+
+
+def ends_by_error(client: HAClient) -> None:
+    def fail(_message: Message) -> None:
+        raise UsageError("no more")
+
+    client.subscribe("orders", handler=fail)
+    client.publish("orders", json.dumps(ORDER))
+    client.__bridge__.thread.join()
+
+
+@pytest.mark.parametrize("ends", [HAClient.disconnect, ends_by_error])
+@pytest.mark.parametrize("name", ["flask_orders", "django_orders"])
+def test_a_client_that_has_ended_for_good_is_replaced(
+    broker: BrokerThread, name: str, ends: Callable[[HAClient], None]
+) -> None:
+    assert broker.uri
+    amps = importlib.import_module(f"examples.{name}").amps
+    try:
+        first = amps.get()
+        ends(first)
+        assert amps.get() is not first
+        assert amps.get().publish_persisted("orders", json.dumps(ORDER), timeout=LIMIT_S) > 0
+    finally:
+        amps.close()

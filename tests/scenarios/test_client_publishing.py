@@ -218,6 +218,49 @@ async def test_without_a_store_a_refusal_has_only_the_facts_of_its_ack() -> None
         assert failed == [(3, "bad"), (None, "worse")]
 
 
+@pytest.mark.row("PS6", "CC29")
+async def test_a_refusal_that_comes_again_after_many_others_is_reported_once(
+    store: PublishStore,
+) -> None:
+    refused: list[bytes] = []
+    async with (
+        listening() as server,
+        Client(
+            "p", publish_store=store, on_failed_write=lambda m, _: refused.append(m.data)
+        ) as client,
+    ):
+        peer = await server.log_on(client)
+        count = 1_100  # more than are remembered
+        for _ in range(count):
+            await client.publish("orders", b"a")
+        sequences = await numbers(peer, count)
+        for sequence in (*sequences, *sequences[:100]):
+            await peer.ack(None, "persisted", status="failure", s=sequence, reason="not entitled")
+        await wait_all_tasks_blocked()
+        assert refused == [b"a"] * count
+        assert client.metrics.failed_writes == count
+
+
+@pytest.mark.row("PS6", "CC29")
+async def test_without_a_store_a_refusal_that_comes_twice_is_reported_once_a_connection() -> None:
+    failed: list[tuple[int | None, str]] = []
+    async with (
+        listening() as server,
+        Client("pub", on_failed_write=lambda m, why: failed.append((m.sequence, why))) as client,
+    ):
+        peer = await server.log_on(client)
+        for sequence in (3, 3, 4, 3):
+            await peer.ack(None, "persisted", status="failure", reason="bad", s=sequence)
+        await wait_all_tasks_blocked()
+        assert failed == [(3, "bad"), (4, "bad")]
+        assert client.metrics.failed_writes == 2
+        await client.disconnect()
+        peer = await server.log_on(client)  # where the same numbers may be published again
+        await peer.ack(None, "persisted", status="failure", reason="bad", s=3)
+        await wait_all_tasks_blocked()
+        assert failed == [(3, "bad"), (4, "bad"), (3, "bad")]
+
+
 # -- waiting for the server ---------------------------------------------------------------
 
 

@@ -231,14 +231,14 @@ async def test_a_server_that_knows_no_such_queue_is_asked_for_its_name(
     ("options", "wanted"),
     [
         ({"options": "max_backlog=3"}, "max_backlog=3"),
-        ({"max_backlog": 0}, "max_backlog is too small"),
-        ({"workers": 0}, "workers is 1 or more"),
-        ({"expire_after": 0}, "expire_after is 1 or more"),
+        ({"max_backlog": 0}, "max_backlog is a whole number of at least 1"),
+        ({"workers": 0}, "workers is a whole number of at least 1"),
+        ({"expire_after": 0}, "expire_after is a whole number of at least 1"),
         ({"on_handler_error": "ignore"}, "not 'ignore'"),
         ({"on_handler_error": 7}, "not int"),
         ({"extend_lease": 0}, "more than 0 seconds"),
-        ({"key": "/id"}, "key of a queue is a function of a message, not str"),
-        ({"handler": None}, "handler of a queue is a function of a message, not NoneType"),
+        ({"key": "/id"}, "key is a function or None, not '/id'"),
+        ({"handler": None}, "handler is a function, not None"),
     ],
 )
 async def test_what_can_never_work_is_refused(

@@ -338,3 +338,18 @@ async def test_most_recent_without_a_bookmark_store_is_epoch_and_warns_once(
     assert [m.bookmark for m in peer.heard if m.command == "subscribe"] == [wire, wire]
     found = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert ["s on orders: without a bookmark store" in text for text in found] == [True] * warnings
+
+
+@pytest.mark.row("BS8")
+async def test_subscriptions_that_come_and_go_are_warned_of_once_for_each_topic(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is remembered of each of them, which have an id of their own each time."""
+    async with Client("sub", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            for topic in ("orders", "orders", "trades", "orders"):
+                command = Command("subscribe", topic=topic, bookmark=MOST_RECENT)
+                await (await client.execute(command)).aclose()
+    found = [each.args for each in caplog.records if each.levelname == "WARNING"]
+    assert [args[1] for args in found if isinstance(args, tuple)] == ["orders", "trades"]

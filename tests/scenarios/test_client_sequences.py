@@ -87,7 +87,7 @@ async def test_a_refused_sequence_is_reported_and_ends_the_wait_for_it(server: S
 
 async def test_a_flush_waits_for_one_of_two_acks() -> None:
     async with Client("c") as client:
-        with pytest.raises(UsageError, match="processed or persisted, not 'stats'"):
+        with pytest.raises(UsageError, match="ack is one of processed, persisted, not 'stats'"):
             await client.flush(ack="stats")  # type: ignore[arg-type]  # what is tested
 
 

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from typing_extensions import override
 
 from haclient.ha import HAClient
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.subscription_file import FileSubscriptionManager
+from haclient.subscription_manager import Entry
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.bookmark import EPOCH, NOW
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -95,3 +98,78 @@ async def test_a_range_ends_where_it_was_to_end_in_every_later_process(
         missed = [[("from_now", f"after {process}")] for process in range(2)]
         again = [("part", "4")] if kind == "logged" else [("part", "4"), ("part", "5")]
         assert seen == [whole, missed[0] + again, missed[1] + again]
+
+
+class Noted(FileSubscriptionManager):
+    """Notes what is written, one after the other: a kill may follow each."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.written: list[Entry] = []
+
+    @override
+    def add(self, entry: Entry) -> None:
+        super().add(entry)
+        self.written.append(next(each for each in self.entries() if each.sub_id == entry.sub_id))
+
+
+async def test_the_file_has_the_end_of_a_range_at_each_moment(
+    amps_memory_broker: Cluster, tmp_path: Path
+) -> None:
+    uri = amps_memory_broker.uri
+    await publish(uri, *map(str, range(4)))
+    places = await bookmarks(uri, 4)
+    part = f"[{places[1]}:{places[2]}]"
+    for process in range(3):
+        manager = Noted(tmp_path / "subscriptions")
+        client = HAClient(
+            "sub",
+            servers=[uri],
+            bookmark_store=bookmark_store("logged", tmp_path),
+            subscription_manager=manager,
+        )
+        async with client:
+            if process:
+                await client.restore_subscriptions({"part": Message.discard})
+            else:
+                await client.bookmark_subscribe(
+                    "orders", sub_id="part", bookmark=part, handler=Message.discard
+                )
+            await trio.sleep(5.0)
+            await client.pause("part")
+            await client.resume("part")
+        assert {each.fields["bm"] for each in manager.written} == {part}, process
+
+
+@pytest.mark.parametrize("acks", ["completed", "stats,completed", ""])
+async def test_a_restored_subscription_gets_the_acks_that_were_asked_for(
+    amps_memory_broker: Cluster, tmp_path: Path, acks: str
+) -> None:
+    uri = amps_memory_broker.uri
+    await publish(uri, "0")
+    got: list[str] = []
+    seen: list[list[str]] = []
+
+    def handle(message: Message) -> None:
+        got.append(message.ack_type or message.text)
+
+    for process in range(3):
+        client = HAClient(
+            "sub",
+            servers=[uri],
+            bookmark_store=bookmark_store("logged", tmp_path),
+            subscription_manager=FileSubscriptionManager(tmp_path / "subscriptions"),
+        )
+        async with client:
+            if process:
+                await client.restore_subscriptions({"s": handle})
+            else:
+                command = Command(
+                    "subscribe", topic="orders", sub_id="s", bookmark=EPOCH, ack_type=acks
+                )
+                await client.execute_async(command, handle)
+            await trio.sleep(5.0)
+        seen.append(sorted(got))
+        got.clear()
+    assert seen[0][-1] == ("completed" if acks else "0")
+    assert seen[1:] == [seen[0], seen[0]]

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -450,6 +450,29 @@ def test_close_in_another_thread_ends_an_opening_that_finds_no_server() -> None:
         client.open()
 
 
+def test_a_call_while_the_client_is_closed_is_told_that_it_was_left(broker: BrokerThread) -> None:
+    calls: list[Callable[[HAClient], object]] = [
+        lambda client: client.subscribe("orders", handler=print),
+        lambda client: client.stream("orders").open(),
+        lambda client: client.pause("s"),
+        lambda client: client.ack("orders", "1|1|"),
+        lambda client: client.move_to(broker.uri),
+        lambda client: client.flush(),
+    ]
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+
+    def listener(state: ConnectionState) -> None:
+        if state is ConnectionState.SHUTDOWN:  # the last moment: the close waits for this
+            for call in calls:
+                with pytest.raises(DisconnectedError, match="the client was left"):
+                    call(client)
+            calls.clear()
+
+    client.add_state_listener(listener)
+    client.close()
+    assert not calls
+
+
 def test_a_closed_client_refuses_calls_and_closes_again(client: HAClient) -> None:
     client.close()
     with pytest.raises(UsageError, match="publish of a client that was closed"):
@@ -560,11 +583,12 @@ client = HAClient.memory_backed("orders-7", servers=[sys.argv[1]])
 """
 
 
-def run_script(text: str, uri: str) -> subprocess.Popen[str]:
+def run_script(text: str, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
-        [sys.executable, "-W", "always", "-c", SCRIPT + text, uri],
+        [sys.executable, "-W", "always", "-c", SCRIPT + text, *arguments],
         env=environment,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -580,6 +604,82 @@ def test_a_program_that_closes_nothing_ends_and_is_warned(broker: BrokerThread) 
         reader.connect(broker.uri)
         reader.logon()
         assert bodies(reader, "orders", 1) == ["1"]  # it was drained
+
+
+def test_a_program_that_closes_nothing_ends_in_order_whoever_opened_the_client(
+    amps_broker_process: BrokerProcess,
+) -> None:
+    """The server confirms nothing: the end of a client says so, whichever thread opened it."""
+    text = """
+import logging, threading
+logging.basicConfig()
+client = HAClient.memory_backed("orders-7", servers=[sys.argv[1]], exit_timeout=0.01)
+opening = threading.Thread(target=client.open, daemon=sys.argv[2] == "daemon")
+opening.start()
+opening.join()
+print("opened", flush=True)
+sys.stdin.readline()
+client.publish("orders", b"1")
+"""
+    for daemon in ("daemon", "not"):
+        with run_script(text, amps_broker_process.uri, daemon) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "opened\n"
+            amps_broker_process.pause()
+            try:
+                _, err = process.communicate("\n", timeout=60)
+            finally:
+                amps_broker_process.resume()
+        assert process.returncode == 0
+        assert "ResourceWarning: the client 'orders-7' was never closed" in err
+        assert "client orders-7 leaves with publishes not persisted" in err, daemon
+
+
+def test_a_client_is_not_closed_while_a_thread_of_the_program_works(broker: BrokerThread) -> None:
+    text = """
+import threading
+def work():
+    with client:
+        print("works", flush=True)
+        sys.stdin.readline()
+        print(client.publish_persisted("orders", b"1"), flush=True)
+working = threading.Thread(target=work)
+working.start()
+def ends():
+    threading.main_thread().join()
+    print("main thread has ended", flush=True)
+threading.Thread(target=ends).start()
+"""
+    with run_script(text, broker.uri) as process:
+        assert process.stdout is not None
+        assert {process.stdout.readline() for _ in range(2)} == {
+            "works\n",
+            "main thread has ended\n",
+        }
+        out, err = process.communicate("\n", timeout=60)
+    assert out.strip().isdecimal()
+    assert err == ""
+
+
+def test_a_client_that_is_opened_while_the_program_ends_is_closed(broker: BrokerThread) -> None:
+    text = """
+from haclient import ConnectionState
+from haclient.errors import DisconnectedError
+late = HAClient.memory_backed("late", servers=[sys.argv[1]])
+def opens(state):
+    if state is ConnectionState.SHUTDOWN:
+        try:
+            late.open()
+        except DisconnectedError as error:
+            print(error, flush=True)
+client.open()
+client.add_state_listener(opens)
+"""
+    with run_script(text, broker.uri) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out in {"", "open: the client 'late' was closed while it waited\n"}
+    assert "the client 'late' was never closed" in err
 
 
 @pytest.mark.parametrize(

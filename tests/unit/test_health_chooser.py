@@ -10,7 +10,7 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.chooser import ConnectionInfo, DefaultServerChooser
+from haclient.chooser import ConnectionInfo, DefaultServerChooser, FailureCountServerChooser
 from haclient.errors import ConnectionRefused, DisconnectedError, UsageError
 from haclient.health_chooser import HealthAwareServerChooser
 from haclient.priority_chooser import PriorityServerChooser
@@ -140,10 +140,14 @@ async def test_a_better_server_that_was_downgraded_since_its_last_check_is_not_r
 
 
 async def test_numbers_that_cannot_be_are_refused() -> None:
-    for patience, check_every in ((-1, 1), (46, 1), (1, 0)):
+    for patience in (-1, 46):
         with pytest.raises(UsageError, match="patience is 0 to 45 seconds"):
-            HealthAwareServerChooser(ADMIN, patience=patience, check_every=check_every)
-    with pytest.raises(UsageError, match="max_behind is a number of messages from 0 on, not -1"):
+            HealthAwareServerChooser(ADMIN, patience=patience)
+    with pytest.raises(UsageError, match="check_every is a number of seconds, above 0, not 0"):
+        HealthAwareServerChooser(ADMIN, check_every=0)
+    with pytest.raises(
+        UsageError, match="max_behind is a whole number of at least 0 or None, not -1"
+    ):
         HealthAwareServerChooser(ADMIN, max_behind=-1)
 
 
@@ -267,3 +271,28 @@ async def test_a_round_ends_although_the_inner_chooser_gives_the_same_server_for
     assert inner.given < 3 * 20
     reason = chooser.error().removeprefix("every server is refused: ")
     assert [each.message for each in caplog.records] == [f"not used: {reason}"] * 3
+
+
+@pytest.mark.row("SC12", "SC10")
+async def test_refusals_do_not_end_the_client_before_its_patience_does() -> None:
+    """A chooser that ends after failures in a row counts attempts, and no server was tried."""
+    servers = downgraded()
+    inner = FailureCountServerChooser([A, B], limit=2, ends=True)
+    chooser = HealthAwareServerChooser(ADMIN, inner=inner, patience=20.0, ask=servers.ask)
+    began = trio.current_time()
+    assert await chooser.current_uri() == ""
+    assert trio.current_time() == began + 20.0
+    assert chooser.error().startswith("every server is refused: tcp://a")
+    servers.has_downgraded["a"] = False
+    for _ in range(3):
+        assert await chooser.current_uri() == B
+        chooser.report_failure(ERROR, {"uri": B})
+    began = trio.current_time()
+    assert await chooser.current_uri() == ""  # B has failed too often, and A is refused
+    assert trio.current_time() == began + 20.0
+    servers.has_downgraded["b"] = False
+    for _ in range(3):
+        assert await chooser.current_uri() == A
+        chooser.report_failure(ERROR, {"uri": A})
+    assert await chooser.current_uri() == ""
+    assert chooser.error() == "connection refused"

@@ -96,3 +96,12 @@ def test_a_consumer_of_a_queue_acknowledges_only_where_that_is_asked_for() -> No
     assert len(list(manager.entries())) == 2
     (command,) = commands(manager, "q", queues=("q",), others="keep")
     assert backlog_of(command) == 5
+
+
+def test_only_acks_of_the_application_are_asked_for() -> None:
+    """The client asks for its own ones again by itself, and gives them to nobody."""
+    manager = MemorySubscriptionManager()
+    fields: dict[str, str | int] = {"c": "subscribe", "t": "orders", "a": "processed,stats"}
+    for sub_id, acks in (("without", ""), ("with", "stats")):
+        manager.add(Entry(sub_id, {**fields, "sub_id": sub_id, "bm": "0"}, acks=acks))
+    assert [each.ack_type for each in commands(manager, "with", "without")] == ["", "stats"]

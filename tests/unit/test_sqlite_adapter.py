@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -13,6 +16,9 @@ from haclient import sqlite_adapter
 from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
 from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 pytestmark = pytest.mark.row("RP9")
 
@@ -286,3 +292,51 @@ async def test_text_that_is_no_unicode_is_an_error_and_not_the_end(path: Path) -
     adapter.update(RecoveryPoint("\udcff", "1|1|"))
     await adapter.close()
     assert "surrogates not allowed" in str(reported[0])
+
+
+def test_an_error_that_the_thread_reports_meanwhile_is_raised_by_the_next_call(path: Path) -> None:
+    """The other thread reports it before the first instruction of the reader, the second, ..."""
+    place, is_reported = 0, True
+    while is_reported:
+        adapter, raised = SqliteRecoveryPointAdapter(path), list[str]()
+        adapter._report(StoreError("first"))
+        with reporting_at(place, adapter) as reported:
+            raised += raised_by(adapter)
+        raised += raised_by(adapter)
+        is_reported = bool(reported)
+        assert raised[-1:] == (["second"] if is_reported else ["first"]), place
+        place += 1
+    assert place > 5
+
+
+def raised_by(adapter: SqliteRecoveryPointAdapter) -> list[str]:
+    try:
+        adapter._raise_error()
+    except StoreError as error:
+        return [str(error)]
+    return []
+
+
+@contextmanager
+def reporting_at(place: int, adapter: SqliteRecoveryPointAdapter) -> Iterator[list[str]]:
+    """Have another error reported after so many instructions of `_raise_error`."""
+    left, reported = place, list[str]()
+
+    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        nonlocal left
+        if frame.f_code.co_name != "_raise_error":
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            if left == 0:
+                adapter._report(StoreError("second"))
+                reported.append("second")
+            left -= 1
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        yield reported
+    finally:
+        sys.settrace(before)

@@ -110,5 +110,5 @@ def test_a_detector_outside_trio_is_refused() -> None:
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_limit_that_can_never_work_is_refused(limit: float) -> None:
-    with pytest.raises(UsageError, match="limit is in seconds above 0"):
+    with pytest.raises(UsageError, match="limit is"):
         StallDetector(limit)

@@ -244,3 +244,15 @@ def test_a_link_to_the_file_stays_a_link_to_it(tmp_path: Path) -> None:
         FileSubscriptionManager(target)
     manager.close()
     assert found(target) == [entry("a")]
+
+
+def test_the_acks_that_were_asked_for_are_kept(tmp_path: Path) -> None:
+    manager = opened(tmp_path / "file")
+    entries = [
+        Entry("a", {"c": "subscribe"}, acks="completed,stats"),
+        Entry("b", {"c": "subscribe"}),
+    ]
+    for each in entries:
+        manager.add(each)
+    manager.close()
+    assert list(FileSubscriptionManager(tmp_path / "file").entries()) == entries

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from haclient.cli.options import json_option, with_request
+from haclient.cli.options import FilePath, json_option, with_request
 from haclient.cli.output import payload_field, print_report, print_result
 from haclient.cli.pyspark.session import (
     check_broker_directory,
@@ -56,7 +56,7 @@ limit_option = click.option(
 output_option = click.option(
     "--output",
     metavar="DIRECTORY",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilePath(path_type=Path, file_okay=False),
     help="Write report.html, verdict.json and Parquet tables there.",
 )
 
@@ -299,7 +299,7 @@ def sow_as_of(request: _State) -> None:
 @click.option(
     "--after",
     metavar="DIRECTORY",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilePath(path_type=Path, file_okay=False),
     help="The --output of an earlier audit of this journal: audit what was logged since.",
 )
 @limit_option

@@ -70,10 +70,8 @@ class _Request:
         """Check what one option alone does not show.
 
         Raises:
-            click.UsageError: A name is empty, or a message would be moved to where it is.
+            click.UsageError: A message would be moved to where it is.
         """
-        if not (self.source and self.target):
-            raise click.UsageError("FROM and TO are the names of a queue and a topic, not empty")
         if self.source == self.target:
             raise click.UsageError(f"{self.source!r} is both the source and the target")
 

@@ -328,8 +328,7 @@ class BookmarkFileStore(TrackedBookmarkStore):
         disk: Disk | None,
     ) -> None:
         check_durability(durability)
-        if disk is not None:
-            check_has("disk", disk, "a Disk", "open_locked")
+        check_has("disk", disk, "a Disk", "open_locked", optional=True)
         self._path = check_path(path, "the file of the store")
         super().__init__(adapter, watch)
         self.durability: Durability = durability

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,6 +93,15 @@ class UndiscardedWatch:
             self._oldest[sub_id] = (number, since, since + 2 * max(age, self.after_s))
             self._on_old(OldUndiscarded(sub_id, number, age, undiscarded))
 
+    def forget_all_but(self, sub_ids: AbstractSet[str]) -> None:
+        """Forget subscriptions that the store has forgotten.
+
+        Args:
+            sub_ids: The ids of those that it has.
+        """
+        for sub_id in self._oldest.keys() - sub_ids:
+            del self._oldest[sub_id]
+
 
 class UndiscardedCount:
     """Detects subscriptions with many undiscarded messages of which nobody discards one.
@@ -128,6 +138,16 @@ class UndiscardedCount:
             sub_id,
             undiscarded,
         )
+
+    def forget_all_but(self, sub_ids: AbstractSet[str]) -> None:
+        """Forget subscriptions that the store has forgotten.
+
+        Args:
+            sub_ids: The ids of those that it has.
+        """
+        for sub_id in self._oldest.keys() - sub_ids:
+            del self._oldest[sub_id]
+            self._warned.discard(sub_id)
 
 
 def _warn(old: OldUndiscarded) -> None:

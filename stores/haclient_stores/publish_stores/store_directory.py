@@ -103,8 +103,7 @@ class StoreDirectory(SegmentStorage):
     ) -> None:
         self.options = options
         self._path = path = check_path(path, "the directory of the store")
-        if disk is not None:
-            check_has("disk", disk, "a Disk", "open_locked")
+        check_has("disk", disk, "a Disk", "open_locked", optional=True)
         self._disk = disk = disk or RealDisk()
         self._segment_bytes = segment_bytes
         self._spare_limit = spare_limit

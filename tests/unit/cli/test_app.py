@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Final
 
 import click
 import pytest
@@ -159,3 +160,53 @@ def test_more_is_said_on_request_and_only_of_our_own(
         assert run([*words, "noisy"]) == 0
         assert capsys.readouterr().err.splitlines() == shown
     assert logging.getLogger("haclient").level == logging.NOTSET
+
+
+def leaves(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command below this one, with its words."""
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            yield from leaves(each, *words, name)
+    else:
+        yield words, command
+
+
+WITH_EMPTY_VALUES: Final = {"messages", "data", "filter", "order_by", "select", "key"}
+
+
+def takes_a_text(option: click.Parameter) -> bool:
+    return option.nargs in {1, -1} and not (
+        isinstance(option, click.Option) and (option.is_flag or option.count)
+    )
+
+
+def a_value_of(option: click.Parameter) -> str:
+    if option.name == "servers":
+        return "tcp://localhost:1/amps/json"
+    return option.type.choices[0] if isinstance(option.type, click.Choice) else __file__
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        pytest.param(words, option, id=f"{'-'.join(words)}-{option.name}")
+        for words, command in leaves(commands)
+        for option in command.params
+        if takes_a_text(option) and option.name not in WITH_EMPTY_VALUES
+    ],
+)
+def test_an_option_whose_variable_is_not_set_is_named(
+    words: tuple[str, ...], option: click.Parameter
+) -> None:
+    command = dict(leaves(commands))[words]
+    arguments = []
+    for each in command.params:
+        value = "" if each is option else a_value_of(each)
+        if each is option or each.required or each.name == "servers":
+            arguments += (
+                [value] if isinstance(each, click.Argument) else [f"{each.opts[-1]}={value}"]
+            )
+    result = CliRunner().invoke(commands, [*words, *arguments])
+    assert result.exit_code == 2, result.output
+    name = option.opts[-1] if isinstance(option, click.Option) else option.human_readable_name
+    assert re.search(f"Invalid value for .*{re.escape(name)}.*:", " ".join(result.output.split()))

@@ -30,14 +30,21 @@ def test_records_are_deleted_by_filter_key_and_message(
 
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize(
-    "words", [(), ("--filter", "1=1", "--key", "1"), ("--key", ""), ("-m", "")]
+    ("words", "why"),
+    [
+        ((), "one of --filter, --key and --message"),
+        (("--filter", "1=1", "--key", "1"), "one of --filter, --key and --message"),
+        (("--filter", ""), "one of --filter, --key and --message"),
+        (("--key", ""), "'--key': it is empty"),
+        (("-m", ""), "'--message': it is empty"),
+    ],
 )
 def test_not_exactly_one_choice_of_records_is_a_mistake(
-    haclient: CommandLine, words: tuple[str, ...]
+    haclient: CommandLine, words: tuple[str, ...], why: str
 ) -> None:
     code, lines, err = haclient("sow-delete", "--topic", "people", *words)
     assert (code, lines, err.count("\n")) == (2, [], 1)
-    assert "one of --filter, --key and --message" in err
+    assert why in err
 
 
 @pytest.mark.row("CLI9")

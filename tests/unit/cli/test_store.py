@@ -191,6 +191,17 @@ def test_prune_is_refused_with_75_while_a_client_has_the_file_and_prunes_the_oth
     assert output_of(capsys, "verify", logged) == [f"{logged}: whole, 5 entries"]
 
 
+@pytest.mark.row("BS16", "BS17")
+@pytest.mark.parametrize("wait", [[], ["--wait", "1"]])
+def test_a_file_that_is_named_twice_is_pruned_once(
+    wait: list[str], logged: Path, tmp_path: Path, capsys: LINES
+) -> None:
+    link = tmp_path / "link.bm"
+    link.symlink_to(logged)
+    (line,) = output_of(capsys, "prune", *wait, logged, logged, link)
+    assert line.startswith(f"{logged}: ")
+
+
 @pytest.mark.row("BS16")
 def test_a_bookmark_file_that_was_never_finished_is_a_store_with_nothing_in_it(
     logged: Path, tmp_path: Path, capsys: LINES

@@ -88,5 +88,5 @@ def test_an_ordinary_message_is_no_dead_letter(text: str) -> None:
 
 
 def test_a_dead_letter_needs_a_topic() -> None:
-    with pytest.raises(UsageError, match="needs the topic"):
+    with pytest.raises(UsageError, match="the topic of a DeadLetter is a text"):
         DeadLetter("")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from math import inf
+from pathlib import Path
 
 import pytest
 import trio
@@ -18,10 +19,14 @@ from haclient.errors import (
 from haclient.session.connection_state import ConnectionState
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.subscriptions import SubscribeRequest
+from haclient.subscription_file import FileSubscriptionManager
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery
 from haclient.transport.settings import Settings
+from haclient_stores.audit_log import AuditLog
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
@@ -70,6 +75,44 @@ def test_a_store_of_another_client_is_refused() -> None:
     store.open_for("other")
     with pytest.raises(StoreLocked, match="other"):
         Core(Settings(name="c", publish_store=store))
+
+
+def owned_by_other(path: Path) -> None:
+    for made in (
+        FilePublishStore(path / "publish"),
+        LoggedBookmarkStore(path / "bookmarks"),
+        FileSubscriptionManager(path / "subscriptions"),
+    ):
+        made.open_for("other")
+        made.close()
+
+
+@pytest.mark.row("PS12")
+@pytest.mark.parametrize("other", ["publish", "bookmarks", "subscriptions", "audit"])
+def test_a_client_that_is_refused_leaves_no_store_locked(tmp_path: Path, other: str) -> None:
+    owned_by_other(tmp_path / "other")
+
+    def place(kind: str) -> Path:
+        return tmp_path / ("other" if kind == other else "own") / kind
+
+    def made() -> tuple[Settings, FileSubscriptionManager]:
+        settings = Settings(
+            name="c",
+            publish_store=FilePublishStore(place("publish")),
+            bookmark_store=LoggedBookmarkStore(place("bookmarks")),
+            audit_log=AuditLog(place("audit")),
+        )
+        return settings, FileSubscriptionManager(place("subscriptions"))
+
+    (tmp_path / "own").mkdir()
+    (tmp_path / "other" / "audit" / "audit-00000001.log").mkdir(parents=True)  # it cannot be read
+    with pytest.raises(StoreError) as refused:  # its traceback keeps what was given
+        Core(*made())
+    settings, manager = made()
+    for each in (settings.publish_store, settings.bookmark_store, settings.audit_log, manager):
+        assert each is not None
+        each.close()
+    assert refused.value is not None
 
 
 @pytest.mark.row("CC3")

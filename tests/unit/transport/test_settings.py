@@ -45,7 +45,7 @@ def test_each_keyword_argument_has_a_default_of_its_type_and_is_documented(
 @pytest.mark.row("HA25")
 @pytest.mark.parametrize("exit_timeout", [-1, -0.1, math.nan])
 def test_an_exit_timeout_is_a_time_or_none(exit_timeout: float) -> None:
-    with pytest.raises(UsageError, match="exit_timeout is in seconds"):
+    with pytest.raises(UsageError, match="exit_timeout is a number of seconds"):
         Settings(name="c", exit_timeout=exit_timeout)
     for fine in (None, 0, 2.5, math.inf):
         assert Settings(name="c", exit_timeout=fine).exit_timeout == fine
@@ -55,9 +55,9 @@ def test_an_exit_timeout_is_a_time_or_none(exit_timeout: float) -> None:
 @pytest.mark.parametrize("limit_s", [0, -1, math.nan])
 def test_the_limits_of_an_attempt_are_above_0(limit_s: float) -> None:
     servers = ["tcp://a:1/amps/json"]
-    with pytest.raises(UsageError, match="connect_timeout is in seconds above 0"):
+    with pytest.raises(UsageError, match="connect_timeout is a number of seconds, above 0"):
         HASettings(name="c", servers=servers, connect_timeout=limit_s)
-    with pytest.raises(UsageError, match="resubscribe_timeout is in seconds above 0"):
+    with pytest.raises(UsageError, match="resubscribe_timeout is a number of seconds, above 0"):
         HASettings(name="c", servers=servers, resubscribe_timeout=limit_s)
     settings = HASettings(name="c", servers=servers, connect_timeout=2.0)
     assert settings.resubscribe_limit_s == 2.0
@@ -85,7 +85,9 @@ def test_a_value_that_would_hang_or_lose_messages_is_refused(
 
 @pytest.mark.parametrize("timeout", [-1, -0.1, math.nan])
 def test_a_timeout_is_a_time_or_none(timeout: float) -> None:
-    with pytest.raises(UsageError, match="wanted seconds from 0 on, or None"):
+    with pytest.raises(
+        UsageError, match="timeout is a number of seconds, zero or above or None, not"
+    ):
         seconds(timeout)
     assert (seconds(None), seconds(0), seconds(2.5)) == (math.inf, 0, 2.5)
 

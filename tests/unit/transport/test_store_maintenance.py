@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -330,4 +331,31 @@ async def test_only_recovery_points_that_may_have_moved_are_computed_for_a_liste
         await trio.sleep(1)
         assert computed[1000:] == ["s7"]
         assert [(each.sub_id, each.bookmark) for each in events[1000:]] == [("s7", "7|2|")]
+        nursery.cancel_scope.cancel()
+
+
+class Id(str):
+    """An id that can be looked for in the memory."""
+
+
+async def test_nothing_is_remembered_of_subscriptions_that_the_store_has_forgotten() -> None:
+    store = MemoryBookmarkStore(watch=UndiscardedWatch(60.0, lambda _: None))
+    listeners = Events(event=lambda _: None)
+    maintenance = StoreMaintenance(store, [store], reporter=Reporter("c", lambda: 0, listeners))
+    kept: list[weakref.ref[Id]] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listeners.run)
+        for task in maintenance.tasks:
+            nursery.start_soon(task)
+        for number in range(100):
+            sub_id = Id(f"s{number}")
+            kept.append(weakref.ref(sub_id))
+            store.subscription(sub_id).log_batch([f"7|{each}|" for each in range(1, 4)])
+            store.discard(sub_id, 1)
+            del sub_id
+        await trio.sleep(130.0)  # each of them has seen the subscriptions
+        for number in range(100):
+            store.purge_ended(f"s{number}")
+        await trio.sleep(130.0)
+        assert sum(each() is not None for each in kept) < 5  # the variables of loops
         nursery.cancel_scope.cancel()

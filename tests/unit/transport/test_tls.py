@@ -272,8 +272,10 @@ async def test_a_handshake_that_never_ends_is_given_up_on_both_sides(
     [
         ("ca=/nowhere.pem", r"the authorities of /nowhere\.pem: No such file"),
         ("cert=/nowhere.pem", r"cert=/nowhere\.pem: No such file"),
-        ("ca={authority}&cert={authority}", "no certificate or key that can be used"),
-        ("cert={authority}&key={key}", "no certificate or key that can be used"),
+        ("cert={authority}&key={key}", "the key is not that of the certificate"),
+        ("cert={authority}", "authority.pem has no private key: give key=FILE$"),
+        ("cert={authority}&key={authority}", "authority.pem has no private key: give key=FILE$"),
+        ("cert={key}&key={key}", "has no certificate in PEM$"),
     ],
 )
 async def test_a_file_that_cannot_be_used_is_named_before_the_server_is_asked(

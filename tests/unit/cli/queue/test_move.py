@@ -53,7 +53,7 @@ def test_some_messages_are_moved(queue: QueueCommands) -> None:
     ("words", "code", "told"),
     [
         (("source", "source"), 2, "'source' is both the source and the target"),
-        (("source", ""), 2, "FROM and TO are the names of a queue and a topic, not empty"),
+        (("source", ""), 2, "'TO': it is empty"),
         (("other", "source.two"), 1, "returns to 'other'"),
         (("other", "third"), 1, "'third', a queue over 'source.two', returns to 'other'"),
         (("once", "copies"), 1, "'once' delivers at most once"),

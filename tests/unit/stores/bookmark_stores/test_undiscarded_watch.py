@@ -96,3 +96,22 @@ def test_a_count_of_0_is_no_limit_and_less_is_refused(caplog: pytest.LogCaptureF
     assert not caplog.records
     with pytest.raises(UsageError, match="limit"):
         UndiscardedCount(-1)
+
+
+def test_what_the_store_has_forgotten_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[OldUndiscarded] = []
+    watch, count = UndiscardedWatch(10.0, told.append), UndiscardedCount(10)
+    for _ in range(2):
+        for now in (0.0, 10.0):
+            for sub_id in ("ended", "s"):
+                watch.note(sub_id, oldest=1, undiscarded=10, now=now)
+                count.note(sub_id, oldest=1, undiscarded=10)
+        watch.forget_all_but({"s"})
+        count.forget_all_but({"s"})
+    # What comes under the same id is another subscription; `s` has not become twice as old.
+    assert [each.sub_id for each in told] == ["ended", "s", "ended"]
+    assert [each.getMessage().split()[1] for each in caplog.records] == [
+        "'ended':",
+        "'s':",
+        "'ended':",
+    ]
