@@ -311,10 +311,10 @@ class Commander:
         try:
             await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
-            self._drop_unopened(subscription)
             is_unanswered = isinstance(error, TimedOut | UsageError | trio.Cancelled)
-            if sent.is_set() and is_unanswered and connection is self.connection:
-                self._leave([subscription], connection)
+            self._drop_unopened(
+                subscription, connection if sent.is_set() and is_unanswered else None
+            )
             raise
         return subscription
 
@@ -335,10 +335,17 @@ class Commander:
         except InvalidTopic as error:
             raise _explained(error, request) from None
 
-    def _drop_unopened(self, subscription: Subscription) -> None:
-        """Remove a subscription whose command has failed."""
+    def _drop_unopened(self, subscription: Subscription, sent_on: Connection | None) -> None:
+        """Remove a subscription whose command has failed.
+
+        Args:
+            subscription: The subscription.
+            sent_on: The connection on which the command was sent and not answered.
+        """
         self.session.router.remove(subscription)
-        drop_queued(subscription)
+        if sent_on is not None and sent_on is self.connection:
+            self._leave([subscription], sent_on)
+        drop_queued(subscription)  # after the sending, since a store may fail here
         self.purge_generated(subscription.sub_id)
 
     def _report_refusal(self) -> None:

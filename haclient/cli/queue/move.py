@@ -2,8 +2,9 @@
 
 A message is copied, and acknowledged once the server has persisted the copy. So a kill at any
 moment loses no message. A copy whose original was not acknowledged in time is there, and so is the
-original, which is copied again by the next run. Copies keep the correlation id. A signal
-lets the copies that were begun be finished and acknowledged.
+original, which is copied again by the next run. Copies keep the correlation id, unless it has
+characters that the protocol does not allow. A signal lets the copies that were begun be finished
+and acknowledged.
 
 A queue with `at-most-once` removes a message when it delivers it, so a kill would lose the message.
 Such a queue is refused if the server publishes its semantics.
@@ -11,6 +12,7 @@ Such a queue is refused if the server publishes its semantics.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -35,8 +37,9 @@ from haclient.cli.queue.bounded_consumer import BoundedConsumer, run_connected
 from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, query_queues
 from haclient.cli.termination import ExitCode, hidden_warnings, run_until_signal
 from haclient.client import Client
-from haclient.errors import HAClientError, PublishFailed, TimedOut
+from haclient.errors import HAClientError, PublishFailed, TimedOut, UsageError
 from haclient.ha import HAClient
+from haclient.protocol.codec import check_correlation_id
 from haclient.protocol.messages import Message
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.engine.patterns import TopicMatcher
@@ -48,6 +51,7 @@ _PERSIST_S: Final = 30.0
 """How long the server may take to persist copies."""
 
 _STATUS: Final = "/HACLIENT/status"
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +175,7 @@ class Mover:
                     await client.publish(
                         self._target,
                         message.data,
-                        correlation_id=message.correlation_id,
+                        correlation_id=_correlation_id_of(message),
                     ),
                     message,
                 )
@@ -192,6 +196,18 @@ class Mover:
                 reason=error.reason,
             ) from error
         self._consumer.finish(message)
+
+
+def _correlation_id_of(message: Message) -> str:
+    """The correlation id of the copy; empty if another publisher chose one that is not allowed."""
+    try:
+        check_correlation_id(message.correlation_id)
+    except UsageError as error:  # else the queue could never be moved
+        _logger.warning(
+            "the copy of %s has no correlation id: %s", message.bookmark or "a message", error
+        )
+        return ""
+    return message.correlation_id
 
 
 async def move_messages(

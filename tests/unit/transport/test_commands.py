@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 import trio
+from typing_extensions import override
 
 from haclient.errors import (
     BadFilter,
@@ -12,6 +13,7 @@ from haclient.errors import (
     HAClientError,
     InvalidBookmark,
     InvalidTopic,
+    StoreError,
     SubIdInUse,
     TimedOut,
 )
@@ -212,6 +214,27 @@ async def test_a_command_about_a_subscription_is_not_that_subscription(bench: Be
     await bench.open(c="subscribe", t="orders", sub_id="s")
     await bench.open(c="unsubscribe", sub_id="s")
     assert bench.peer.heard[-1].sub_id == "s"
+
+
+async def test_what_was_not_answered_is_ended_at_the_server_even_if_the_store_fails() -> None:
+    class FailingStore(DictBookmarkStore):
+        @override
+        def purge(self, sub_id: str | None = None) -> None:
+            raise StoreError("the database is gone")
+
+    bench = Bench(FailingStore())
+    fields = {
+        "c": "subscribe",
+        "t": "orders",
+        "bm": "0",
+        "sub_id": bench.commander.generate_id("1"),
+    }
+    request = SubscribeRequest.complete(fields, b"", command_id="1", has_store=True)
+    with pytest.raises(StoreError, match="database"):
+        await bench.commander.open(request, Delivery(), command_id="1", markers=False, timeout=1)
+    with trio.fail_after(1):
+        await bench.peer.expect("subscribe")
+        await bench.peer.expect("unsubscribe", sub_id=request.sub_id)
 
 
 @pytest.mark.row("CC17")

@@ -106,14 +106,14 @@ async def connected() -> AsyncGenerator[tuple[Client, Peer]]:
         yield client, await server.log_on(client)
 
 
-async def deliver(peer: Peer, granted: str, *bodies: bytes) -> None:
+async def deliver(peer: Peer, granted: str, *bodies: bytes, correlation_id: str = "") -> None:
     """Refuse the query of the queues, accept the subscription and deliver to it."""
     await peer.refuse(await peer.expect("sow", topic="/HACLIENT/queues"), "invalid topic")
     subscribe = await peer.expect("subscribe", topic="work", options="max_backlog=10")
     await peer.ack(subscribe, opts=granted)
     for number, body in enumerate(bodies, 1):
-        fields = {"t": "work", "sids": subscribe.sub_id, "bm": f"7|{number}|", "x": f"of{number}"}
-        await peer.say("p", body, **fields)
+        fields = {"t": "work", "sids": subscribe.sub_id, "bm": f"7|{number}|"}
+        await peer.say("p", body, **fields, x=correlation_id or f"of{number}")
 
 
 @pytest.mark.row("CLI9")
@@ -145,6 +145,25 @@ async def test_without_statistics_a_message_is_acknowledged_when_its_copy_is_per
     assert copies == [("copies", b"one", "of1"), ("copies", b"two", "of2")]
     assert ",".join(acked) == "7|1|,7|2|"
     assert mover.consumed == 2
+
+
+@pytest.mark.row("CLI9")
+@in_virtual_time
+async def test_a_message_with_a_correlation_id_that_is_none_is_moved_without_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def script(peer: Peer) -> None:
+        await deliver(peer, "max_backlog=2", b"one", correlation_id="a b")
+        copy = await peer.expect("publish", topic="copies", data=b"one", correlation_id="")
+        await peer.persisted(copy.sequence or 0)
+        while (message := await peer.hear()).command != "unsubscribe":
+            await peer.ack(message)
+
+    mover = consumer()
+    async with connected() as (client, peer):
+        await together(lambda: move_messages(client, mover, "copies"), lambda: script(peer))
+    assert mover.consumed == 1
+    assert "the copy of 7|1| has no correlation id" in caplog.text
 
 
 @pytest.mark.row("CLI9")
