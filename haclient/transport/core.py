@@ -129,6 +129,7 @@ class Core:
         self._nursery: trio.Nursery | None = None
         self._dialler = Dialler(settings.dial_options)
         self._logging_on = False
+        self._drained_up_to: int | None = None  # the last publish that was waited for or warned of
         # Tasks that wait for a state of the recovery, and the end of the connection.
         self._recovery, self._closed = AckLot(self.commander.waits), trio.Event()
         self.uri: Uri | None = None
@@ -248,6 +249,7 @@ class Core:
                     self.reporter.log.warning(
                         "client %s: its callbacks did not end in time", self.name
                     )
+                self._warn_of_late_publishes()
             finally:
                 try:
                     await self._maintenance.close()
@@ -624,6 +626,8 @@ class Core:
         if self.status.is_logged_on:
             self._send_acks()  # first: publishes that no server persists take the whole limit
         left = await drain(publisher, self.flusher.persisted, limit_s=limit_s)
+        if publisher.log is not None:
+            self._drained_up_to = publisher.log.last_sequence
         if left:
             self.reporter.log.warning(
                 "client %s leaves with publishes not persisted: %s", self.name, left
@@ -638,6 +642,19 @@ class Core:
                     self.name,
                     left,
                 )
+
+    def _warn_of_late_publishes(self) -> None:
+        """Warn of what listeners and other threads have published since `drain` has ended."""
+        log, last = self.publisher.log, self._drained_up_to
+        if log is None or last is None:
+            return
+        if count := min(log.last_sequence - last, log.unpersisted_count):
+            self.reporter.log.warning(
+                "client %s leaves with publishes not persisted: %d were published after the last "
+                "wait for the server",
+                self.name,
+                count,
+            )
 
     def hold_publishes(self) -> None:
         """Let every publish wait from now on, since the client is about to be left."""

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient import Client, HAClient
+from haclient import Client, ConnectionState, HAClient
 from haclient.errors import (
     DisconnectedError,
     StoreFull,
@@ -355,3 +355,25 @@ def test_a_store_that_was_accepted_is_let_go_of_when_another_is_refused(tmp_path
     FilePublishStore(tmp_path / "p").close()
     gc.collect()  # nobody holds the refused one any more
     LoggedBookmarkStore(tmp_path / "b").close()
+
+
+async def test_what_is_published_after_the_last_wait_for_the_server_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By a listener here; in a program with threads by any of them."""
+
+    def listener(state: ConnectionState) -> None:
+        if state is ConnectionState.SHUTDOWN:
+            client.publish_nowait("orders", b"2")
+            client.publish_nowait("orders", b"3")
+
+    async with running_broker(BrokerConfig()) as server:
+        uri = server.uris[0] + AMPS
+        async with HAClient.memory_backed("pub", servers=[uri]) as client:
+            await client.publish("orders", b"1")
+            client.add_state_listener(listener)
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warning == (
+        "client pub leaves with publishes not persisted: 2 were published after the last wait for "
+        "the server"
+    )
