@@ -142,7 +142,7 @@ class AckWaits:
             UsageError: As `check`, also during the wait.
         """
         caller, waiting = current_caller(), self._callers
-        if self._is_endless(caller):
+        if not event.is_set() and self._is_endless(caller):
             raise _would_deadlock(what)
         waiting[event] = caller
         try:
@@ -161,7 +161,11 @@ class AckWaits:
 
     def _is_endless(self, caller: object) -> bool:
         expected = self._expected()
-        return caller in expected and {caller, *self._callers.values()}.issuperset(expected)
+        if caller not in expected:
+            return False
+        # One whose event is set goes on in a moment, and may take the messages.
+        waiting = (each for event, each in self._callers.items() if not event.is_set())
+        return {caller, *waiting}.issuperset(expected)
 
     @property
     def is_stopped_by_caller(self) -> bool:

@@ -591,3 +591,26 @@ async def test_the_caller_that_has_stopped_the_reading_is_known() -> None:
             assert shared.waits.is_stopped_by_caller
             shared.is_stopped = False
             assert not shared.waits.is_stopped_by_caller
+
+
+@in_virtual_time
+async def test_a_caller_whose_ack_has_come_is_expected_to_take_before_it_has_run() -> None:
+    async with trio.open_nursery() as nursery:
+        shared, ack = Waits(nursery, "a", "b"), trio.Event()
+        shared.is_stopped = False
+        await shared.begin("a", ack)
+        await shared.begin("b")
+        shared.is_stopped = True
+        ack.set()
+        await shared.recheck()
+        assert shared.ends == {"a": "acknowledged"}
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_an_ack_that_came_before_the_wait_is_no_reason_to_refuse_it() -> None:
+    async with trio.open_nursery() as nursery:
+        shared, ack = Waits(nursery, "a"), trio.Event()
+        ack.set()
+        await shared.begin("a", ack)
+        assert shared.ends == {"a": "acknowledged"}
