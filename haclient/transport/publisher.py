@@ -748,10 +748,10 @@ def _check_list(name: str, value: object) -> None:
     Raises:
         UsageError: It is no list.
     """
-    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Collection):
-        raise UsageError(
-            f"{name} is a list, such as a tuple, not {type(value).__name__}: list(...)"
-        )
+    is_single = isinstance(value, str | bytes | bytearray | memoryview)
+    if is_single or not isinstance(value, Collection):
+        how = "one alone is [one]" if is_single else "make it one by list(...)"
+        raise UsageError(f"{name} is a list or a tuple, not {type(value).__name__}: {how}")
 
 
 def what_remains(log: FrameLog) -> str:
