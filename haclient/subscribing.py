@@ -27,6 +27,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import (
     LASTING,
+    QUERIES,
     Marker,
     Phase,
     SubscribeRequest,
@@ -37,6 +38,7 @@ from haclient.streams import MessageStream, QueueStream
 from haclient.transport.commands import drop_queued, header_fields
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy, serve
+from haclient.transport.query_delivery import QueryDelivery
 from haclient.transport.queue_acks import QueueConsumer
 from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, serve_queue
 from haclient.transport.settings import TIMEOUT_S, seconds
@@ -95,7 +97,7 @@ class Subscriber:
         Returns:
             The stream; entering it sends the command.
         """
-        delivery = Delivery(self._core.settings.max_queued_bytes)
+        delivery = self._delivery_for(command, raises=True)
         delivery.error_policy = self._on_handler_error if queue is None else "continue"
         delivery.is_of_deltas = "delta_subscribe" in command.name
         delivery.is_of_past = is_of_past(command.name, command.start)
@@ -108,6 +110,7 @@ class Subscriber:
                 command, delivery, markers=markers, lasts=resumes, queue=queue
             )
             opened.append(subscription)
+            self._limit_silence(subscription, delivery, timeout_of(command))
             self._core.intake.opened(subscription, delivery)
             if is_closed:  # by another task, before the server's answer came
                 await close_stream()
@@ -185,10 +188,11 @@ class Subscriber:
             replace_handler = partial(setattr, active.sink, "handler", handler)
             await self.changer.replace_with(active, command, replace_handler)
             return active.sub_id
-        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
+        delivery = self._delivery_for(command, raises=False)
         subscription = await self._open(
             command, delivery, markers=True, lasts=resubscribes, first_bookmark=first_bookmark
         )
+        self._limit_silence(subscription, delivery, timeout_of(command))
         policy = self._on_handler_error
         log = self._core.reporter.log
         serving = partial(serve, delivery, handler, policy, discards=auto_discard, log=log)
@@ -227,6 +231,34 @@ class Subscriber:
         serving = partial(serve_queue, delivery, handler, handling, consumer=queue, publish=publish)
         self._serve(subscription, delivery, serving)
         return subscription.sub_id
+
+    def _delivery_for(self, command: Command, *, raises: bool) -> Delivery:
+        kind = QueryDelivery if command.name in QUERIES else Delivery
+        return kind(self._core.settings.max_queued_bytes, raises=raises)
+
+    def _limit_silence(self, one: Subscription, delivery: Delivery, limit_s: float) -> None:
+        """Have a query end when its server sends neither records nor their end."""
+        if not isinstance(delivery, QueryDelivery):
+            return
+
+        def overdue() -> TimedOut | None:
+            connection, request = self._core.connection, one.request
+            if not one.finite and one.is_query_answered:
+                delivery.lift_limit()
+                return None
+            is_held = one.pauses.may_be_paused or not self._is_active(one)
+            if connection is None or connection.reading_stopped_by is not None or is_held:
+                return None
+            self._core.closed(one)
+            self._core.commander.leave([one])
+            missing = " and ".join(sorted(one.ends_after)) or "group_end"
+            what = str(one.sub_id) if request is None else request.what
+            return TimedOut(
+                f"{what}: the server has sent nothing for {limit_s:g} s, and not yet {missing}: "
+                "the result may be incomplete"
+            )
+
+        delivery.limit(limit_s, overdue, is_lasting=not one.finite)
 
     def _serve(
         self,
