@@ -84,7 +84,9 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         ask: Callable[[str, float], Awaitable[bytes]] = http_get,
     ) -> None:
         if not (is_number(patience) and 0 <= patience <= MAX_PATIENCE_S):
-            raise UsageError(f"patience is 0 to {MAX_PATIENCE_S:g} seconds, not {patience!r}")
+            raise UsageError(
+                f"patience is a number of seconds from 0 to {MAX_PATIENCE_S:g}, not {patience!r}"
+            )
         check_seconds("check_every", check_every, endless=False)
         check_count("max_behind", max_behind, optional=True)
         check_chooser("inner", inner)

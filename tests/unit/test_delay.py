@@ -183,7 +183,7 @@ def test_a_time_that_is_none_is_refused(time: float) -> None:
     ):
         with pytest.raises(UsageError, match="is a number of seconds"):
             make()
-    with pytest.raises(UsageError, match="no wait shrinks"):
+    with pytest.raises(UsageError, match="factor is a finite number, 1 or above"):
         ExponentialDelayStrategy(factor=time)
 
 
