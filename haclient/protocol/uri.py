@@ -159,7 +159,7 @@ class Uri:
         Raises:
             UsageError: It is malformed; the message says where and never shows the password.
         """
-        if not isinstance(text, str):  # not shown: it may have a password
+        if not isinstance(text, str):  # the value is not shown: it may have a password
             raise UsageError(
                 "a connection string is text such as tcp://host:9007/amps/json, "
                 f"not {type(text).__name__}"

@@ -54,11 +54,13 @@ def open_all(
     client_name: str,
     manager: SubscriptionManager | None = None,
 ) -> list[Owned]:
-    """Take the stores for one client, all of them or none; those that there are.
+    """Open the stores for one client, all of them or none; returns those that there are.
+
+    After an error all are closed, since no client exists that could close them.
 
     Raises:
-        StoreLocked: One belongs to another client. All are closed, which nobody else could do.
-        UsageError: One of them is something else, such as a path; likewise.
+        StoreLocked: One belongs to another client.
+        UsageError: One is not a store, such as a path.
     """
     given = (
         ("publish_store", publish_store, "store", "FilePublishStore"),
