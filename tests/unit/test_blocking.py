@@ -177,7 +177,7 @@ def wait_for_nothing(client: Client) -> None:
 def test_a_timeout_is_the_one_of_the_trio_client(client: HAClient) -> None:
     with pytest.raises(TimedOut):
         client.flush(timeout=0)
-    with pytest.raises(UsageError, match="timeout is a number of seconds, .* not -1"):
+    with pytest.raises(UsageError, match=r"timeout is a number of seconds, .* not -1"):
         client.flush(timeout=-1)
 
 
