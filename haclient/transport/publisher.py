@@ -587,7 +587,7 @@ class Publisher:
             DisconnectedError: There is no connection that has logged on.
         """
         self.check_numbers_itself(first_sequence)
-        if not isinstance(first_sequence, int):  # one test, where each message is a call
+        if type(first_sequence) is not int:  # one test, where each message is a call
             check_sequence(first_sequence)
         await trio.lowlevel.checkpoint()
         for start in range(0, len(bodies), _BATCH_PIECE):
