@@ -590,7 +590,7 @@ class Publisher:
             DisconnectedError: There is no connection that has logged on.
         """
         self.check_numbers_itself(first_sequence)
-        if not isinstance(first_sequence, int):  # no full check: this may be called per message
+        if type(first_sequence) is not int:  # no full check: this may be called per message
             check_sequence(first_sequence)
         await trio.lowlevel.checkpoint()
         for start in range(0, len(bodies), _BATCH_PIECE):

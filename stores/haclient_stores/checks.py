@@ -13,6 +13,11 @@ from typing import cast
 from haclient_stores.errors import UsageError
 
 
+def is_text(value: object) -> bool:
+    """Whether a value is a text; for values that an error message must not show."""
+    return isinstance(value, str)
+
+
 def is_number(value: object) -> bool:
     """Whether a value is a number, whole or not; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -98,7 +103,7 @@ def check_texts(name: str, value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
     several = isinstance(value, Iterable) and not isinstance(value, bytes)
-    found = list(cast("Iterable[object]", value)) if several else [value]
+    found: list[object] = list(cast("Iterable[object]", value)) if several else [value]
     texts = [each for each in found if isinstance(each, str)]
     if len(texts) < len(found):
         raise UsageError(f"{name} is a text or a list of texts, not {value!r}")
