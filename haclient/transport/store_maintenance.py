@@ -77,7 +77,7 @@ def open_all(
         for argument, store, method, example in given:
             if store is not None and not hasattr(store, method):
                 found = type(store).__name__
-                raise UsageError(f"{argument} is a store, such as {example}(path), not a {found}")
+                raise UsageError(f"{argument} is a store, such as {example}(path), not {found}")
         for each in stores:
             each.open_for(client_name)
         refused.pop_all()

@@ -296,7 +296,7 @@ async def test_the_timeout_of_a_command_is_checked_like_that_of_a_method(
         (
             "server_chooser",
             "tcp://u:secret@a:1/amps",
-            "server_chooser is a server chooser or None, not a str",
+            "server_chooser is a server chooser or None, not str",
         ),
     ],
 )
