@@ -238,7 +238,7 @@ class Subscriber:
         return kind(self._core.settings.max_queued_bytes, raises=raises)
 
     def _limit_silence(self, one: Subscription, delivery: Delivery, limit_s: float) -> None:
-        """Have a query end when its server sends neither records nor their end."""
+        """End a query with `TimedOut` when its server sends neither records nor their end."""
         if not isinstance(delivery, QueryDelivery):
             return
 

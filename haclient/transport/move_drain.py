@@ -46,7 +46,7 @@ class MoveDrain:
                 hold.release()
         return leaves
 
-    def why_not(self, passed: int) -> str:
+    def why_unconfirmed(self, passed: int) -> str:
         """Why the server has not confirmed in time.
 
         Args:
