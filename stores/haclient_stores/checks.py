@@ -73,8 +73,9 @@ def check_seconds(
         and (endless or value < math.inf)
     ):
         return
+    kind = "a number" if endless else "a finite number"
     limit = "zero or above" if zero else "above 0"
-    raise UsageError(f"{name} is a number of seconds, {limit}{_or_none(optional)}, not {value!r}")
+    raise UsageError(f"{name} is {kind} of seconds, {limit}{_or_none(optional)}, not {value!r}")
 
 
 def check_text(name: str, value: object) -> None:
