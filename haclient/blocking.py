@@ -272,8 +272,8 @@ class MessageStream:
 
     def __next__(self) -> Message:
         if (message := self._buffer.pop_ready()) is not None:
-            if self._buffer.taker != get_ident():
-                self._buffer.taken_by(get_ident(), self.__bridge__.thread.caller)
+            if self._buffer.last_consumer != get_ident():
+                self._buffer.note_consumer(get_ident(), self.__bridge__.thread.caller)
             return message
         return self._next(None, self._buffer.pop)
 
@@ -349,7 +349,7 @@ class MessageStream:
                     return found
 
     def _fill(self, take: Take | None) -> None:
-        self._buffer.taken_by(get_ident(), self.__bridge__.thread.caller)
+        self._buffer.note_consumer(get_ident(), self.__bridge__.thread.caller)
         # If it is ready, another thread has waited for the messages.
         if not self._buffer.is_ready and not self.__bridge__.wait(
             partial(self._buffer.fill, take), "iterating"

@@ -164,7 +164,8 @@ class Subscriber:
             handler: Called with each message, one at a time.
             auto_discard: Whether a message is discarded when the handler has returned.
             resubscribes: Whether a client that reconnects sends it again.
-            first_bookmark: Where it began in an earlier process, to be remembered for later ones.
+            first_bookmark: The bookmark at which it began in an earlier process, for the
+                subscription manager; empty for where it begins now.
 
         Returns:
             The subscription id.
@@ -237,7 +238,7 @@ class Subscriber:
         return kind(self._core.settings.max_queued_bytes, raises=raises)
 
     def _limit_silence(self, one: Subscription, delivery: Delivery, limit_s: float) -> None:
-        """Have a query end when its server sends neither records nor their end."""
+        """End a query with `TimedOut` when its server sends neither records nor their end."""
         if not isinstance(delivery, QueryDelivery):
             return
 
@@ -597,11 +598,13 @@ class Subscriber:
         return subscription
 
     def _remember(self, subscription: Subscription, first_bookmark: str) -> None:
-        """Register a subscription to be resubscribed, unless it ends; end it if that fails.
+        """Register a subscription to be resubscribed; end it if that fails.
+
+        A command that ends by itself is not registered.
 
         Args:
             subscription: The subscription.
-            first_bookmark: Where it began in an earlier process; empty for where it begins now.
+            first_bookmark: As for `handle`.
 
         Raises:
             StoreError: The subscription manager cannot write it; the subscription is ended.
@@ -720,9 +723,7 @@ class Subscriber:
 
 def _check_command(command: object) -> None:
     if not isinstance(command, Command):
-        raise UsageError(
-            f"what is executed is a Command, such as Command('flush'), not {command!r:.60}"
-        )
+        raise UsageError(f"command is a Command, such as Command('flush'), not {command!r:.60}")
 
 
 def _has_receiver(command: Command) -> UsageError:

@@ -302,10 +302,8 @@ def check_number(name: str, value: object) -> None:
     Raises:
         UsageError: It is something else.
     """
-    if not isinstance(value, int):
-        raise UsageError(f"{name} is a whole number, not {value!r:.40}")
-    if value < 0:
-        raise UsageError(f"{name} is 0 or more, not {value}")
+    if not isinstance(value, int) or value < 0:
+        raise UsageError(f"{name} is a whole number of at least 0, not {value!r:.40}")
 
 
 def _encode_value(value: str | int) -> bytes:

@@ -47,8 +47,7 @@ class DeadLetter:
     def correlation_id(self, message: Message, error: Exception, failures: int) -> str:
         """The context of one message, as the correlation id of its copy.
 
-        The correlation id of the message is left out if it is so long that the whole would be too
-        long for a server.
+        The correlation id of the message is left out if the result would be too long for a server.
 
         Args:
             message: The failed message.

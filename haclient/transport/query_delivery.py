@@ -1,8 +1,8 @@
-"""The queue of a query, of which the server may stop in the middle.
+"""The queue of a query, whose server may stop sending before the end of the records.
 
-The `processed` ack accepts a query; its records and its end come later, and each of them may fail
-to come. So the time of the query limits each silence, too. It runs only while the consumer waits
-with an empty queue: a slow consumer is not the server's delay.
+The `processed` ack accepts a query. Its records and their end come later, or fail to come, so the
+timeout of the query also limits each silence: the time in which nothing arrives. It runs only while
+the consumer waits with an empty queue, since the delay of a slow consumer is not the server's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from haclient.transport.message_queue import DEFAULT_CAP_BYTES, Delivery
 
 
 class QueryDelivery(Delivery):
-    """A queue that ends when nothing has come for too long."""
+    """A queue that ends by an error when nothing has arrived for too long."""
 
     __slots__ = ("_is_lasting", "_limit_s", "_overdue", "_quiet_since")
 
@@ -38,19 +38,19 @@ class QueryDelivery(Delivery):
 
         Args:
             limit_s: Seconds.
-            overdue: Called after a silence; returns the error with which the query ends, or `None`
-                if the silence is not the server's.
-            is_lasting: Whether the limit ends with the first records: live messages follow them.
+            overdue: Called when the limit is over; returns the error with which the query ends, or
+                `None` if the server is not at fault.
+            is_lasting: Whether live messages follow the records: for these there is no limit.
         """
         self._limit_s, self._overdue, self._is_lasting = limit_s, overdue, is_lasting
 
     def lift_limit(self) -> None:
-        """Wait for as long as it takes from now on."""
+        """Limit no silence any more."""
         self._limit_s = math.inf
 
     @override
     def mark(self, marker: Marker) -> None:
-        if self._is_lasting:  # its records are complete, or come again on another connection
+        if self._is_lasting:  # the records are complete, or are sent again on another connection
             self.lift_limit()
         super().mark(marker)
 
@@ -62,7 +62,7 @@ class QueryDelivery(Delivery):
 
     @override
     async def _arrival(self) -> None:
-        if self._quiet_since is None:  # else an earlier wait was cancelled: the silence goes on
+        if self._quiet_since is None:  # else an earlier wait was cancelled, in the same silence
             self._quiet_since = trio.current_time()
         deadline = self._quiet_since + self._limit_s
         with trio.CancelScope(deadline=deadline) as scope:

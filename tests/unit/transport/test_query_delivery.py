@@ -19,7 +19,7 @@ pytestmark = in_virtual_time
 
 
 class Overdue:
-    """Says whose the silence is."""
+    """Returns the given answers, one for each silence."""
 
     def __init__(self, *answers: HAClientError | None) -> None:
         self.answers = list(answers)
