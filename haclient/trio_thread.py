@@ -210,8 +210,8 @@ class TrioThread:
 
     @property
     def ident(self) -> int | None:
-        """The ident of the thread; `None` before it runs."""
-        return None if self._thread is None else self._thread.ident
+        """The ident of the thread; `None` if it does not run: another thread may get it then."""
+        return self._thread.ident if self._thread is not None and self.is_running else None
 
     @property
     def has_ended(self) -> bool:

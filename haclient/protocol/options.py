@@ -371,7 +371,8 @@ _NAMES: Final = tuple(field.name for field in fields(Options))
 
 def _is_set(options: Options, name: str) -> bool:
     value: object = getattr(options, name)
-    return value is not None and value is not False and value != ()
+    is_empty = isinstance(value, tuple | list) and not value
+    return value is not None and value is not False and not is_empty
 
 
 def _written(options: Options, name: str) -> str:

@@ -142,7 +142,7 @@ class AckWaits:
             UsageError: As `check`, also during the wait.
         """
         caller, waiting = current_caller(), self._callers
-        if self._would_deadlock(caller):
+        if not event.is_set() and self._would_deadlock(caller):
             raise _deadlock_error(what)
         waiting[event] = caller
         try:
@@ -156,14 +156,16 @@ class AckWaits:
         """Refuse the waits that would never end by now."""
         for event, caller in list(self._callers.items()):
             if not event.is_set() and self._would_deadlock(caller):
-                del self._callers[
-                    event
-                ]  # at once: it can take the messages, so the others may wait
+                del self._callers[event]  # at once: it can take the messages for the others
                 event.set()
 
     def _would_deadlock(self, caller: object) -> bool:
         expected = self._expected()
-        return caller in expected and {caller, *self._callers.values()}.issuperset(expected)
+        if caller not in expected:
+            return False
+        # One whose event is set goes on in a moment, and may take the messages.
+        waiting = (each for event, each in self._callers.items() if not event.is_set())
+        return {caller, *waiting}.issuperset(expected)
 
     @property
     def is_stopped_by_caller(self) -> bool:

@@ -64,11 +64,12 @@ from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.queue_acks import AckPolicy, QueueAcks
 from haclient.transport.reporter import Reporter
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
-from haclient.transport.store_maintenance import Owned, StoreMaintenance, open_all
+from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
 from haclient.transport.stored_deletes import delete_stored
 from haclient.transport.subscription_changes import SubscriptionChanges
 from haclient.transport.wire_tap import guarded
 from haclient.transport.writer import Writer
+from haclient_stores.audit_log import AuditLog
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
 _T = TypeVar("_T")
@@ -140,20 +141,23 @@ class Core:
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
 
-    def _open_stores(self) -> list[Owned]:
+    def _open_stores(self) -> list[Owned | AuditLog]:
         """Open the stores and the audit log for this client."""
         settings, auditor = self.settings, self._auditor
         with ExitStack() as refused:  # a client that cannot be made must not leave files locked
-            if auditor is not None:
+            if auditor is not None and not is_in_use(auditor.log):
                 refused.callback(auditor.log.close)
-            stores = open_all(
+            stores: list[Owned | AuditLog] = []
+            stores += open_all(
                 settings.publish_store, settings.bookmark_store, self.name, self._manager
             )
             for each in stores:
-                refused.callback(each.close)
+                if not is_in_use(each):
+                    refused.callback(each.close)
             if auditor is not None:
                 auditor.open_for(self.name)
                 auditor.kept(self.publisher.log)
+                stores.insert(0, auditor.log)  # it is closed last
             refused.pop_all()
         return stores
 
@@ -254,8 +258,6 @@ class Core:
                 try:
                     await self._maintenance.close()
                 finally:
-                    if self._auditor is not None:
-                        self._auditor.log.close()
                     if self._open_clients is not None:
                         self._open_clients.left(self)
 

@@ -751,8 +751,11 @@ def _check_list(name: str, value: object) -> None:
     Raises:
         UsageError: It is not a list.
     """
-    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Collection):
-        raise UsageError(f"{name} is a list or a tuple, not {type(value).__name__}: give list(...)")
+    found = type(value).__name__
+    is_single = isinstance(value, str | bytes | bytearray | memoryview)
+    if is_single or not isinstance(value, Collection):
+        how = "one alone is [one]" if is_single else "make it one by list(...)"
+        raise UsageError(f"{name} is a list or a tuple, not {found}: {how}")
 
 
 def what_remains(log: FrameLog) -> str:

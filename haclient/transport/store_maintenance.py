@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -25,6 +26,7 @@ from haclient_stores.adapters.recovery_point import (
     RecoveryPointAdapter,
     TimedAdapter,
 )
+from haclient_stores.audit_log import AuditLog
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedCount
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -41,6 +43,9 @@ _RECOVER_S: Final = 30.0  # for what an adapter has kept
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
 _logger = logging.getLogger(__name__)
 
+# The clients of this process by the ids of their stores, which each of them refers to.
+_users: Final = WeakValueDictionary[int, "StoreMaintenance"]()
+
 Task: TypeAlias = Callable[[], Awaitable[None]]
 
 
@@ -56,7 +61,8 @@ def open_all(
 ) -> list[Owned]:
     """Open the stores for one client, all of them or none; returns those that there are.
 
-    After an error all are closed, since no client exists that could close them.
+    After an error all are closed, which nobody else could do, except those that another client of
+    this process uses.
 
     Raises:
         StoreLocked: One belongs to another client.
@@ -73,7 +79,8 @@ def open_all(
         stores.append(manager)
     with ExitStack() as refused:
         for each in stores:
-            refused.callback(each.close)
+            if not is_in_use(each):
+                refused.callback(each.close)
         for argument, store, method, example in given:
             if store is not None and not hasattr(store, method):
                 found = type(store).__name__
@@ -84,24 +91,32 @@ def open_all(
     return stores
 
 
+def is_in_use(store: Owned | AuditLog) -> bool:
+    """Whether a client of this process has taken a store and not closed it."""
+    return id(store) in _users
+
+
 class StoreMaintenance:
     """Maintains the bookmark store of one client.
 
     Args:
         store: The store; None and stores of other packages are not maintained.
-        stores: All stores of the client, to be closed at the end.
+        stores: All stores of the client, and its audit log, to be closed at the end; the last
+            one first.
         reporter: Where log records and events go.
     """
 
     def __init__(
         self,
         store: BookmarkStore | None,
-        stores: Sequence[Owned] = (),
+        stores: Sequence[Owned | AuditLog] = (),
         *,
         reporter: Reporter,
     ) -> None:
         self._store = store if isinstance(store, TrackedBookmarkStore) else None
         self._stores = stores
+        for each in stores:
+            _users.setdefault(id(each), self)
         self._reporter = reporter
         self._watch_at = 0.0
         self._prune_again_at = 0.0
@@ -221,6 +236,8 @@ class StoreMaintenance:
         with ExitStack() as closing:  # each of them, whatever happens to another
             for each in reversed(self._stores):
                 closing.callback(each.close)
+                if _users.get(id(each)) is self:
+                    del _users[id(each)]
             if self._store is not None:
                 await self._close(self._store)
 
@@ -261,7 +278,7 @@ async def _kept(adapter: RecoveryPointAdapter, client_name: str) -> list[Recover
 _BOOKMARKS_EVERY_S: Final = 0.005
 
 
-def group_sync(store: Owned) -> Callable[[], Awaitable[None]] | None:
+def group_sync(store: Owned | AuditLog) -> Callable[[], Awaitable[None]] | None:
     """The task that syncs a store again and again, if its durability asks for one.
 
     A discard is a call that returns at once, so `fsync` is for bookmark stores the same as `group`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import cast
 
 from haclient_stores.errors import UsageError
@@ -66,13 +67,10 @@ def check_seconds(
     """
     if value is None and optional:
         return
-    if (
-        isinstance(value, int | float)
-        and is_number(value)
-        and (value > 0 or (zero and value == 0))
-        and (endless or value < math.inf)
-    ):
-        return
+    if isinstance(value, int | float | Real) and not isinstance(value, bool):  # also of numpy
+        seconds = cast("float", value)
+        if (seconds > 0 or (zero and seconds == 0)) and (endless or seconds < math.inf):
+            return
     kind = "a number" if endless else "a finite number"
     limit = "zero or above" if zero else "above 0"
     raise UsageError(f"{name} is {kind} of seconds, {limit}{_or_none(optional)}, not {value!r}")

@@ -99,10 +99,12 @@ async def test_many_messages_are_published_in_one_call_and_in_order() -> None:
         assert client.unpersisted_count == 5
 
 
-@pytest.mark.parametrize("bodies", [[b"a", 5], b"abc", "text", [b"a", None], map(str, range(3))])
+@pytest.mark.parametrize(
+    "bodies", [[b"a", 5], b"abc", "text", [b"a", None], map(str, range(3)), memoryview(b"")]
+)
 async def test_of_many_messages_with_a_wrong_one_none_is_published(bodies: Any) -> None:  # noqa: ANN401  # what is tested
     async with Client("c", publish_store=MemoryPublishStore()) as client:
-        with pytest.raises(UsageError, match=r"data is bytes|bodies is a list"):
+        with pytest.raises(UsageError, match=r"data is bytes|bodies is a list or a tuple"):
             await client.publish_many("orders", bodies)
         with pytest.raises(UsageError):
             await client.publish_many("", [b"a"])

@@ -257,6 +257,14 @@ def test_who_waits_for_the_end_is_notified_before_and_after_it() -> None:
     thread.join()
 
 
+def test_the_ident_of_a_thread_that_has_ended_may_be_that_of_another_one() -> None:
+    thread = opened(Block()())
+    assert thread.ident in {each.ident for each in threading.enumerate()}
+    thread.stop()
+    thread.join()
+    assert thread.ident is None
+
+
 def test_a_thread_runs_once_and_only_while_it_is_open() -> None:
     thread = TrioThread("a")
     with pytest.raises(UsageError, match="is not open"):

@@ -61,6 +61,10 @@ def test_options_are_written_and_read_back(options: Options, wire: str) -> None:
 
 
 @pytest.mark.row("CC20")
+def test_an_empty_list_is_no_option_like_an_empty_tuple() -> None:
+    assert str(Options(select=[], projection=())) == ""  # type: ignore[arg-type]  # a list also works
+
+
 def test_several_options_are_written_in_one_order() -> None:
     options = Options(top_n=3, oof=True, conflation=0.25, no_sowkey=True)
     assert str(options) == "conflation=250ms,no_sowkey,oof,top_n=3"

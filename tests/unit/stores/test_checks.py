@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -215,6 +216,7 @@ def test_what_works_passes() -> None:
     check_count("a", 2**70)
     check_seconds("a", math.inf)
     check_seconds("a", 0, zero=True)
+    check_seconds("a", Fraction(1, 2))  # as the numbers of numpy, which are neither int nor float
     check_word("a", "x", ("x", "y"))
     check_callable("a", None)
     check_callable("a", int)

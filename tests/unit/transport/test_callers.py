@@ -12,7 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient import Client, Message, aio, blocking
-from haclient.errors import UsageError
+from haclient.errors import HAClientError, UsageError
 from haclient.transport.callers import AckLot, AckWaits, Consumers, calling, current_caller
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
@@ -197,6 +197,30 @@ def test_a_thread_waits_while_another_one_takes_from_the_stream_that_they_share(
         flood(500)
         with pytest.raises(UsageError, match=BEHIND):  # the other one has ended
             client.flush(timeout=LIMIT_S)
+
+
+@pytest.mark.row("CC35")
+def test_a_thread_that_goes_on_taking_after_one_that_has_ended_is_refused(
+    broker: BrokerThread, flood: Callable[[int], None]
+) -> None:
+    """Also if it has got the ident of that one, as is usual."""
+    told: list[str] = []
+
+    def take_and_wait() -> None:
+        next(messages)  # of those that the first one was handed over
+        try:
+            client.flush(timeout=LIMIT_S)
+        except HAClientError as error:
+            told.append(str(error))
+
+    client = blocking.HAClient("sub", servers=[broker.uri], max_queued_bytes=4_000)
+    with client, client.stream("orders") as messages:
+        flood(502)
+        for function in (lambda: next(messages), take_and_wait):
+            each = threading.Thread(target=function)
+            each.start()
+            each.join()
+    assert [BEHIND in each for each in told] == [True]
 
 
 @pytest.mark.row("CC35")
@@ -591,3 +615,26 @@ async def test_the_caller_that_has_stopped_the_reading_is_known() -> None:
             assert shared.waits.is_stopped_by_caller
             shared.is_stopped = False
             assert not shared.waits.is_stopped_by_caller
+
+
+@in_virtual_time
+async def test_a_caller_whose_ack_has_come_is_expected_to_take_before_it_has_run() -> None:
+    async with trio.open_nursery() as nursery:
+        shared, ack = Waits(nursery, "a", "b"), trio.Event()
+        shared.is_stopped = False
+        await shared.begin("a", ack)
+        await shared.begin("b")
+        shared.is_stopped = True
+        ack.set()
+        await shared.recheck()
+        assert shared.ends == {"a": "acknowledged"}
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_an_ack_that_came_before_the_wait_is_no_reason_to_refuse_it() -> None:
+    async with trio.open_nursery() as nursery:
+        shared, ack = Waits(nursery, "a"), trio.Event()
+        ack.set()
+        await shared.begin("a", ack)
+        assert shared.ends == {"a": "acknowledged"}

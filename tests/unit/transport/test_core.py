@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -113,6 +114,40 @@ def test_a_client_that_is_refused_leaves_no_store_locked(tmp_path: Path, other: 
         assert each is not None
         each.close()
     assert refused.value is not None
+
+
+@pytest.mark.row("PS12")
+@pytest.mark.parametrize(
+    "shared", ["publish_store", "bookmark_store", "subscriptions", "audit_log"]
+)
+async def test_a_client_that_is_refused_leaves_the_stores_of_others_open(
+    tmp_path: Path, shared: str
+) -> None:
+    settings = Settings(
+        name="c",
+        publish_store=FilePublishStore(tmp_path / "publish_store"),
+        bookmark_store=LoggedBookmarkStore(tmp_path / "bookmark_store"),
+        audit_log=AuditLog(tmp_path / "audit_log"),
+    )
+    manager = FileSubscriptionManager(tmp_path / "subscriptions")
+    user = Core(settings, manager)
+    other, others = Settings(name="other"), manager if shared == "subscriptions" else None
+    if others is None:
+        other = replace(other, **{shared: getattr(settings, shared)})
+    with pytest.raises((StoreLocked, UsageError)):
+        Core(other, others)
+    for made in (FilePublishStore, LoggedBookmarkStore, FileSubscriptionManager):
+        place = {FilePublishStore: "publish_store", LoggedBookmarkStore: "bookmark_store"}
+        with pytest.raises(StoreLocked, match="open already in this process"):
+            made(tmp_path / place.get(made, "subscriptions"))
+    assert settings.audit_log is not None
+    with pytest.raises(UsageError, match="belongs to one client at a time"):
+        settings.audit_log.open_for("c", 1, 1)
+    await user.enter()
+    await user.leave(None, None, None)
+    FilePublishStore(tmp_path / "publish_store").close()
+    settings.audit_log.open_for("c", 1, 1)
+    settings.audit_log.close()
 
 
 @pytest.mark.row("CC3")
