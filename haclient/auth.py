@@ -62,7 +62,7 @@ class Authenticator(Protocol):
 
 
 def check_authenticator(value: object) -> None:
-    """Refuse what can give no credentials; `None` means the password of the URI.
+    """Refuse what is not an authenticator; `None` means the password of the URI.
 
     Raises:
         UsageError: It is not an authenticator.

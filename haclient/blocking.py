@@ -274,8 +274,8 @@ class MessageStream:
         buffer = self._buffer
         if (message := buffer.pop_ready()) is not None:
             # Not by its ident, which the next thread gets when this one has ended.
-            if buffer.taker is not (taker := current_thread()):
-                buffer.taken_by(taker, self.__bridge__.thread.caller)
+            if buffer.last_consumer is not (consumer := current_thread()):
+                buffer.note_consumer(consumer, self.__bridge__.thread.caller)
             return message
         return self._next(None, self._buffer.pop)
 
@@ -351,7 +351,7 @@ class MessageStream:
                     return found
 
     def _fill(self, take: Take | None) -> None:
-        self._buffer.taken_by(current_thread(), self.__bridge__.thread.caller)
+        self._buffer.note_consumer(current_thread(), self.__bridge__.thread.caller)
         # If it is ready, another thread has waited for the messages.
         if not self._buffer.is_ready and not self.__bridge__.wait(
             partial(self._buffer.fill, take), "iterating"

@@ -151,7 +151,7 @@ class MovingServerChooser(Protocol):
 
 
 def check_chooser(name: str, value: object) -> None:
-    """Refuse what chooses no server; `None` means the default.
+    """Refuse what is not a server chooser; `None` means the default.
 
     Raises:
         UsageError: It is not a server chooser.
@@ -161,10 +161,10 @@ def check_chooser(name: str, value: object) -> None:
 
 
 def check_uris(name: str, uris: object) -> None:
-    """Refuse a single connection string, and what is no list.
+    """Refuse what is not a list of connection strings, such as a single one.
 
     Raises:
-        UsageError: It is not a list; a connection string is not shown, it may have a password.
+        UsageError: It is not a list. The value is not shown, since it may have a password.
     """
     if isinstance(uris, str | bytes) or not isinstance(uris, Iterable):
         raise UsageError(f"{name} is a list of connection strings: {name}=[...]")
@@ -322,12 +322,13 @@ class FailureCountServerChooser(ServerChooser):
         self._move_on(error, info)
 
     def report_refusal(self, error: Exception, info: ConnectionInfo) -> None:
-        """Note that the server was not tried, since others say that it is unfit.
+        """Move on from a server that was not tried, since others report it as unfit.
 
-        It counts as a failure, unless that could end the client: only attempts do.
+        A refusal counts as a failure, except with `ends`, where only failed attempts may end the
+        client.
 
         Args:
-            error: Why.
+            error: Why it was refused.
             info: The server.
         """
         if self._ends:

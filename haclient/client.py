@@ -432,12 +432,13 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             batch_size: Records in one frame.
             options: Options of the query.
             data: The body of the query, for topics that take parameters in it.
-            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
-                for as long as it takes.
+            timeout: Seconds to wait for the server's answer when the stream is opened, and for each
+                further part of the result; `None` waits for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command, and raises
-            `InvalidTopic` for a topic without a State of the World or another `CommandError`.
+            `InvalidTopic` for a topic without a State of the World or another `CommandError`. When
+            the server stops in the middle of the result, reading raises `TimedOut`.
         """
         command = Command(
             "sow",
@@ -487,8 +488,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             resumes: Whether an `HAClient` sends the command again after each lost connection: the
                 stream then delivers all records again, and `messages.gaps` counts how often. With
                 a bookmark that a bookmark store tracks there are no gaps.
-            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
-                for as long as it takes.
+            timeout: Seconds to wait for the server's answer when the stream is opened, and for each
+                further part of the result; `None` waits for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command.
@@ -537,7 +538,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             options: Options of the command.
             sub_id: The id of the subscription; one is chosen where it is empty. `MOST_RECENT`
                 needs one that is the same in every run.
-            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+            timeout: Seconds to wait for the server's answer, and for each further part of the
+                records; `None` waits for as long as it takes.
 
         Returns:
             The subscription id, for `unsubscribe`.

@@ -321,9 +321,7 @@ class ExponentialDelayStrategy(DelayStrategy):
         _check(initial=initial, maximum=maximum, jitter=jitter)
         check_seconds("give_up_after", give_up_after, zero=True, optional=True)
         if not is_number(factor) or not 1 <= factor < math.inf:
-            raise UsageError(
-                f"factor is a number from 1 on, so that no wait shrinks, not {factor!r}"
-            )
+            raise UsageError(f"factor is a finite number, 1 or above, not {factor!r}")
         _check_source(source)
         from tenacity import wait_exponential  # noqa: PLC0415  # 40 ms to import
 

@@ -153,7 +153,8 @@ class DeltaClient:
             batch_size: Records in one frame.
             options: Options of the command; see `delta_subscribe`.
             sub_id: The id of the subscription; one is chosen where it is empty.
-            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+            timeout: Seconds to wait for the server's answer, and for each further part of the
+                records; `None` waits for as long as it takes.
 
         Returns:
             The subscription id, for `unsubscribe`.
@@ -199,8 +200,8 @@ class DeltaClient:
             sub_id: The id of the subscription; one is chosen where it is empty.
             resumes: Whether an `HAClient` sends the command again after each lost connection: the
                 stream then delivers all records again, and `messages.gaps` counts how often.
-            timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
-                for as long as it takes.
+            timeout: Seconds to wait for the server's answer when the stream is opened, and for each
+                further part of the result; `None` waits for as long as it takes.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command.

@@ -59,9 +59,9 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         admin: The admin interface of each server, `http://HOST:PORT` by connection string.
         inner: Gives the order of the servers; by default that of `admin`, as
             `DefaultServerChooser`. With a `PriorityServerChooser` the client returns only to a
-            server that is not refused. It is told of each refusal as of a failure, also of those
-            that it repeats in one round. With `FailureCountServerChooser(ends=True)` they do not
-            count, which would end the client before its patience does.
+            server that is not refused. Its `report_failure` is called for each refusal, also for
+            repeated ones in one round. With `FailureCountServerChooser(ends=True)` refusals do not
+            count, since they would end the client before `patience` is over.
         max_behind: How many messages a server may be behind for which acknowledgements do not wait;
             `None` for any number.
         patience: Seconds to wait while every server is refused, at most 45.
@@ -84,7 +84,9 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         ask: Callable[[str, float], Awaitable[bytes]] = http_get,
     ) -> None:
         if not (is_number(patience) and 0 <= patience <= MAX_PATIENCE_S):
-            raise UsageError(f"patience is 0 to {MAX_PATIENCE_S:g} seconds, not {patience!r}")
+            raise UsageError(
+                f"patience is a number of seconds from 0 to {MAX_PATIENCE_S:g}, not {patience!r}"
+            )
         check_seconds("check_every", check_every, endless=False)
         check_count("max_behind", max_behind, optional=True)
         check_chooser("inner", inner)
@@ -128,7 +130,7 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
             await trio.sleep(min(self.check_every, give_up_at - trio.current_time()))
 
     def _report_refusal(self, error: Exception, info: ConnectionInfo) -> None:
-        """Have the inner chooser go on to its next server."""
+        """Let the inner chooser move on to its next server."""
         if isinstance(self._inner, FailureCountServerChooser):
             self._inner.report_refusal(error, info)
         else:

@@ -18,7 +18,6 @@ default action and ends the process.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import queue
 import signal
@@ -33,6 +32,7 @@ import trio
 from haclient.errors import GraceExpired, UsageError
 from haclient.transport.intake import OpenClients, open_clients
 from haclient.transport.nursery import open_nursery
+from haclient_stores.checks import check_seconds
 
 __all__ = ["DEFAULT_GRACE_S", "run"]
 
@@ -204,8 +204,7 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
         GraceExpired: The grace was over first. It says what was left.
         KeyboardInterrupt: SIGINT has ended it, in the same good order.
     """
-    if not 0 <= grace < math.inf:
-        raise UsageError(f"grace is in seconds from 0 on, not {grace!r}")
+    check_seconds("grace", grace, zero=True, endless=False)
     shutdown = _Shutdown[_T](grace)
     try:
         with first_signal(_STOP_SIGNALS, shutdown.on_signal):

@@ -75,7 +75,7 @@ class SourcePosition:
             store = cast("FilePublishStore", self._bridge.inner.publish_store)
         if not isinstance(store, FilePublishStore):
             raise UsageError(
-                f"store is a FilePublishStore, which keeps notes, not a {type(store).__name__}"
+                f"store is a FilePublishStore, which keeps notes, not {type(store).__name__}"
             )
         if not source:
             raise UsageError("source is the name of what is published, and must not be empty")

@@ -53,7 +53,9 @@ class StallDetector:
     def __init__(self, limit: float = DEFAULT_LIMIT_S) -> None:
         check_seconds("limit", limit)
         if limit > threading.TIMEOUT_MAX:
-            raise UsageError(f"limit is at most {threading.TIMEOUT_MAX:g} seconds, not {limit!r}")
+            raise UsageError(
+                f"limit is a number of seconds up to {threading.TIMEOUT_MAX:g}, not {limit!r}"
+            )
         self._limit_s = limit
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None

@@ -39,7 +39,7 @@ class StreamBuffer:
 
     Attributes:
         pop_ready: As `pop`, for a message that may be given to a caller without `fill`.
-        taker: The thread or task that has taken the last message.
+        last_consumer: The thread or task that has taken the last message.
     """
 
     def __init__(self, stream: MessageStream) -> None:
@@ -49,9 +49,9 @@ class StreamBuffer:
         # A queue's messages are taken one by one: each acknowledges the one before with auto_ack.
         self._take_next: Take = self._take_one if self._is_of_queue else stream.batches().__anext__
         self.pop_ready = _nothing if self._is_of_queue else self.pop
-        self.taker: object = None
-        self._takers = stream._delivery.takers  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
-        self._takers.are_outside = True
+        self.last_consumer: object = None
+        self._consumers = stream._delivery.consumers  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+        self._consumers.are_outside = True
         _buffers.add(self)
         stream._on_skip = self._messages.clear  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
 
@@ -82,15 +82,15 @@ class StreamBuffer:
 
     # -- in the threads of the callers ----------------------------------------
 
-    def taken_by(self, taker: object, caller: object) -> None:
-        """Note who takes messages, before `fill`, and if it is not `taker`.
+    def note_consumer(self, consumer: object, caller: object) -> None:
+        """Note who takes messages, before `fill`, and if it is not `last_consumer`.
 
         Args:
-            taker: The calling thread or task, as it is compared.
+            consumer: The calling thread or task, as it is compared.
             caller: As in `haclient.transport.callers`.
         """
-        self.taker = taker
-        self._takers.add(caller)
+        self.last_consumer = consumer
+        self._consumers.add(caller)
 
     def take_one_by_one(self) -> None:
         """Buffer no messages: conflation cannot replace a message that is buffered here."""

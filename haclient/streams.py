@@ -21,6 +21,7 @@ from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Delivery
 from haclient.transport.queue_conflation import ConflationKey, QueueConflation, sow_key
+from haclient_stores.checks import check_count, check_seconds
 
 __all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages"]
 
@@ -187,10 +188,8 @@ class MessageStream:
         Raises:
             UsageError: The numbers cannot be.
         """
-        if max_messages is not None and max_messages < 1:
-            raise UsageError(f"max_messages is 1 or more, not {max_messages!r}")
-        if not max_seconds >= 0:  # which is true of NaN, too
-            raise UsageError(f"max_seconds is in seconds from 0 on, not {max_seconds!r}")
+        check_count("max_messages", max_messages, 1, optional=True)
+        check_seconds("max_seconds", max_seconds, zero=True)
         if max_seconds and max_messages is None:
             raise UsageError("max_seconds needs max_messages: memory holds no list without end")
         return Batches(partial(self._next_list, max_messages, max_seconds))
@@ -416,8 +415,7 @@ class TimedMessages:
     """An async iterator of messages, which yields `None` when none arrives in time."""
 
     def __init__(self, messages: MessageStream, seconds: float) -> None:
-        if not seconds >= 0:  # also refuses NaN
-            raise UsageError(f"a timeout is in seconds from 0 on, not {seconds!r}")
+        check_seconds("seconds", seconds, zero=True)
         self._messages = messages
         self._seconds = seconds
 

@@ -27,6 +27,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import (
     LASTING,
+    QUERIES,
     Marker,
     Phase,
     SubscribeRequest,
@@ -37,6 +38,7 @@ from haclient.streams import MessageStream, QueueStream
 from haclient.transport.commands import drop_queued, header_fields
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy, serve
+from haclient.transport.query_delivery import QueryDelivery
 from haclient.transport.queue_acks import QueueConsumer
 from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, serve_queue
 from haclient.transport.settings import TIMEOUT_S, seconds
@@ -95,7 +97,7 @@ class Subscriber:
         Returns:
             The stream; entering it sends the command.
         """
-        delivery = Delivery(self._core.settings.max_queued_bytes)
+        delivery = self._delivery_for(command, raises=True)
         delivery.error_policy = self._on_handler_error if queue is None else "continue"
         delivery.is_of_deltas = "delta_subscribe" in command.name
         delivery.is_of_past = is_of_past(command.name, command.start)
@@ -108,6 +110,7 @@ class Subscriber:
                 command, delivery, markers=markers, lasts=resumes, queue=queue
             )
             opened.append(subscription)
+            self._limit_silence(subscription, delivery, timeout_of(command))
             self._core.intake.opened(subscription, delivery)
             if is_closed:  # by another task, before the server's answer came
                 await close_stream()
@@ -161,7 +164,8 @@ class Subscriber:
             handler: Called with each message, one at a time.
             auto_discard: Whether a message is discarded when the handler has returned.
             resubscribes: Whether a client that reconnects sends it again.
-            first_bookmark: Where it began in an earlier process, to be remembered for later ones.
+            first_bookmark: The bookmark at which it began in an earlier process, for the
+                subscription manager; empty for where it begins now.
 
         Returns:
             The subscription id.
@@ -185,10 +189,11 @@ class Subscriber:
             replace_handler = partial(setattr, active.sink, "handler", handler)
             await self.changer.replace_with(active, command, replace_handler)
             return active.sub_id
-        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
+        delivery = self._delivery_for(command, raises=False)
         subscription = await self._open(
             command, delivery, markers=True, lasts=resubscribes, first_bookmark=first_bookmark
         )
+        self._limit_silence(subscription, delivery, timeout_of(command))
         policy = self._on_handler_error
         log = self._core.reporter.log
         serving = partial(serve, delivery, handler, policy, discards=auto_discard, log=log)
@@ -227,6 +232,34 @@ class Subscriber:
         serving = partial(serve_queue, delivery, handler, handling, consumer=queue, publish=publish)
         self._serve(subscription, delivery, serving)
         return subscription.sub_id
+
+    def _delivery_for(self, command: Command, *, raises: bool) -> Delivery:
+        kind = QueryDelivery if command.name in QUERIES else Delivery
+        return kind(self._core.settings.max_queued_bytes, raises=raises)
+
+    def _limit_silence(self, one: Subscription, delivery: Delivery, limit_s: float) -> None:
+        """End a query with `TimedOut` when its server sends neither records nor their end."""
+        if not isinstance(delivery, QueryDelivery):
+            return
+
+        def overdue() -> TimedOut | None:
+            connection, request = self._core.connection, one.request
+            if not one.finite and one.is_query_answered:
+                delivery.lift_limit()
+                return None
+            is_held = one.pauses.may_be_paused or not self._is_active(one)
+            if connection is None or connection.reading_stopped_by is not None or is_held:
+                return None
+            self._core.closed(one)
+            self._core.commander.leave([one])
+            missing = " and ".join(sorted(one.ends_after)) or "group_end"
+            what = str(one.sub_id) if request is None else request.what
+            return TimedOut(
+                f"{what}: the server has sent nothing for {limit_s:g} s, and not yet {missing}: "
+                "the result may be incomplete"
+            )
+
+        delivery.limit(limit_s, overdue, is_lasting=not one.finite)
 
     def _serve(
         self,
@@ -565,11 +598,13 @@ class Subscriber:
         return subscription
 
     def _remember(self, subscription: Subscription, first_bookmark: str) -> None:
-        """Register a subscription to be resubscribed, unless it ends; end it if that fails.
+        """Register a subscription to be resubscribed; end it if that fails.
+
+        A command that ends by itself is not registered.
 
         Args:
             subscription: The subscription.
-            first_bookmark: Where it began in an earlier process; empty for where it begins now.
+            first_bookmark: As for `handle`.
 
         Raises:
             StoreError: The subscription manager cannot write it; the subscription is ended.
@@ -688,9 +723,7 @@ class Subscriber:
 
 def _check_command(command: object) -> None:
     if not isinstance(command, Command):
-        raise UsageError(
-            f"what is executed is a Command, such as Command('flush'), not {command!r:.60}"
-        )
+        raise UsageError(f"command is a Command, such as Command('flush'), not {command!r:.60}")
 
 
 def _has_receiver(command: Command) -> UsageError:

@@ -31,8 +31,8 @@ class Entry:
         fields: The header of its command by wire name, in its current form: a subscription that is
             replaced, paused or resumed is added again.
         body: The body of its command.
-        acks: The ack types that the application asked for, as a comma list: they are delivered like
-            messages. `fields` also has those that the client asks for itself.
+        acks: The ack types that the application asked for, separated by commas; these acks are
+            delivered like messages. `fields` also has those that the client itself asks for.
     """
 
     sub_id: str

@@ -1,12 +1,12 @@
-"""The way between threads of an application that block and the thread of a client.
+"""Calls between the thread of a client and threads of the application, which may block.
 
-`haclient.blocking` is thin: `TrioThread` runs the client. This module carries calls from any thread
-to that one (`Bridge.wait`), and callbacks of the application from there to worker threads
+`TrioThread` runs the client of `haclient.blocking`. This module passes calls from any thread to the
+client's thread (`Bridge.wait`), and callbacks of the application from there to worker threads
 (`in_worker_thread`).
 
 A call that is interrupted is cancelled in the client's thread and waited for, as trio does it: it
-is undone or complete when its caller continues. A thread that runs an event loop is refused, since
-a call would stop that loop (`refuse_event_loop`).
+is undone or complete when its caller continues. A call in a thread that runs an event loop is
+refused, since it would block that loop (`refuse_event_loop`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _HANDLER_THREADS: Final = trio.CapacityLimiter(float("inf"))
 
 
-# -- the way from a thread to the client's thread and back ---------------------------------
+# -- calls of the application in the client's thread ---------------------------------------
 
 
 class Bridge(Generic[_Inner_co]):
@@ -128,7 +128,7 @@ def _is_notebook() -> bool:
     return shell is not None and shell.get_ipython() is not None
 
 
-# -- callbacks: the way from the client's thread to worker threads -------------------------
+# -- callbacks of the client in worker threads ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class _InWorkerThread:
 
 
 def in_worker_thread(function: object, thread: TrioThread) -> object:
-    """A callback as one that the trio client can await; what is no function stays as it is.
+    """A callback as one that the trio client can await; other values are returned unchanged.
 
     Raises:
         UsageError: It is a coroutine function.

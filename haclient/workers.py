@@ -41,6 +41,7 @@ from haclient.transport.message_queue import Delivery, HandlerErrorPolicy, check
 from haclient.transport.nursery import open_nursery
 from haclient.transport.queue_handlers import give_back
 from haclient.transport.worker_process import WorkerProcess, call, check_picklable
+from haclient_stores.checks import check_count, check_seconds
 
 __all__ = ["ProcessPool", "ThreadPool", "run_workers"]
 
@@ -63,11 +64,6 @@ class _Worker(Protocol[_T_co]):
     async def close(self, limit_s: float) -> None: ...
 
 
-def _check_count(workers: int) -> None:
-    if workers < 1:
-        raise UsageError(f"a pool has 1 worker or more, not {workers}")
-
-
 @dataclass(frozen=True, slots=True)
 class ThreadPool:
     """Worker threads: for functions that wait, or compute outside the interpreter's lock.
@@ -82,7 +78,7 @@ class ThreadPool:
     workers: int
 
     def __post_init__(self) -> None:
-        _check_count(self.workers)
+        check_count("workers", self.workers, 1)
 
     def open(self, work: Callable[[Message], _T]) -> Sequence[_Worker[_T]]:
         """The workers, which are not started yet.
@@ -112,7 +108,7 @@ class ProcessPool:
     workers: int
 
     def __post_init__(self) -> None:
-        _check_count(self.workers)
+        check_count("workers", self.workers, 1)
 
     def open(self, work: Callable[[Message], _T]) -> Sequence[_Worker[_T]]:
         """The workers, which are not started yet.
@@ -194,10 +190,8 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
             "work is a plain function, which runs in a worker: give a coroutine function as "
             "on_result, or to subscribe as the handler"
         )
-    if max_waiting < 1:
-        raise UsageError(f"max_waiting is 1 or more, not {max_waiting}")
-    if not exit_timeout >= 0:
-        raise UsageError(f"exit_timeout is in seconds from 0 on, not {exit_timeout!r}")
+    check_count("max_waiting", max_waiting, 1)
+    check_seconds("exit_timeout", exit_timeout, zero=True)
     if on_handler_error is not None:
         check_policy(on_handler_error)
     shared = None if key is not None else _Queue()

@@ -207,14 +207,14 @@ _RAW: Final = frozenset({"messages", "delimiter", "file", "user_file", "data"})
 
 
 _MAY_BE_EMPTY: Final = frozenset({"messages", "data", "filter", "order_by", "select", "key"})
-"""Options for which an empty text means something: a body, or the same as none."""
+"""Options whose value may be empty: an empty body, or the same as leaving the option out."""
 
 
 def _check_texts(context: click.Context) -> None:
-    """Check that texts were not given empty, and that those for the server are UTF-8.
+    """Check that no text is empty, and that texts for the server are UTF-8.
 
     Raises:
-        click.BadParameter: A text is empty, or is not UTF-8: it would be sent as other bytes, or
+        click.BadParameter: A text is empty, or it is not UTF-8 and would be sent as other bytes or
             not at all. Names of files may be any bytes.
     """
     for option in context.command.params:

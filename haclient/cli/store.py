@@ -209,7 +209,7 @@ def prune(request: _Pruned) -> int:
         values = {"path": str(path), "before_bytes": before, "after_bytes": after}
         return values, f"{path}: {before} bytes before, {after} now"
 
-    # One that is named again, such as by a link, is done already.
+    # A file that is given twice, also by a link, is pruned once.
     once: dict[str, Path] = {}
     for path in request.files:
         once.setdefault(os.path.realpath(path), path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from haclient.errors import UsageError
+from haclient_stores.checks import is_number
 
 
 def seconds_of(milliseconds: object, what: str = "timeout") -> float:
@@ -20,14 +21,16 @@ def seconds_of(milliseconds: object, what: str = "timeout") -> float:
     Raises:
         UsageError: The timeout is negative or not a number.
     """
-    if isinstance(milliseconds, bool) or not isinstance(milliseconds, (int, float)):
-        raise UsageError(f"{what} is in milliseconds, 0 for no limit, not {milliseconds!r}")
-    if not milliseconds >= 0:  # also refuses NaN
-        raise UsageError(f"{what} is in milliseconds from 0 on, not {milliseconds!r}")
+    if not (isinstance(milliseconds, int | float) and is_number(milliseconds)) or not (
+        milliseconds >= 0  # which is false for NaN, too
+    ):
+        raise UsageError(f"{what} is a number of milliseconds, zero or above, not {milliseconds!r}")
     try:
         return milliseconds / 1000 if milliseconds else math.inf
     except OverflowError:
-        raise UsageError(f"{what} is in milliseconds, and too long: 0 is no limit") from None
+        raise UsageError(
+            f"{what} is a number of milliseconds, and too long: 0 is no limit"
+        ) from None
 
 
 def milliseconds_of(seconds: float) -> int:

@@ -302,10 +302,8 @@ def check_number(name: str, value: object) -> None:
     Raises:
         UsageError: It is something else.
     """
-    if not isinstance(value, int):
-        raise UsageError(f"{name} is a whole number, not {value!r:.40}")
-    if value < 0:
-        raise UsageError(f"{name} is 0 or more, not {value}")
+    if not isinstance(value, int) or value < 0:
+        raise UsageError(f"{name} is a whole number of at least 0, not {value!r:.40}")
 
 
 def _encode_value(value: str | int) -> bytes:
@@ -431,7 +429,7 @@ def parse_header(data: bytes, start: int = 0) -> tuple[HeaderFields, int]:
         name = _match(_NAME, data, position)
         value = _match(_VALUE, data, name.end())
         position = value.end()
-        header = BY_SPELLING.get(_text(name[1] if name[2] is None else name[2]))
+        header = BY_SPELLING.get(header_text(name[1] if name[2] is None else name[2]))
         if header is not None:
             fields[header.attribute] = _value(value, number=header.kind is int)
     return fields, end.end()
@@ -449,7 +447,7 @@ def _match(pattern: re.Pattern[bytes], data: bytes, position: int) -> re.Match[b
 
 def _value(found: re.Match[bytes], *, number: bool) -> str | int | None:
     bare: bytes | None = found[2]
-    text = _text(found[1]) if bare is None else _text(bare.rstrip())
+    text = header_text(found[1]) if bare is None else header_text(bare.rstrip())
     if number:
         return _number(text)
     return "" if bare is not None and text == "null" else text
@@ -466,7 +464,8 @@ def _number(text: str) -> int | None:
         return None
 
 
-def _text(raw: bytes) -> str:
+def header_text(raw: bytes) -> str:
+    """The text of a JSON string without its quotes; bytes that are not UTF-8 become surrogates."""
     text = raw.decode("utf-8", "surrogateescape")
     return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
 

@@ -34,6 +34,7 @@ from haclient.protocol.codec import (
 from haclient.protocol.messages import HEADERS, WIRE_NAMES
 from haclient.protocol.options import Options
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkList, parse_bookmark
+from haclient_stores.checks import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -622,14 +623,12 @@ def _words_can_be_read(command: Command) -> None:
 
 
 def _numbers_are_in_range(command: Command) -> None:
-    for name in ("batch_size", "top_n", "expiration", "sequence"):
+    for name in ("top_n", "expiration"):
         number: object = getattr(command, name)
         if number is not None:
             check_number(name, number)
-    if command.batch_size is not None and not 1 <= command.batch_size <= MAX_BATCH_SIZE:
-        raise UsageError(f"a batch has 1 to {MAX_BATCH_SIZE} records, not {command.batch_size}")
-    if command.sequence is not None and not 0 < command.sequence < 2**64:
-        raise UsageError(f"a sequence is 1 to {2**64 - 1}, not {command.sequence}")
+    check_count("batch_size", command.batch_size, 1, MAX_BATCH_SIZE, optional=True)
+    check_count("sequence", command.sequence, 1, 2**64 - 1, optional=True)
 
 
 def _needs_topic(command: Command) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Final, cast
 from typing_extensions import override
 
 from haclient.errors import UsageError, did_you_mean
-from haclient_stores.checks import check_count, check_utf8, check_word, is_number
+from haclient_stores.checks import check_count, check_seconds, check_utf8, check_word, is_number
 
 __all__ = [
     "MAX_OPTIONS_LENGTH",
@@ -134,8 +134,7 @@ def format_interval(seconds: float) -> str:
     Raises:
         UsageError: The number is negative or not finite.
     """
-    if not (is_number(seconds) and 0 <= seconds < math.inf):
-        raise UsageError(f"an interval is a number of seconds from 0 on, not {seconds!r}")
+    check_seconds("an interval", seconds, zero=True, endless=False)
     for unit in ("s", "ms", "us"):
         count = round(seconds * _PER_SECOND[unit])
         if count / _PER_SECOND[unit] == seconds:

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 from typing_extensions import override
 
 from haclient.errors import UsageError
+from haclient_stores.checks import is_text
 
 __all__ = ["Uri"]
 
@@ -159,7 +160,7 @@ class Uri:
         Raises:
             UsageError: It is malformed; the message says where and never shows the password.
         """
-        if not isinstance(text, str):  # not shown: it may have a password
+        if not is_text(text):  # the value is not shown: it may have a password
             raise UsageError(
                 "a connection string is text such as tcp://host:9007/amps/json, "
                 f"not {type(text).__name__}"

@@ -232,7 +232,8 @@ class Heartbeat:
         check_seconds("idle_limit", idle_limit_s, optional=True)
         if not (is_number(interval_s) and MIN_HEARTBEAT_S <= interval_s < math.inf):
             raise UsageError(
-                f"the heartbeat interval is {MIN_HEARTBEAT_S:g} seconds or more, not {interval_s!r}"
+                f"heartbeat is a finite number of seconds, {MIN_HEARTBEAT_S:g} or above, not "
+                f"{interval_s!r}"
             )
         limit = 2 * interval_s if idle_limit_s is None else idle_limit_s
         if not limit >= interval_s:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient_stores.checks import check_text
@@ -45,8 +47,7 @@ class DeadLetter:
     def correlation_id(self, message: Message, error: Exception, failures: int) -> str:
         """The context of one message, as the correlation id of its copy.
 
-        The correlation id of the message is left out if it is so long that the whole would be too
-        long for a server.
+        The correlation id of the message is left out if the result would be too long for a server.
 
         Args:
             message: The failed message.
@@ -79,16 +80,13 @@ class DeadLetter:
         """
         text = message.correlation_id
         try:
-            context: object = json.loads(base64.b64decode(text, validate=True).decode())
-            if not isinstance(context, dict):
-                raise ValueError("no object")  # noqa: TRY301, TRY004  # explained below
-        except (ValueError, RecursionError) as error:
+            found = json.loads(base64.b64decode(text, validate=True).decode())
+            return msgspec.convert(found, dict[str, object])
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise UsageError(
                 f"the message on {message.topic!r} is no dead letter: its correlation id {text!r} "
                 "has no context"
             ) from error
-        found: dict[str, object] = context
-        return found
 
 
 def _encoded(context: Mapping[str, object]) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from haclient.errors import UsageError
 from haclient.session.logon import MAX_SEEN_SEQUENCE, LoggedOn
+from haclient_stores.checks import check_count
 
 
 class PublisherSequences:
@@ -86,8 +87,4 @@ def check_sequence(number: object) -> None:
     Raises:
         UsageError: It is something else.
     """
-    # bool is an int, and True would be sent as the number 1
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise UsageError(f"a sequence is a whole number, not {number!r:.40}")
-    if not 0 < number <= MAX_SEEN_SEQUENCE:
-        raise UsageError(f"a sequence is 1 to {MAX_SEEN_SEQUENCE}, not {number}")
+    check_count("a sequence", number, 1, MAX_SEEN_SEQUENCE)

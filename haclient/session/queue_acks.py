@@ -91,8 +91,8 @@ def lease_extension(seconds: float) -> str:
     """
     if not 0 < seconds <= MAX_EXTENSION_S:
         raise UsageError(
-            f"a lease is extended by more than 0 seconds and at most {MAX_EXTENSION_S}, not by "
-            f"{seconds!r}"
+            "the extension of a lease is a number of seconds, above 0 and at most "
+            f"{MAX_EXTENSION_S}, not {seconds!r}"
         )
     return f"lease_extension={format_interval(seconds)}"
 

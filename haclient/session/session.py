@@ -279,7 +279,8 @@ class Session:
             is_pending = ack.command_id in self.pending
             if ack.status == "failure" and own and not is_pending:
                 self._refused(subscription, ack, out)
-            elif own or not is_pending:  # else it answers a command about the subscription
+            elif own or not (is_pending or subscription.finite):
+                # Else it answers a command about the subscription, or an earlier query of this id.
                 self._subscription_ack(subscription, ack, out)
         replaced = self.pending.on_ack(ack)
         if replaced is not None and self.router.get(replaced.sub_id) is replaced:

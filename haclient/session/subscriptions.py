@@ -206,7 +206,8 @@ class SubscribeRequest:
     def ends_after(self) -> frozenset[str]:
         """What must arrive before the command is complete; empty for commands without an end."""
         if self.command == "sow":
-            return frozenset({"group_end", "completed"}) | (self.user_acks & {"stats"})
+            # Its records are complete then: `completed`, before or after it, says nothing more.
+            return frozenset({"group_end"}) | (self.user_acks & {"completed", "stats"})
         if self.command in LASTING:
             return frozenset()
         return self.user_acks or frozenset({"processed"})

@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 from typing_extensions import override
 
-from haclient.protocol.codec import Payload
+from haclient.protocol.codec import Payload, header_text
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.session.connection_state import ConnectionStatus
@@ -26,7 +25,7 @@ from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Publishe
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.interfaces import FrameLog, PublishStore
 
-_TOPIC: Final = re.compile(rb'"t":("(?:[^"\\]|\\.)*")')
+_TOPIC: Final = re.compile(rb'"t":"((?:[^"\\]|\\.)*)"')
 _DELETE: Final = b'"c":"sow_delete"'  # within a topic the quotes would be escaped
 _CACHED_TOPICS: Final = 4096
 
@@ -61,10 +60,10 @@ class Auditor:
     def published(self, head: bytes, sequence: int) -> None:
         """Record a publish by the head of its frame, which names the topic."""
         found = _TOPIC.search(head)
-        written = b'""' if found is None else found[1]
+        written = b"" if found is None else found[1]
         topic = self._topics.get(written)
         if topic is None:
-            topic = msgspec.json.decode(written, type=str)
+            topic = header_text(written)
             if len(self._topics) >= _CACHED_TOPICS:
                 self._topics.clear()
             self._topics[written] = topic

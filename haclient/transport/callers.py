@@ -1,18 +1,18 @@
-"""Who takes messages, who waits for an ack, and which waits are refused.
+"""The callers that take messages or wait for acks, and the waits that would deadlock.
 
-**Callers.** In a program that runs trio, whoever takes messages or waits is a task. Each call of
-`haclient.blocking` and `haclient.aio` is a task of its own in the client's thread; there it is the
-thread or the asyncio task that has made the call, or the task of the handler that makes it.
+**Callers.** In a program that runs trio, a caller is a task. Each call of `haclient.blocking` and
+`haclient.aio` runs as a task of its own in the client's thread. Its caller is the thread or the
+asyncio task that has made the call, or the task of the handler that makes it.
 
-**The rule.** While a full queue has stopped the reading, no ack is read. A caller that is expected
-to take the messages of that queue is refused a wait for an ack (`UsageError`), unless another one
-is expected to as well and does not wait itself. The rule is applied when a wait begins, when
-reading stops, and about once a second until it resumes, since nothing announces the end of a thread
+**The rule.** While a full queue has stopped the reading, no ack arrives. So a wait for an ack is
+refused with a `UsageError` if every caller that is expected to take the messages of that queue
+would then be waiting, and the caller is one of them. The rule is applied when a wait begins, when
+reading stops, and about once a second until it resumes, since nothing reports the end of a thread
 or a task.
 
-A caller that has taken messages and has not ended is expected to take more, however long it does
-something else. Callers outside of the client's thread may share a stream. Tasks of trio take turns:
-of them only the one that took last is expected to go on, as long as it has not ended.
+**Expected callers.** A caller that has taken messages is expected to take more until it ends,
+however long that takes. Callers outside the client's thread may share a stream, and all of them are
+expected. Tasks of trio use a stream in turn: only the last one is expected, until it ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _callers: Final[dict[trio.lowlevel.Task, object]] = {}  # of the tasks that carr
 
 @contextmanager
 def calling(caller: object | None) -> Generator[None]:
-    """Carry out a call of somebody outside of the client's thread, in a task of its own.
+    """Note for whom the current task carries out a call, while it does.
 
     Args:
         caller: Who has made the call; `None` for the task itself.
@@ -47,7 +47,7 @@ def calling(caller: object | None) -> Generator[None]:
 
 
 def current_caller() -> object:
-    """Who takes messages or waits in the current task."""
+    """The caller for which the current task runs."""
     task = trio.lowlevel.current_task()
     return _callers.get(task, task)
 
@@ -70,12 +70,12 @@ def has_ended(caller: object) -> bool:
     return isinstance(caller, _AsyncioTask) and caller.done()
 
 
-class Takers:
+class Consumers:
     """The callers that take the messages of one queue.
 
     Attributes:
-        last: The one that took last; `None` before.
-        are_outside: Whether they are outside of the client's thread, and may share the queue.
+        last: The one that took messages last; `None` before the first.
+        are_outside: Whether they are outside the client's thread, and may share the queue.
     """
 
     __slots__ = ("_callers", "are_outside", "last")
@@ -117,7 +117,7 @@ class AckWaits:
 
     def __init__(self, expected: Callable[[], Collection[object]] = tuple) -> None:
         self._expected = expected
-        self._callers: dict[trio.Event, object] = {}  # by what they wait for
+        self._callers: dict[trio.Event, object] = {}  # that wait, by their events
 
     def check(self, what: str) -> None:
         """Refuse a wait that would never end, before it begins.
@@ -126,40 +126,40 @@ class AckWaits:
             what: What the caller does, for the error.
 
         Raises:
-            UsageError: The ack stands behind messages that the caller has yet to take.
+            UsageError: The ack comes after messages that the caller has yet to take.
         """
-        if self._is_endless(current_caller()):
-            raise _would_deadlock(what)
+        if self._would_deadlock(current_caller()):
+            raise _deadlock_error(what)
 
     async def until(self, event: trio.Event, what: str) -> None:
-        """Wait for an ack.
+        """Wait for an event that an ack sets.
 
         Args:
-            event: Set when it has come, or when the wait is refused; nobody else waits for it.
+            event: The event, for which nobody else waits: it is also set when the wait is refused.
             what: As for `check`.
 
         Raises:
             UsageError: As `check`, also during the wait.
         """
         caller, waiting = current_caller(), self._callers
-        if not event.is_set() and self._is_endless(caller):
-            raise _would_deadlock(what)
+        if not event.is_set() and self._would_deadlock(caller):
+            raise _deadlock_error(what)
         waiting[event] = caller
         try:
             await event.wait()
             if event not in waiting:
-                raise _would_deadlock(what)
+                raise _deadlock_error(what)
         finally:
             waiting.pop(event, None)
 
     def recheck(self) -> None:
-        """End the waits that would never end."""
+        """Refuse the waits that would never end by now."""
         for event, caller in list(self._callers.items()):
-            if not event.is_set() and self._is_endless(caller):
-                del self._callers[event]  # at once: it may take the messages for the others
+            if not event.is_set() and self._would_deadlock(caller):
+                del self._callers[event]  # at once: it can take the messages for the others
                 event.set()
 
-    def _is_endless(self, caller: object) -> bool:
+    def _would_deadlock(self, caller: object) -> bool:
         expected = self._expected()
         if caller not in expected:
             return False
@@ -174,7 +174,7 @@ class AckWaits:
 
 
 class AckLot:
-    """Where callers wait for what acks bring about: a `trio.lowlevel.ParkingLot` with the rule.
+    """A `trio.lowlevel.ParkingLot` for waits for acks: those that would deadlock are refused.
 
     Args:
         waits: The waits of the client's callers.
@@ -196,12 +196,12 @@ class AckLot:
             self._events.discard(event)
 
     def unpark_all(self) -> None:
-        """Wake everyone who waits."""
+        """Wake all callers that wait."""
         for event in self._events:
             event.set()
 
 
-def _would_deadlock(what: str) -> UsageError:
+def _deadlock_error(what: str) -> UsageError:
     return UsageError(
         f"{what} waits for an ack that stands behind messages which the caller has yet to take: "
         "its subscription is full. Issue it from another task or thread, or take the messages first"

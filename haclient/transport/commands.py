@@ -83,7 +83,7 @@ class Commander:
     ) -> None:
         self._thread = thread or ClientThread()
         self._auditor = auditor
-        self.waits = AckWaits(self._expected_takers)
+        self.waits = AckWaits(self._expected_consumers)
         self.session = session
         self.bookmark_store = bookmark_store
         self.generated_ids: set[str] = set()
@@ -96,8 +96,8 @@ class Commander:
         self._leaving: dict[str, PendingCommand] = {}  # ids that the server may still send for
         self._left = AckLot(self.waits)  # callers that wait for any of them
 
-    def _expected_takers(self) -> Collection[object]:
-        return () if self.connection is None else self.connection.expected_takers
+    def _expected_consumers(self) -> Collection[object]:
+        return () if self.connection is None else self.connection.expected_consumers
 
     # -- confirmation -------------------------------------------------------
 

@@ -31,7 +31,7 @@ from haclient.session.connection_state import Due, Heartbeat
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
-from haclient.transport.callers import Takers
+from haclient.transport.callers import Consumers
 from haclient.transport.link import Link
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
@@ -76,8 +76,8 @@ class Obstacle(Protocol):
 
     @property
     @abstractmethod
-    def takers(self) -> Takers:
-        """Who empties it."""
+    def consumers(self) -> Consumers:
+        """The callers that take its messages."""
 
     @property
     @abstractmethod
@@ -195,13 +195,13 @@ class Connection:
         self.link.close()
 
     @property
-    def expected_takers(self) -> Collection[object]:
-        """The callers expected to take the messages of the full queue that has stopped the reading.
+    def expected_consumers(self) -> Collection[object]:
+        """The callers that are expected to take the messages of the full queue; none while reading.
 
-        Empty if reading goes on.
+        The full queue is the one that has stopped the reading.
         """
         full = self._full_queue
-        return () if full is None else full.takers.expected()
+        return () if full is None else full.consumers.expected()
 
     @property
     def stopping_backlog(self) -> object | None:

@@ -130,7 +130,7 @@ class Core:
         self._nursery: trio.Nursery | None = None
         self._dialler = Dialler(settings.dial_options)
         self._logging_on = False
-        self._drained_up_to: int | None = None  # the last publish that was waited for or warned of
+        self._drained_up_to: int | None = None  # the last publish that `drain` has waited for
         # Tasks that wait for a state of the recovery, and the end of the connection.
         self._recovery, self._closed = AckLot(self.commander.waits), trio.Event()
         self.uri: Uri | None = None
@@ -142,9 +142,9 @@ class Core:
             settings.publish_store.number_above(settings.clock_us())
 
     def _open_stores(self) -> list[Owned | AuditLog]:
-        """Take the stores, and begin the audit log."""
+        """Open the stores and the audit log for this client."""
         settings, auditor = self.settings, self._auditor
-        with ExitStack() as refused:  # a client that cannot be made lets go of its files
+        with ExitStack() as refused:  # a client that cannot be made must not leave files locked
             if auditor is not None and not is_in_use(auditor.log):
                 refused.callback(auditor.log.close)
             stores: list[Owned | AuditLog] = []
@@ -480,7 +480,7 @@ class Core:
             self.queue_acks.lost(active)
             for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
                 self._end_or_keep(subscription, reason)
-        except BaseException:  # of a store, which ends the client: nobody waits for it any more
+        except BaseException:  # a store has failed, which ends the client: nobody may wait for it
             self.session.lost(lambda pending: lost_error(pending, reason))
             for subscription in active:
                 self.end(subscription, reason)
@@ -567,11 +567,11 @@ class Core:
     async def until_answered(
         self, command: Callable[[], Awaitable[_T]], late: str, timeout: float
     ) -> _T:
-        """Run a command; where another connection will come, until a server has answered it.
+        """Run a command; a client that reconnects repeats it until a server has answered it.
 
         Args:
-            command: Sends it anew each time.
-            late: Starts the message of `TimedOut`.
+            command: Sends the command and waits for its answer.
+            late: The message of `TimedOut`, without the time.
             timeout: Seconds to wait for an answer.
 
         Raises:
@@ -646,7 +646,7 @@ class Core:
                 )
 
     def _warn_of_late_publishes(self) -> None:
-        """Warn of what listeners and other threads have published since `drain` has ended."""
+        """Warn of what listeners and other threads have published since `drain` ended."""
         log, last = self.publisher.log, self._drained_up_to
         if log is None or last is None:
             return

@@ -33,17 +33,17 @@ def release_queues(subscriptions: Iterable[Subscription]) -> None:
         sink = subscription.sink
         if not isinstance(sink, Delivery):
             continue
-        if sink.takers.last in {trio.lowlevel.current_task(), None}:
+        if sink.consumers.last in {trio.lowlevel.current_task(), None}:
             drop_queued(subscription)
             sink.end()
-        elif sink.full and _has_ended(sink.takers.last):
+        elif sink.full and _has_ended(sink.consumers.last):
             drop_queued(subscription)
             sink.end(DisconnectedError("the client was left"), raises=True)
 
 
-def _has_ended(taker: object) -> bool:
+def _has_ended(consumer: object) -> bool:
     # Each request of a caller outside of the client's thread is a new task.
-    return not isinstance(taker, trio.lowlevel.Task) or has_ended(taker)
+    return not isinstance(consumer, trio.lowlevel.Task) or has_ended(consumer)
 
 
 async def drain(publisher: Publisher, flush: Flush, *, limit_s: float) -> str:

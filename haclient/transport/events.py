@@ -20,7 +20,7 @@ import trio
 from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.commands import CommandName
 from haclient.protocol.messages import Message
-from haclient.transport.callers import Takers
+from haclient.transport.callers import Consumers
 from haclient_stores.checks import check_callable
 
 EXCEPTION: Final = "exception"
@@ -46,7 +46,7 @@ class Events:
         self._arrived = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
         self._failed = False
-        self.takers = Takers()
+        self.consumers = Consumers()
 
     def __contains__(self, name: str) -> bool:
         return name in self._callbacks
@@ -112,7 +112,7 @@ class Events:
 
     async def run(self) -> None:
         """Call the listeners while the client is open; an error of one leaves the block."""
-        self.takers.add(trio.lowlevel.current_task())
+        self.consumers.add(trio.lowlevel.current_task())
         while True:
             await self._call_all()
             await self._arrived.park()

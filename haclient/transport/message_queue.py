@@ -28,7 +28,7 @@ from typing_extensions import override
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
-from haclient.transport.callers import Takers, current_caller
+from haclient.transport.callers import Consumers, current_caller
 from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
 from haclient_stores.checks import check_word
 
@@ -61,6 +61,7 @@ class Delivery(Sink):
         "cap_bytes",
         "caught_up",
         "conflation",
+        "consumers",
         "end_reason",
         "ended",
         "error_policy",
@@ -76,13 +77,12 @@ class Delivery(Sink):
         "on_stop",
         "processed",
         "skips_rest",
-        "takers",
     )
 
     def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES, *, raises: bool = True) -> None:
         self._batches: deque[tuple[list[Message] | Marker, int]] = deque()
         self._waiting: trio.lowlevel.Task | None = None
-        self.takers = Takers()
+        self.consumers = Consumers()
         self._collects = False  # the consumer waits for more than it has in hand
         self._drained = trio.lowlevel.ParkingLot()
         self._since_checkpoint = 0
@@ -194,7 +194,7 @@ class Delivery(Sink):
         if self._consumer_left:
             return True
         waits = self._waiting is not None and not self._collects
-        return not self.is_served and (self.takers.last is None or waits)
+        return not self.is_served and (self.consumers.last is None or waits)
 
     async def rested(self) -> None:
         """Wait until `at_rest`, after `stop`."""
@@ -296,8 +296,8 @@ class Delivery(Sink):
             UsageError: Another task is waiting for the next messages.
         """
         caller = current_caller()
-        if caller is not self.takers.last:
-            self.takers.add(caller)  # known even if it never has to wait
+        if caller is not self.consumers.last:
+            self.consumers.add(caller)  # known even if it never has to wait
         if self._since_checkpoint >= _CHECKPOINT_EVERY:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()

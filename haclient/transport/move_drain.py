@@ -1,9 +1,9 @@
-"""Drains a connection that works, before the client moves to another server.
+"""Drains a working connection before the client moves to another server.
 
 With a publish store the client leaves after a time limit at the latest: what is not persisted by
 then is sent again to the next server. Without one, publishes are held, and the client stays unless
-the old server confirms everything that was sent. A publish that has passed the hold
-(`publish_hold`) has to be confirmed as well, so the server is asked again until none has.
+the old server confirms everything that was sent. Some publishes pass the hold (`publish_hold`), and
+have to be confirmed as well: the flush is repeated until none has passed meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MoveDrain:
                 hold.release()
         return leaves
 
-    def why_not(self, passed: int) -> str:
+    def why_unconfirmed(self, passed: int) -> str:
         """Why the server has not confirmed in time.
 
         Args:

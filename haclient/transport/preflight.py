@@ -18,7 +18,7 @@ from urllib.parse import quote
 from haclient.errors import ConnectionRefused, ProtocolError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.link import Link
-from haclient_stores.checks import check_has
+from haclient_stores.checks import check_has, is_text
 
 HTTP_FIRST_BYTE: Final = ord("G")
 """The first byte of `GET`; a frame begins with a byte of its length, at most 0x0f."""
@@ -45,7 +45,7 @@ def check_preflight_headers(headers: Mapping[str, str] | None) -> None:
     check_has("preflight_headers", headers, "a mapping from names to values", "items", secret=True)
     for name, value in headers.items():
         for text in (name, value):
-            if not isinstance(text, str):
+            if not is_text(text):
                 raise UsageError(
                     f"preflight_headers: names and values are text, not {type(text).__name__}"
                 )

@@ -105,7 +105,7 @@ class Publisher:
         self.sequences = PublisherSequences()
         self.sent_unstored = self.confirmed_unstored = 0  # frames, so far
         self._heads: dict[str, bytes] = {}
-        self._last_forgotten = 0  # of the refusals
+        self._last_forgotten = 0  # the sequence that was last dropped from `refusals`
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
@@ -169,7 +169,10 @@ class Publisher:
             self._note_time()
 
     def has_reported_refusal(self, sequence: int | None) -> bool:
-        """Whether a publish was refused before; without a store, on this connection."""
+        """Whether the refusal of a publish was reported already.
+
+        Without a store, on this connection.
+        """
         if sequence is None or sequence in self.refusals or sequence in self._refused:
             return sequence is not None
         log, forgotten = self.log, sequence <= self._last_forgotten
@@ -442,7 +445,7 @@ class Publisher:
             await sync_accepted(self.store)
 
     def flush(self) -> None:
-        """Send what is stored now: for a caller that waits for an ack, batching gains nothing."""
+        """Send at once what is stored: a caller that waits gains nothing from batching."""
         if self.writer is not None:
             self.writer.flush()
 
@@ -483,14 +486,14 @@ class Publisher:
         while True:
             if self.move_hold.is_active:
                 await self.move_hold.ended()
-                await self._stay_held()
+                await self._wait_if_held()
             try:
                 self.send_unstored(frame)
             except DisconnectedError:  # nothing was sent
                 if self.wait_for_connection is None:
                     raise
                 await self.wait_for_connection()
-                await self._stay_held()
+                await self._wait_if_held()
             else:
                 return
 
@@ -587,7 +590,7 @@ class Publisher:
             DisconnectedError: There is no connection that has logged on.
         """
         self.check_numbers_itself(first_sequence)
-        if not isinstance(first_sequence, int):  # one test, where each message is a call
+        if type(first_sequence) is not int:  # no full check: this may be called per message
             check_sequence(first_sequence)
         await trio.lowlevel.checkpoint()
         for start in range(0, len(bodies), _BATCH_PIECE):
@@ -627,7 +630,7 @@ class Publisher:
             UsageError: The wait would deadlock: it ends only after the caller continues.
         """
         await trio.lowlevel.checkpoint()
-        await self._stay_held()
+        await self._wait_if_held()
         while (log := self.log) is not None and self._over_cap(log):
             self.gate.has_to_check = (
                 True  # other tasks that publish meanwhile have to wait for the same limit
@@ -636,15 +639,15 @@ class Publisher:
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
             self.gate.has_to_check = True
             await writer.room()
-        await self._stay_held()
+        await self._wait_if_held()
         self.gate.has_to_check = False
 
     def hold(self) -> None:
         """Let each publish wait until it is cancelled: the client is about to be left."""
         self._is_held = self.gate.has_to_check = True
 
-    async def _stay_held(self) -> None:
-        """After a wait: let the publish wait on if publishes are held since."""
+    async def _wait_if_held(self) -> None:
+        """Wait for ever if publishes are held: after each wait, in which the hold may begin."""
         if self._is_held:
             await trio.sleep_forever()
 
@@ -699,7 +702,7 @@ class Publisher:
     async def _append_later(self, full: StoreFull, head: bytes, body: Payload) -> int:
         while True:
             await self.room_after(full, "publish")
-            await self._stay_held()
+            await self._wait_if_held()
             try:
                 return self.append(head, body)
             except StoreFull as again:  # another task was faster
@@ -743,15 +746,16 @@ class Publisher:
 
 
 def _check_list(name: str, value: object) -> None:
-    """Refuse one value where several are wanted, and an iterator, of which a check leaves nothing.
+    """Refuse a single value where a list is wanted, and an iterator, which the checks would use up.
 
     Raises:
-        UsageError: It is no list.
+        UsageError: It is not a list.
     """
+    found = type(value).__name__
     is_single = isinstance(value, str | bytes | bytearray | memoryview)
     if is_single or not isinstance(value, Collection):
         how = "one alone is [one]" if is_single else "make it one by list(...)"
-        raise UsageError(f"{name} is a list or a tuple, not {type(value).__name__}: {how}")
+        raise UsageError(f"{name} is a list or a tuple, not {found}: {how}")
 
 
 def what_remains(log: FrameLog) -> str:

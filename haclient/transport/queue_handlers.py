@@ -105,15 +105,11 @@ class QueueHandling:
 
     def __post_init__(self) -> None:
         policy = self.on_handler_error
-        if isinstance(policy, str) and policy not in _WORDS:
+        is_word = isinstance(policy, str) and policy in _WORDS
+        if not (is_word or isinstance(policy, DeadLetter) or callable(policy)):
             raise UsageError(
-                "on_handler_error of a queue is 'raise', 'cancel', 'expire', a DeadLetter or a "
-                f"callable, not {policy!r}"
-            )
-        if not (isinstance(policy, str | DeadLetter) or callable(policy)):
-            raise UsageError(
-                "on_handler_error of a queue is a word, a DeadLetter or a callable, not "
-                f"{type(policy).__name__}"
+                "on_handler_error of a queue is one of raise, cancel, expire, a DeadLetter or a "
+                f"function, not {policy!r}"
             )
         check_callable("key", self.key)
         check_count("workers", self.workers, 1)

@@ -604,7 +604,7 @@ class Reconnector:
                 await trio.sleep_forever()  # lost meanwhile, which ends the move and this task
             self._forget_move(move)
             stays = f"move_to: the client stays at {self._info()['uri']}"
-            move.end(DisconnectedError(f"{stays}, {self._drain.why_not(passed)}"))
+            move.end(DisconnectedError(f"{stays}, {self._drain.why_unconfirmed(passed)}"))
 
     async def _leave_for_another(self) -> None:
         """Close a connection that works; the next attempt is at the chooser's new server."""

@@ -59,12 +59,14 @@ def open_all(
     client_name: str,
     manager: SubscriptionManager | None = None,
 ) -> list[Owned]:
-    """Take the stores for one client, all of them or none; those that there are.
+    """Open the stores for one client, all of them or none; returns those that there are.
+
+    After an error all are closed, which nobody else could do, except those that another client of
+    this process uses.
 
     Raises:
-        StoreLocked: One belongs to another client. All are closed, which nobody else could do,
-            except those that another client of this process uses.
-        UsageError: One of them is something else, such as a path; likewise.
+        StoreLocked: One belongs to another client.
+        UsageError: One is not a store, such as a path.
     """
     given = (
         ("publish_store", publish_store, "store", "FilePublishStore"),
@@ -82,7 +84,7 @@ def open_all(
         for argument, store, method, example in given:
             if store is not None and not hasattr(store, method):
                 found = type(store).__name__
-                raise UsageError(f"{argument} is a store, such as {example}(path), not a {found}")
+                raise UsageError(f"{argument} is a store, such as {example}(path), not {found}")
         for each in stores:
             each.open_for(client_name)
         refused.pop_all()

@@ -79,7 +79,7 @@ async def _store_and_wait(
             # The next connection repeats it, unless that server has it already. A server answers
             # before it sends "persisted": after that ack no answer follows.
             publisher.flush()
-            table.forget(command_id)  # the watermark may have released all that wait for it
+            table.forget(command_id)  # still pending if the watermark has released the wait
             pending, answered = _pending(command_id)
             table.add(pending)
             await publisher.persisted.reached(sequence, _WHAT, answered)

@@ -234,7 +234,7 @@ def load_certificate(context: ssl.SSLContext, cert: str, key: str, *, what: str)
 
 
 def _certificate_error(error: OSError, cert: str, key: str) -> str:
-    """What is wrong with our certificate or its key; the library names neither."""
+    """What is wrong with our certificate or its key; OpenSSL does not name the file."""
     if not isinstance(error, ssl.SSLError):
         return _file_error(error)
     if error.reason == "KEY_VALUES_MISMATCH":
@@ -248,7 +248,7 @@ def _certificate_error(error: OSError, cert: str, key: str) -> str:
 
 def _has_block(file: str, kind: bytes) -> bool:
     """Whether a file has a block of PEM of this kind."""
-    with open(file, "rb") as found:  # noqa: PTH123  # as the library takes it
+    with open(file, "rb") as found:  # noqa: PTH123  # a path as OpenSSL takes it
         return kind + b"-----" in found.read()
 
 

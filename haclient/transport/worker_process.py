@@ -78,13 +78,13 @@ def _initialize() -> None:
 
 
 def _end_forks_by_sigterm() -> None:
-    """Let a process that the function forks have the default action, from its first moment on."""
+    """Restore the default action of SIGTERM in each process that the function forks."""
 
     def after_in_child() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         unblock()
 
-    # Blocked meanwhile: Python drops what arrives in the child before the fork is complete.
+    # Blocked during the fork: Python drops a signal that the child gets before it is complete.
     block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGTERM})
     unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=after_in_child)

@@ -1,7 +1,8 @@
 """Checks of the arguments of the public API, before anything is changed.
 
-The error of each check is one line with what was wanted and what was found. With `optional` the
-value may be `None`, and with `secret` it is not shown. Pure, and not called per message.
+The error of each check is a `UsageError` of one line with what was wanted and what was found. With
+`optional` the value may be `None`; with `secret` the error shows its type only. Pure, and not
+called per message.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from typing import cast
 from haclient_stores.errors import UsageError
 
 
+def is_text(value: object) -> bool:
+    """Whether a value is a text; for values that an error message must not show."""
+    return isinstance(value, str)
+
+
 def is_number(value: object) -> bool:
-    """Whether a value is a number, whole or not; True and False are none."""
+    """Whether a value is an int or a float, and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -38,7 +44,7 @@ def check_count(
     *,
     optional: bool = False,
 ) -> None:
-    """Refuse what is no whole number within limits; True and False are none."""
+    """Refuse what is not a whole number within the limits, and a bool."""
     if value is None and optional:
         return
     if isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest:
@@ -65,8 +71,9 @@ def check_seconds(
         seconds = cast("float", value)
         if (seconds > 0 or (zero and seconds == 0)) and (endless or seconds < math.inf):
             return
+    kind = "a number" if endless else "a finite number"
     limit = "zero or above" if zero else "above 0"
-    raise UsageError(f"{name} is a number of seconds, {limit}{_or_none(optional)}, not {value!r}")
+    raise UsageError(f"{name} is {kind} of seconds, {limit}{_or_none(optional)}, not {value!r}")
 
 
 def check_text(name: str, value: object) -> None:
@@ -88,15 +95,15 @@ def check_utf8(name: str, value: object) -> None:
 
 
 def check_texts(name: str, value: object) -> list[str]:
-    """Some texts as a list; a single one is one of it.
+    """Return a list of texts; a single text becomes a list of one.
 
     Raises:
-        UsageError: It is neither a text nor some of them.
+        UsageError: It is neither a text nor an iterable of texts.
     """
     if isinstance(value, str):
         return [value]
     several = isinstance(value, Iterable) and not isinstance(value, bytes)
-    found = list(cast("Iterable[object]", value)) if several else [value]
+    found: list[object] = list(cast("Iterable[object]", value)) if several else [value]
     texts = [each for each in found if isinstance(each, str)]
     if len(texts) < len(found):
         raise UsageError(f"{name} is a text or a list of texts, not {value!r}")
@@ -104,7 +111,7 @@ def check_texts(name: str, value: object) -> list[str]:
 
 
 def check_word(name: str, value: object, words: Sequence[str], *, function: bool = False) -> None:
-    """Refuse what is none of some words, and no function where one may decide instead."""
+    """Refuse what is not one of the words; with `function`, a function is accepted, too."""
     if value not in words and not (function and callable(value)):
         kinds = f"{', '.join(words)} or a function" if function else ", ".join(words)
         raise UsageError(f"{name} is one of {kinds}, not {value!r}")
@@ -144,4 +151,4 @@ def _or_none(optional: bool) -> str:  # noqa: FBT001  # the end of a message
 
 
 def _shown(value: object, secret: bool) -> str:  # noqa: FBT001  # the end of a message
-    return f"a {type(value).__name__}" if secret else repr(value)
+    return type(value).__name__ if secret else repr(value)

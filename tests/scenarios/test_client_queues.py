@@ -235,8 +235,8 @@ async def test_a_server_that_knows_no_such_queue_is_asked_for_its_name(
         ({"workers": 0}, "workers is a whole number of at least 1"),
         ({"expire_after": 0}, "expire_after is a whole number of at least 1"),
         ({"on_handler_error": "ignore"}, "not 'ignore'"),
-        ({"on_handler_error": 7}, "not int"),
-        ({"extend_lease": 0}, "more than 0 seconds"),
+        ({"on_handler_error": 7}, "not 7"),
+        ({"extend_lease": 0}, "a number of seconds, above 0"),
         ({"key": "/id"}, "key is a function or None, not '/id'"),
         ({"handler": None}, "handler is a function, not None"),
     ],
@@ -615,7 +615,7 @@ async def test_a_lease_may_be_extended(client: Client, peer: Peer) -> None:
         await leased(peer, 1, 2, lp="10s")
         first, second = await anext(stream), await anext(stream)
         second.ack()
-        with pytest.raises(UsageError, match="more than 0"):
+        with pytest.raises(UsageError, match="a number of seconds, above 0"):
             first.extend_lease(0)
         first.extend_lease(60)
         assert await received_acks(peer) == [("7|2|", ""), ("7|1|", "lease_extension=60s")]

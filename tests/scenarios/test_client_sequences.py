@@ -186,7 +186,7 @@ async def test_the_lists_of_a_batch_have_one_length(server: Server) -> None:
         for given in ([], [1, 2]):
             with pytest.raises(UsageError, match="one expiration for each message: 1 messages, "):
                 await client.publish_batch("t", [b"a"], first_sequence=1, expiration=given)
-        with pytest.raises(UsageError, match="expiration is 0 or more, not -1"):
+        with pytest.raises(UsageError, match="expiration is a whole number of at least 0, not -1"):
             await client.publish_batch("t", [b"a"], first_sequence=1, expiration=[-1])
         with pytest.raises(UsageError, match="the command of a batch is one of publish, "):
             await client.publish_batch("t", [b"a"], first_sequence=1, command="p")  # type: ignore[arg-type]  # what is tested

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -14,8 +15,10 @@ from haclient.errors import (
     DisconnectedError,
     NotEntitled,
     StoreFull,
+    TimedOut,
     UsageError,
 )
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.streams import MessageStream
@@ -162,6 +165,100 @@ async def test_a_query_that_was_cut_off_is_an_error_and_not_a_short_result(
     assert (await anext(stream)).data == b"a"
     with pytest.raises(DisconnectedError):
         await anext(stream)
+
+
+@pytest.mark.row("MS1", "MS7")
+async def test_a_query_ends_with_its_records_though_no_completed_comes(
+    client: Client, peer: Peer
+) -> None:
+    stream = client.sow("orders")
+
+    async def script() -> None:
+        await peer.records(await peer.answer("sow"), b"a")
+
+    await together(stream.open, script)
+    with trio.fail_after(60):
+        assert [each.data async for each in stream] == [b"a"]
+
+
+@pytest.mark.row("CC24", "MS7")
+@pytest.mark.parametrize("sent", ["", "completed", "group_begin"])
+async def test_a_query_whose_records_do_not_come_is_ended_at_the_server_and_says_so(
+    client: Client, peer: Peer, sent: str
+) -> None:
+    streams: list[tuple[str, Callable[[], MessageStream]]] = [
+        ("sow", partial(client.sow, "orders", timeout=3)),
+        ("sow_and_subscribe", partial(client.sow_and_stream, "orders", timeout=3)),
+        ("sow_and_delta_subscribe", partial(client.sow_and_delta_stream, "orders", timeout=3)),
+    ]
+    for command, make in streams:
+        if command != "sow" and sent == "completed":
+            continue  # which says that nothing older follows
+        stream = make()
+
+        async def script(command: str = command) -> None:
+            query = await peer.answer(command)
+            if sent == "completed":
+                await peer.ack(query, "completed")
+            elif sent:
+                await peer.say(sent, query_id=query.query_id)
+
+        await together(stream.open, script)
+        began = trio.current_time()
+        with pytest.raises(
+            TimedOut, match=f"{command} on 'orders': .* 3 s, and not yet group_end:"
+        ):
+            await anext(stream)
+        assert trio.current_time() - began < 4
+        assert (await peer.answer("unsubscribe")).query_id == stream.sub_id
+        await stream.aclose()
+
+
+@pytest.mark.row("CC24")
+async def test_the_handler_of_a_query_whose_records_do_not_come_ends_by_an_error(
+    server: Server,
+) -> None:
+    async def subscribe() -> None:
+        async with Client("c", exit_timeout=0) as client:
+            peer = await server.log_on(client)
+            call = partial(client.sow_and_subscribe, "orders", handler=print, timeout=3)
+            await together(call, partial(peer.answer, "sow_and_subscribe"))
+            await trio.sleep(60)
+
+    with pytest.raises(TimedOut, match="and not yet group_end"):
+        await subscribe()
+
+
+@pytest.mark.row("CC24")
+async def test_a_query_with_a_slow_reader_or_without_a_limit_is_waited_for(
+    client: Client, peer: Peer
+) -> None:
+    slow, patient = client.sow("orders", timeout=3), client.sow("orders", timeout=None)
+    queries = [await opened(stream, peer, "sow") for stream in (slow, patient)]
+    await trio.sleep(3600)
+    await peer.records(queries[0], b"a")
+    assert [each.data async for each in slow] == [b"a"]
+    with trio.move_on_after(3600):
+        await anext(patient)
+    await peer.records(queries[1], b"b")
+    assert [each.data async for each in patient] == [b"b"]
+
+
+@pytest.mark.row("MS7")
+async def test_a_late_completed_is_not_that_of_the_next_query_with_the_same_id(
+    client: Client, peer: Peer
+) -> None:
+    command = Command("sow", topic="orders", query_id="q")
+    first, query = await together(lambda: client.execute(command), lambda: peer.answer("sow"))
+    await peer.records(query)
+    assert [each.kind async for each in first] == ["group_begin", "group_end"]
+    command.set_ack_type("completed")
+    later, again = await together(lambda: client.execute(command), lambda: peer.answer("sow"))
+    await peer.ack(query, "completed", query_id="q")
+    await peer.records(again, b"b")
+    await peer.ack(again, "completed")
+    kinds = [each.kind async for each in later]
+    assert kinds == ["group_begin", "sow", "group_end", "ack"]
 
 
 @pytest.mark.row("CC15", "MS7")

@@ -215,5 +215,5 @@ async def test_leaving_with_a_limit_while_a_sync_replica_is_down(
 
 @pytest.mark.parametrize("exit_timeout", [-1.0, math.nan])
 def test_a_limit_that_cannot_be(exit_timeout: float) -> None:
-    with pytest.raises(UsageError, match="exit_timeout is in seconds"):
+    with pytest.raises(UsageError, match="exit_timeout is a number of seconds"):
         Client("c", exit_timeout=exit_timeout)

@@ -216,7 +216,7 @@ async def test_whoever_waits_hears_of_a_disconnect(server: Server, *, connected:
 
 @pytest.mark.row("HA8")
 @pytest.mark.parametrize("connected", [True, False])
-async def test_a_consumer_outside_of_the_block_hears_of_its_end(
+async def test_a_stream_that_is_read_outside_of_the_block_ends_with_it(
     server: Server, *, connected: bool
 ) -> None:
     store = MemoryBookmarkStore()

@@ -1,7 +1,7 @@
-"""Values that no argument of the public API takes: each is refused by an error of the house.
+"""Arguments of wrong types and values: each call of the public API works or raises `HAClientError`.
 
-Whatever an argument is given, the call works or raises an `HAClientError`; a `TypeError` or an
-`AttributeError` from somewhere inside says neither what was wanted nor where.
+A `TypeError` or an `AttributeError` from the inside of the client would say neither what was wanted
+nor where.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ async def test_the_timeout_of_a_command_is_checked_like_that_of_a_method(
         (
             "server_chooser",
             "tcp://u:secret@a:1/amps",
-            "server_chooser is a server chooser or None, not a str",
+            "server_chooser is a server chooser or None, not str",
         ),
     ],
 )

@@ -657,18 +657,21 @@ from haclient.errors import DisconnectedError
 late = HAClient.memory_backed("late", servers=[sys.argv[1]])
 def opens(state):
     if state is ConnectionState.SHUTDOWN:
+        print("opens", flush=True)
         try:
             late.open()
         except DisconnectedError as error:
             print(error, flush=True)
+            assert str(error) == "open: the client 'late' was closed while it waited"
 client.open()
 client.add_state_listener(opens)
 """
     with run_script(text, broker.uri) as process:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert out in {"", "open: the client 'late' was closed while it waited\n"}
-    assert "the client 'late' was never closed" in err
+    if out:  # Python 3.12 starts no threads at this time, and no listeners are called
+        assert "the client 'late' was never closed" in err
+        assert "AssertionError" not in err
 
 
 @pytest.mark.parametrize(

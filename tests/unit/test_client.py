@@ -43,7 +43,7 @@ def test_a_heartbeat_that_can_never_work_is_refused(
 @pytest.mark.parametrize("made", [Client, partial(HAClient, servers=["tcp://a:1/amps/json"])])
 @pytest.mark.parametrize("argument", ["publish_store", "bookmark_store"])
 def test_a_path_is_no_store(made: Callable[..., Client], argument: str) -> None:
-    with pytest.raises(UsageError, match=rf"{argument} is a store, .*Store\(path\), not a str"):
+    with pytest.raises(UsageError, match=rf"{argument} is a store, .*Store\(path\), not str"):
         made("c", **{argument: "orders.bm"})
 
 

@@ -124,7 +124,7 @@ def test_a_priority_chooser_says_why_there_is_no_server_and_refuses_times_that_c
         (1, math.inf, 0),
         (1, 1, math.inf),
     ):
-        with pytest.raises(UsageError, match="a number of seconds"):
+        with pytest.raises(UsageError, match="a finite number of seconds"):
             PriorityServerChooser(
                 [A], healthy_for=healthy_for, check_every=check_every, spread=spread
             )

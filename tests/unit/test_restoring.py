@@ -83,7 +83,7 @@ def test_without_a_handler_nothing_is_silently_left_out() -> None:
     assert len(list(manager.entries())) == 7
     assert commands(manager, "s0", others="drop", active=("s0", "s1")) == []
     assert [each.sub_id for each in manager.entries()] == ["s0", "s1"]
-    with pytest.raises(UsageError, match="'refuse', 'keep' or 'drop', not 'Drop'"):
+    with pytest.raises(UsageError, match="others is one of refuse, keep, drop, not 'Drop'"):
         commands(manager, others="Drop")  # type: ignore[arg-type]  # wrong on purpose
 
 

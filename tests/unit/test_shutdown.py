@@ -79,7 +79,7 @@ def test_a_grace_that_is_no_time_is_refused(grace: float) -> None:
     async def main() -> None:
         pytest.fail("it must not run")
 
-    with pytest.raises(UsageError, match="grace is in seconds from 0 on, not"):
+    with pytest.raises(UsageError, match="grace is a finite number of seconds, zero or above, not"):
         run(main, grace=grace)
 
 

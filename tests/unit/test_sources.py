@@ -208,7 +208,7 @@ def test_a_note_that_is_newer_than_its_store_is_refused(store: FilePublishStore)
 
 
 def test_what_can_never_work_is_refused(store: FilePublishStore) -> None:
-    with pytest.raises(UsageError, match="not a MemoryPublishStore"):
+    with pytest.raises(UsageError, match="not MemoryPublishStore"):
         SourcePosition(cast("FilePublishStore", MemoryPublishStore()), "a")
     with pytest.raises(UsageError, match="must not be empty"):
         SourcePosition(store, "")
@@ -252,6 +252,6 @@ def test_a_client_of_asyncio_is_given_for_its_store(tmp_path: Path, broker: Brok
 def test_a_client_without_such_a_store_is_refused(broker: BrokerThread) -> None:
     with (
         blocking.HAClient.memory_backed("lines", servers=[broker.uri]) as client,
-        pytest.raises(UsageError, match="which keeps notes, not a MemoryPublishStore"),
+        pytest.raises(UsageError, match="which keeps notes, not MemoryPublishStore"),
     ):
         SourcePosition(client, "lines")

@@ -335,6 +335,7 @@ def reporting_at(place: int, adapter: SqliteRecoveryPointAdapter) -> Iterator[li
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for one when the tracing begins
     try:
         sys.settrace(trace)
         yield reported

@@ -264,8 +264,8 @@ async def test_a_client_that_ends_waits_for_a_list_that_was_collected_or_drops_i
 @pytest.mark.parametrize(
     ("most", "seconds", "why"),
     [
-        (0, 0.0, "max_messages is 1 or more, not 0"),
-        (1, -1.0, "max_seconds is in seconds from 0 on, not -1.0"),
+        (0, 0.0, "max_messages is a whole number of at least 1 or None, not 0"),
+        (1, -1.0, "max_seconds is a number of seconds, zero or above, not -1.0"),
         (1, float("nan"), "not nan"),
         (None, 1.0, "max_seconds needs max_messages"),
     ],
@@ -382,5 +382,5 @@ async def test_without_a_wait_there_is_no_none_before_the_last_message() -> None
 @pytest.mark.parametrize("seconds", [-1.0, float("nan")])
 async def test_a_timeout_that_cannot_be_is_refused(seconds: float) -> None:
     bench = await Bench().opened()
-    with pytest.raises(UsageError, match="in seconds from 0 on"):
+    with pytest.raises(UsageError, match="seconds is a number of seconds, zero or above"):
         bench.stream.with_timeout(seconds)

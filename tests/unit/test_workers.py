@@ -586,7 +586,7 @@ async def test_a_limit_that_can_never_work_is_refused(name: str, value: float) -
 
 @pytest.mark.parametrize("pool", [ThreadPool, ProcessPool])
 def test_a_pool_has_a_worker(pool: type[ThreadPool | ProcessPool]) -> None:
-    with pytest.raises(UsageError, match="1 worker or more, not 0"):
+    with pytest.raises(UsageError, match="workers is a whole number of at least 1, not 0"):
         pool(0)
 
 

@@ -107,7 +107,7 @@ class BrokerProcess:
         if self.is_running:
             raise UsageError(f"the broker at {self.address} runs already")
         self._end()
-        self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `_end`
         self._process = subprocess.Popen(  # noqa: S603 - our own command
             [*self._command, "--listen", self.address, *self._arguments],
             stdin=subprocess.PIPE,

@@ -199,7 +199,7 @@ class Mover:
 
 
 def _correlation_id_of(message: Message) -> str:
-    """The correlation id of the copy; empty if another publisher chose one that is not allowed."""
+    """The correlation id for the copy; empty if that of the message cannot be published."""
     try:
         check_correlation_id(message.correlation_id)
     except UsageError as error:  # else the queue could never be moved

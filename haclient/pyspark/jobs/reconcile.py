@@ -29,11 +29,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from haclient.errors import UsageError
 from haclient.pyspark.jobs import kernels
 from haclient.pyspark.jobs.order import journal_facts, publishers_table
 from haclient.pyspark.jobs.verdict import Audit, Kind
 from haclient.pyspark.rows import check_columns, only_row, unsigned
+from haclient_stores.checks import check_seconds
 
 ALLOWED_LAG_S: Final = 10.0
 """How much later an instance may log a message than the other one, by its own clock."""
@@ -78,8 +78,7 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
     Raises:
         UsageError: A DataFrame lacks a column, or the lag is negative.
     """
-    if not allowed_lag_s >= 0:
-        raise UsageError(f"allowed_lag_s is a number of seconds from 0 on, not {allowed_lag_s}")
+    check_seconds("allowed_lag_s", allowed_lag_s, zero=True)
     compared = ("topic", *_CONTENT) if content else ("topic",)
     for name, journal in zip(names, (left, right), strict=True):
         check_columns(name, journal, ("publisher_id", "sequence", "position", *compared))

@@ -154,7 +154,8 @@ async def ask(client: Client, topic: str, parameters: Mapping[str, object]) -> d
     records: list[bytes] = []
     try:
         with trio.move_on_after(ANSWER_TIMEOUT_S) as waiting:
-            async with client.sow(topic, data=json.dumps(parameters)) as stream:
+            query = client.sow(topic, data=json.dumps(parameters), timeout=ANSWER_TIMEOUT_S)
+            async with query as stream:
                 records = [message.data async for message in stream if message.kind == "sow"]
         if waiting.cancelled_caught:
             raise HAClientError(

@@ -99,6 +99,7 @@ class SowReader(DataSourceReader):
                     top_n=settings.top_n,
                     batch_size=settings.batch_size,
                     options=Options(timestamp=True),
+                    timeout=read.timeout_s,
                 ) as stream,
             ):
                 batches = stream.batches()

@@ -38,7 +38,7 @@ from typing import Any, Final, Protocol
 
 from haclient_stores.adapters.recovery_tables import Connection
 from haclient_stores.bookmark import Bookmark
-from haclient_stores.checks import check_has, check_text
+from haclient_stores.checks import check_has, check_seconds, check_text
 from haclient_stores.errors import StoreError, UsageError
 
 __all__ = ["ProcessedMessages", "QueueMessage"]
@@ -104,8 +104,7 @@ class ProcessedMessages:
     ) -> None:
         check_has("connection", connection, "a DB-API connection", "cursor", "commit", "rollback")
         check_text("placeholder", placeholder)
-        if not keep_s > 0:
-            raise UsageError(f"keep_s is in seconds and above 0, not {keep_s!r}")
+        check_seconds("keep_s", keep_s)
         self._connection = connection
         self._placeholder = placeholder
         self._keep_s = keep_s

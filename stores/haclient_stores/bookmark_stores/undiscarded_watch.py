@@ -94,10 +94,10 @@ class UndiscardedWatch:
             self._on_old(OldUndiscarded(sub_id, number, age, undiscarded))
 
     def forget_all_but(self, sub_ids: AbstractSet[str]) -> None:
-        """Forget subscriptions that the store has forgotten.
+        """Forget the subscriptions that the store does not have any more.
 
         Args:
-            sub_ids: The ids of those that it has.
+            sub_ids: The ids that the store has.
         """
         for sub_id in self._oldest.keys() - sub_ids:
             del self._oldest[sub_id]
@@ -140,10 +140,10 @@ class UndiscardedCount:
         )
 
     def forget_all_but(self, sub_ids: AbstractSet[str]) -> None:
-        """Forget subscriptions that the store has forgotten.
+        """Forget the subscriptions that the store does not have any more.
 
         Args:
-            sub_ids: The ids of those that it has.
+            sub_ids: The ids that the store has.
         """
         for sub_id in self._oldest.keys() - sub_ids:
             del self._oldest[sub_id]

@@ -199,7 +199,7 @@ def test_an_option_whose_variable_is_not_set_is_named(
     words: tuple[str, ...], option: click.Parameter
 ) -> None:
     command = dict(leaves(commands))[words]
-    arguments = []
+    arguments: list[str] = []
     for each in command.params:
         value = "" if each is option else a_value_of(each)
         if each is option or each.required or each.name == "servers":

@@ -1,16 +1,19 @@
-"""Queries whose server takes its time."""
+"""Commands whose server takes its time, or never answers."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from haclient.cli import sow, sow_and_subscribe
+from haclient.cli import sow, sow_and_subscribe, subscribe
 from haclient.cli.output import OutputWriter, as_line
-from haclient.cli.termination import ExitCode
+from haclient.cli.queue import consume
+from haclient.cli.termination import ExitCode, exit_code_of
+from haclient.errors import TimedOut
 from haclient.protocol.messages import Message
 from support.clock import in_virtual_time
 from support.peer import Server, listening, together
@@ -75,3 +78,67 @@ async def test_the_limit_of_a_query_that_is_followed_is_that_of_the_command(
             )
     assert code == ExitCode.OK
     assert (tmp_path / "out").read_bytes() == b'{"id":1}\n'
+
+
+async def answer_nothing(server: Server) -> None:
+    """Accept the logon and its heartbeat, and no command."""
+    peer = await server.accept()
+    await peer.log_on()
+    await peer.answer("heartbeat")
+    await peer.listen_until_end()
+
+
+def subscribing(server: Server, output: OutputWriter, last: int | None) -> Awaitable[int]:
+    request = subscribe.SubscribeRequest(
+        servers=(server.uri,),
+        client_name=None,
+        topic="t",
+        filter="",
+        bookmark=None,
+        sub_id=None,
+        store=None,
+        count=None,
+        timeout=1.0,
+        as_json=False,
+        last=last,
+    )
+    return subscribe._work(subscribe.SubscribeRun(request, request.start, None), output)
+
+
+def consuming(server: Server, output: OutputWriter) -> Awaitable[int]:
+    request = consume._Request(
+        servers=(server.uri,),
+        client_name=None,
+        name="work",
+        filter="",
+        count=None,
+        max_backlog=10,
+        ack=True,
+        cancel=False,
+        expire=False,
+        no_ack=False,
+        timeout=1.0,
+        as_json=False,
+    )
+    return consume._work(request, consume.consumer_for(request), output)
+
+
+@pytest.mark.row("CC24")
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        (partial(subscribing, last=None), "subscribe: no server accepted it within 1 s"),
+        (partial(subscribing, last=1), "no server accepted it within 1 s"),
+        (consuming, "the server did not name its queues within 1 s"),
+    ],
+    ids=["subscribe", "last", "consume"],
+)
+async def test_the_limit_of_the_command_is_that_of_the_first_answer(
+    tmp_path: Path, work: Callable[[Server, OutputWriter], Awaitable[int]], reason: str
+) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        output = OutputWriter(file.fileno())
+        async with listening() as server:
+            with pytest.raises(TimedOut, match=reason) as caught:
+                await together(partial(work, server, output), partial(answer_nothing, server))
+    assert exit_code_of(caught.value) == (3, caught.value)

@@ -60,7 +60,7 @@ TAKE_MILLISECONDS: dict[str, Callable[[compat.Client, float], object]] = {
 def test_each_time_in_milliseconds_is_checked(
     plain: compat.Client, name: str, given: float
 ) -> None:
-    with pytest.raises(UsageError, match=r"^\w+ is in milliseconds.*$"):
+    with pytest.raises(UsageError, match=r"^\w+ is a number of milliseconds.*$"):
         TAKE_MILLISECONDS[name](plain, given)
 
 
@@ -68,7 +68,7 @@ def test_a_store_checks_the_time_of_its_flush(ha: compat.HAClient) -> None:
     store = ha.get_publish_store()
     assert store is not None
     for given in (-1, math.nan, 10**400):
-        with pytest.raises(UsageError, match="is in milliseconds"):
+        with pytest.raises(UsageError, match="is a number of milliseconds"):
             store.flush(given)
 
 
@@ -79,5 +79,5 @@ def test_an_acknowledgement_cannot_wait_for_ever() -> None:
 
 @pytest.mark.parametrize("given", [-1, math.nan, "10", None, True])
 def test_what_is_no_time_is_refused(given: object) -> None:
-    with pytest.raises(UsageError, match="delay is in milliseconds"):
+    with pytest.raises(UsageError, match="delay is a number of milliseconds"):
         seconds_of(given, "delay")

@@ -340,8 +340,8 @@ def test_a_frame_that_no_peer_accepts_is_refused(monkeypatch: pytest.MonkeyPatch
         ({"topic": 5}, "topic has to be a str, found int 5: give text"),
         ({"topic": "t", "sow_key": 5}, "sow_key has to be a str"),
         ({"topic": "t", "correlation_id": b"YQ=="}, "correlation_id has to be a str"),
-        ({"topic": "t", "expiration": "5"}, "expiration is a whole number, not '5'"),
-        ({"topic": "t", "expiration": -1}, "expiration is 0 or more, not -1"),
+        ({"topic": "t", "expiration": "5"}, "expiration is a whole number of at least 0, not '5'"),
+        ({"topic": "t", "expiration": -1}, "expiration is a whole number of at least 0, not -1"),
     ],
 )
 def test_a_publish_with_a_value_of_the_wrong_type_is_refused_in_one_line(

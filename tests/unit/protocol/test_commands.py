@@ -254,10 +254,13 @@ def test_what_a_server_could_carry_out_passes(command: Command) -> None:
         (Command("sow_and_subscribe", topic="t", sub_id="all"), "is not 'all'"),
         (Command("publish", topic="t", bookmark=NOW), "takes no bookmark"),
         (Command("delta_subscribe", topic="t", bookmark=EPOCH), "takes no bookmark"),
-        (Command("publish", topic="t", sequence=0), "sequence is 1 to"),
-        (Command("publish", topic="t", sequence=2**64), "sequence is 1 to"),
-        (Command("publish", topic="t", expiration=-1), "expiration is 0 or more"),
-        (Command("sow", topic="t", top_n="3"), "top_n is a whole number, not '3'"),  # type: ignore[arg-type]  # what is tested
+        (Command("publish", topic="t", sequence=0), "sequence is a whole number from 1 to"),
+        (Command("publish", topic="t", sequence=2**64), "sequence is a whole number from 1 to"),
+        (
+            Command("publish", topic="t", expiration=-1),
+            "expiration is a whole number of at least 0",
+        ),
+        (Command("sow", topic="t", top_n="3"), "top_n is a whole number of at least 0, not '3'"),  # type: ignore[arg-type]  # what is tested
         (Command("publish", topic="t", correlation_id="a b"), "'a b'"),
         (Command("publish", topic="t", ack_type="done"), "'done'"),
         (Command("subscribe", topic="t", options="speed"), "'speed'"),
@@ -268,7 +271,7 @@ def test_what_a_server_could_carry_out_passes(command: Command) -> None:
         (Command("subscribe", topic="t", options="oof", bookmark=EPOCH), "cannot have the option"),
         (Command("sow", topic="t", batch_size=0), "1 to 10000"),
         (Command("sow", topic="t", batch_size=10_001), "1 to 10000"),
-        (Command("sow", topic="t", top_n=-1), "top_n is 0 or more"),
+        (Command("sow", topic="t", top_n=-1), "top_n is a whole number of at least 0"),
         (Command("sow", topic="t", options="top_n=1,skip_n=1"), "needs order_by"),
         (Command("sow_delete", topic="t"), "found none"),
         (Command("sow_delete", topic="t", filter="1", data="{}"), "found filter and data"),

@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_named(text: str, named: str) -> None:
         ({"rate": "2Y"}, "'2Y'"),
         ({"rate": 0}, "more than 0"),
         ({"rate": -1.0}, "more than 0"),
-        ({"conflation": -1}, "from 0 on"),
+        ({"conflation": -1}, "zero or above"),
         ({"top_n": -1}, "top_n is a whole number of at least 0"),
         ({"select": "-/"}, "tuple"),
         ({"grouping": (" ",), "projection": ("/a",)}, "grouping is a tuple"),
@@ -217,7 +217,7 @@ def test_intervals_are_written_short_and_exact(seconds: float, text: str) -> Non
 
 @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
 def test_what_is_no_duration_cannot_be_written(seconds: float) -> None:
-    with pytest.raises(UsageError, match="from 0 on"):
+    with pytest.raises(UsageError, match="zero or above"):
         format_interval(seconds)
 
 

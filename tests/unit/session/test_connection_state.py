@@ -132,7 +132,9 @@ def test_silence_proves_nothing_while_we_do_not_read_and_our_beats_go_on() -> No
 
 @pytest.mark.parametrize("interval", [0, -1, float("nan")])
 def test_an_interval_that_is_not_positive_is_refused(interval: float) -> None:
-    with pytest.raises(UsageError, match="seconds or more, not"):
+    with pytest.raises(
+        UsageError, match=r"heartbeat is a finite number of seconds, .* or above, not"
+    ):
         Heartbeat(interval)
 
 

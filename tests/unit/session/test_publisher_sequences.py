@@ -55,12 +55,15 @@ def test_acks_raise_what_is_persisted_and_never_lower_it() -> None:
 
 @pytest.mark.parametrize("number", [0, -1, MAX_SEEN_SEQUENCE + 1])
 def test_a_number_that_no_logon_ack_could_name_is_refused(number: int) -> None:
-    with pytest.raises(UsageError, match=f"a sequence is 1 to {MAX_SEEN_SEQUENCE}, not {number}"):
+    with pytest.raises(
+        UsageError,
+        match=f"a sequence is a whole number from 1 to {MAX_SEEN_SEQUENCE}, not {number}",
+    ):
         after_logon(0, 0).check(number)
 
 
 def test_the_last_number_of_a_batch_is_checked_too() -> None:
-    with pytest.raises(UsageError, match="a sequence is 1 to"):
+    with pytest.raises(UsageError, match="a sequence is a whole number from 1 to"):
         after_logon(0, 0).check(MAX_SEEN_SEQUENCE, MAX_SEEN_SEQUENCE + 1)
 
 

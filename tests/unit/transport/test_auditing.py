@@ -20,7 +20,9 @@ def auditor(tmp_path: Path) -> Iterator[Auditor]:
     made.log.close()
 
 
-@pytest.mark.parametrize("topic", ["orders", 'with "quotes"', "back\\slash", "\N{EURO SIGN}", "}"])
+@pytest.mark.parametrize(
+    "topic", ["orders", 'with "quotes"', "back\\slash", "\N{EURO SIGN}", "\udcff", "}"]
+)
 def test_the_topic_is_read_from_the_head_of_a_frame(auditor: Auditor, topic: str) -> None:
     for sequence in (1, 2):
         auditor.published(publish_head(topic, correlation_id="ab"), sequence)

@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient import Client, Message, aio, blocking
 from haclient.errors import HAClientError, UsageError
-from haclient.transport.callers import AckLot, AckWaits, Takers, calling, current_caller
+from haclient.transport.callers import AckLot, AckWaits, Consumers, calling, current_caller
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 from support.clock import in_virtual_time
@@ -446,9 +446,9 @@ def is_stuck(client: blocking.HAClient | aio.HAClient) -> bool:
 
 @in_virtual_time
 async def test_of_callers_that_share_a_queue_all_that_have_not_ended_are_expected() -> None:
-    takers = Takers()
-    takers.are_outside = True
-    assert (takers.last, takers.expected()) == (None, [])
+    consumers = Consumers()
+    consumers.are_outside = True
+    assert (consumers.last, consumers.expected()) == (None, [])
     mine, ends = threading.current_thread(), threading.Event()
     other = threading.Thread(target=ends.wait)
     other.start()
@@ -456,33 +456,33 @@ async def test_of_callers_that_share_a_queue_all_that_have_not_ended_are_expecte
 
     async def take() -> None:
         tasks.append(trio.lowlevel.current_task())
-        takers.add(tasks[0])
-        assert takers.expected() == [mine, tasks[0]]
+        consumers.add(tasks[0])
+        assert consumers.expected() == [mine, tasks[0]]
 
-    takers.add(mine)
-    assert (takers.last, takers.expected()) == (mine, [mine])
-    takers.add(other)
-    assert (takers.last, takers.expected()) == (other, [mine, other])
+    consumers.add(mine)
+    assert (consumers.last, consumers.expected()) == (mine, [mine])
+    consumers.add(other)
+    assert (consumers.last, consumers.expected()) == (other, [mine, other])
     ends.set()
     other.join(LIMIT_S)
-    assert takers.expected() == [mine]
+    assert consumers.expected() == [mine]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
-    assert takers.expected() == [mine]
+    assert consumers.expected() == [mine]
 
 
 @in_virtual_time
 async def test_tasks_take_turns_and_only_the_last_one_is_expected_while_it_lives() -> None:
-    takers, mine = Takers(), trio.lowlevel.current_task()
+    consumers, mine = Consumers(), trio.lowlevel.current_task()
 
     async def take() -> None:
-        takers.add(trio.lowlevel.current_task())
-        assert takers.expected() == [trio.lowlevel.current_task()]
+        consumers.add(trio.lowlevel.current_task())
+        assert consumers.expected() == [trio.lowlevel.current_task()]
 
-    takers.add(mine)
+    consumers.add(mine)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
-    assert takers.expected() == [mine]
+    assert consumers.expected() == [mine]
 
 
 class Waits:
@@ -490,12 +490,12 @@ class Waits:
 
     def __init__(self, nursery: trio.Nursery, *callers: str) -> None:
         self._nursery = nursery
-        self.takers = Takers()
-        self.takers.are_outside = True
+        self.consumers = Consumers()
+        self.consumers.are_outside = True
         for each in callers:
-            self.takers.add(each)
+            self.consumers.add(each)
         self.is_stopped = True
-        self.waits = AckWaits(lambda: self.takers.expected() if self.is_stopped else ())
+        self.waits = AckWaits(lambda: self.consumers.expected() if self.is_stopped else ())
         self.ends: dict[str, str] = {}
 
     async def begin(self, caller: str, ack: trio.Event | None = None) -> None:
@@ -517,7 +517,7 @@ class Waits:
 
 
 @in_virtual_time
-async def test_of_the_takers_of_a_full_queue_the_last_one_to_wait_is_refused() -> None:
+async def test_of_the_consumers_of_a_full_queue_the_last_one_to_wait_is_refused() -> None:
     async with trio.open_nursery() as nursery:
         shared, ack = Waits(nursery, "a", "b"), trio.Event()
         other_ack = trio.Event()
@@ -555,7 +555,7 @@ async def test_when_reading_stops_one_of_the_callers_that_wait_is_refused() -> N
 async def test_of_tasks_that_took_turns_the_last_one_is_refused_and_the_others_wait() -> None:
     async with trio.open_nursery() as nursery:
         turns = Waits(nursery, "a", "b")
-        turns.takers.are_outside = False
+        turns.consumers.are_outside = False
         turns.is_stopped = False
         await turns.begin("a")
         await turns.begin("b")

@@ -491,16 +491,16 @@ async def test_who_has_stopped_the_reading_is_known_and_waits_are_checked_until_
     async with bench.running():
         await bench.peer.publish("1", b"a")
         await bench.bodies()
-        assert not bench.connection.expected_takers
+        assert not bench.connection.expected_consumers
         await bench.peer.publish("1", bytes(100))
         await wait_all_tasks_blocked()
-        assert bench.connection.expected_takers == [trio.lowlevel.current_task()]
+        assert bench.connection.expected_consumers == [trio.lowlevel.current_task()]
         checked = bench.stopped
         assert checked
         await trio.sleep(10)
         assert bench.stopped > checked
         await bench.bodies()
-        assert not bench.connection.expected_takers
+        assert not bench.connection.expected_consumers
         await wait_all_tasks_blocked()
         checked = bench.stopped
         await trio.sleep(10)

@@ -76,7 +76,7 @@ async def test_when_callbacks_are_behind_the_queue_says_full_until_half_is_done(
         go_on.release()
         await drained.wait()
         assert len(told) == 3
-        assert events.takers.last is not None
+        assert events.consumers.last is not None
         nursery.cancel_scope.cancel()
 
 

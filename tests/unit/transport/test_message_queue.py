@@ -203,7 +203,7 @@ def test_the_consumer_is_known_even_if_it_never_had_to_wait() -> None:
         delivery = Delivery()
         delivery.put(batch(b"a"), 1)
         await delivery.next_batch()
-        assert delivery.takers.last is trio.lowlevel.current_task()
+        assert delivery.consumers.last is trio.lowlevel.current_task()
 
     trio.run(run)
 

@@ -110,6 +110,6 @@ async def test_the_reason_to_stay_tells_whether_messages_keep_the_confirmation_b
 ) -> None:
     async with at(server) as (core, _):
         drain = MoveDrain(core, limit_s=LIMIT_S)
-        assert drain.why_not(0).startswith("which did not confirm what was sent to it")
+        assert drain.why_unconfirmed(0).startswith("which did not confirm what was sent to it")
         core.publisher.move_hold.passed = 1
-        assert drain.why_not(0).startswith("whose confirmation comes after messages that")
+        assert drain.why_unconfirmed(0).startswith("whose confirmation comes after messages that")

@@ -69,5 +69,7 @@ def test_only_three_durabilities_exist_and_groups_are_apart() -> None:
     with pytest.raises(UsageError, match="one of process, group, fsync, not 'always'"):
         check_durability("always", 0.01)
     for interval in (0.0, -1.0, float("nan")):
-        with pytest.raises(UsageError, match="group_interval_s is a number of seconds, above 0"):
+        with pytest.raises(
+            UsageError, match="group_interval_s is a finite number of seconds, above 0"
+        ):
             DurabilityOptions("group", interval)
