@@ -442,7 +442,10 @@ class _ExitWatch:
         self._watches = False
 
     def add(self, thread: TrioThread) -> None:
-        """Watch a thread that starts now."""
+        """Watch a thread that starts now, unless by `atexit`: Python waits for none any more."""
+        main = threading.main_thread()
+        if threading.current_thread() is main and not main.is_alive():
+            return
         with self._lock:
             self._threads.add(thread)
             if not self._watches:

@@ -226,7 +226,7 @@ def _check_texts(context: click.Context) -> None:
         is_given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
         if is_given and name not in _MAY_BE_EMPTY:
             for text in texts:
-                if isinstance(text, str) and not text.strip():
+                if isinstance(text, str) and not (text if name in _RAW else text.strip()):
                     raise click.BadParameter(_EMPTY, param=option)
         if name in _RAW:
             continue

@@ -229,7 +229,7 @@ class Heartbeat:
     __slots__ = ("_beat_at", "_reading", "_received_at", "idle_limit_s", "interval_s")
 
     def __init__(self, interval_s: float, idle_limit_s: float | None = None) -> None:
-        check_seconds("idle_limit", idle_limit_s, zero=True, optional=True)
+        check_seconds("idle_limit", idle_limit_s, optional=True)
         if not (is_number(interval_s) and MIN_HEARTBEAT_S <= interval_s < math.inf):
             raise UsageError(
                 f"heartbeat is a finite number of seconds, {MIN_HEARTBEAT_S:g} or above, not "

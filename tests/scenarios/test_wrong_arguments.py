@@ -291,7 +291,7 @@ async def test_the_timeout_of_a_command_is_checked_like_that_of_a_method(
             "preflight_headers: names and values are text, not int",
         ),
         ("delay_strategy", 0, "delay_strategy is a delay strategy or None, not 0"),
-        ("idle_limit", "x", "idle_limit is a number of seconds, zero or above or None, not 'x'"),
+        ("idle_limit", "x", "idle_limit is a number of seconds, above 0 or None, not 'x'"),
         ("servers", "tcp://u:secret@a:1/amps", "servers is a list of connection strings"),
         (
             "server_chooser",

@@ -631,6 +631,25 @@ threading.Thread(target=ends).start()
     assert err == ""
 
 
+def test_a_client_can_be_opened_when_python_has_waited_for_all_threads(
+    broker: BrokerThread,
+) -> None:
+    text = """
+import atexit
+def last_words():
+    try:
+        with client:
+            print(client.publish_persisted("orders", b"1"))
+    except RuntimeError as error:
+        print(error)  # of Python 3.12, which starts no thread any more
+atexit.register(last_words)
+"""
+    with run_script(text, broker.uri) as process:
+        out, err = process.communicate(timeout=60)
+    assert out.strip().isdecimal() or "at interpreter shutdown" in out, err
+    assert err == ""
+
+
 def test_a_client_that_is_opened_while_the_program_ends_is_closed(broker: BrokerThread) -> None:
     text = """
 from haclient import ConnectionState

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.trio_thread import Call, TrioThread
+from haclient.trio_thread import Call, TrioThread, _ExitWatch
 
 LIMIT_S = 120.0
 
@@ -263,6 +263,17 @@ def test_the_ident_of_a_thread_that_has_ended_may_be_that_of_another_one() -> No
     thread.stop()
     thread.join()
     assert thread.ident is None
+
+
+def test_what_a_function_of_atexit_opens_is_not_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main, watch = threading.Thread(), _ExitWatch()  # Python marks it as ended before `atexit`
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "main_thread", lambda: main)
+        patched.setattr(threading, "current_thread", lambda: main)
+        watch.add(TrioThread("a"))
+    assert not watch._watches
 
 
 def test_a_thread_runs_once_and_only_while_it_is_open() -> None:

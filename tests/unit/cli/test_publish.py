@@ -91,6 +91,19 @@ def test_after_a_kill_and_a_start_of_the_machine_only_the_missing_lines_are_publ
 
 
 @pytest.mark.row("CLI9")
+@pytest.mark.parametrize("delimiter", [" ", "\t", "\n"])
+def test_a_delimiter_may_be_white_space(
+    haclient: CommandLine, tmp_path: Path, delimiter: str
+) -> None:
+    rows = tmp_path / "rows"
+    rows.write_text(delimiter.join("abc"))
+    words = ("publish", "--topic", "words", "--file", rows, "--delimiter", delimiter, "--json")
+    code, [line], err = haclient(*words)
+    assert (code, err) == (0, "")
+    assert json.loads(line)["published"] == 3
+
+
+@pytest.mark.row("CLI9")
 def test_stdin_settles_the_book_of_an_open_file(
     haclient: CommandLine, rows: Path, tmp_path: Path
 ) -> None:
