@@ -253,7 +253,8 @@ async def test_no_value_of_an_argument_makes_a_method_fail_inside_or_hang(
                         wrong.append(f"{what}: {error}")
                 except Exception as error:  # each is what is tested for
                     wrong.append(f"{what}: {error!r}")
-            if scope.cancelled_caught:
+            # Without a limit it may wait: the virtual clock passes over what a thread does.
+            if scope.cancelled_caught and what != "timeout=None":
                 wrong.append(f"{what}: waits")
     assert not wrong, "\n".join(wrong)
 

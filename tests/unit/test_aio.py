@@ -1071,8 +1071,13 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("waiting", ["await anext(messages)", "await asyncio.Event().wait()"])
 def test_an_interrupt_leaves_the_block_in_order(waiting: str, broker: BrokerThread) -> None:
+    # A signal just before the loop sleeps is noticed when it wakes: hence the ticks.
     text = f"""
+async def tick():
+    while True:
+        await asyncio.sleep(0.1)
 async def main():
+    ticking = asyncio.create_task(tick())
     async with client, client.stream("orders") as messages:
         try:
             print("waits", flush=True)

@@ -608,9 +608,11 @@ client.publish("orders", b"1")
 def test_a_client_is_not_closed_while_a_thread_of_the_program_works(broker: BrokerThread) -> None:
     text = """
 import threading
+is_open = threading.Event()  # Python 3.12 starts no thread once the main thread has ended
 def work():
     with client:
         print("works", flush=True)
+        is_open.set()
         sys.stdin.readline()
         print(client.publish_persisted("orders", b"1"), flush=True)
 working = threading.Thread(target=work)
@@ -619,6 +621,7 @@ def ends():
     threading.main_thread().join()
     print("main thread has ended", flush=True)
 threading.Thread(target=ends).start()
+is_open.wait()
 """
     with run_script(text, broker.uri) as process:
         assert process.stdout is not None
