@@ -150,8 +150,16 @@ class Commander:
         if pending.error is not None:
             raise pending.error
         if pending.ack is None:
-            raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
+            raise self._unanswered(pending.what, timeout)
         return pending.ack
+
+    def _unanswered(self, what: str, timeout: float) -> TimedOut:
+        connection = self.connection
+        stopped = connection is not None and connection.stopping_backlog is not None
+        why = "; the client reads nothing until the messages of a full queue are taken"
+        return TimedOut(
+            f"{what}: the server did not answer within {timeout:g} s{why if stopped else ''}"
+        )
 
     async def _wait(
         self,
@@ -566,7 +574,7 @@ class Commander:
         if pending.error is not None:
             raise pending.error
         if pending.ack is None:
-            raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
+            raise self._unanswered(pending.what, timeout)
 
     def leave(self, subscriptions: list[Subscription]) -> tuple[PendingCommand, trio.Event] | None:
         """End these at the server without waiting; return what to wait for, None if not sent."""

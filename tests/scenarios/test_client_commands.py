@@ -14,6 +14,7 @@ from haclient.errors import (
     DisconnectedError,
     HAClientError,
     SubIdInUse,
+    TimedOut,
     UsageError,
 )
 from haclient.protocol.commands import Command
@@ -325,6 +326,30 @@ async def test_a_handler_that_waits_behind_its_own_messages_is_told_so(server: S
     assert [str(error).partition(" stands")[0] for error in errors] == [
         "flush waits for an ack that"
     ]
+
+
+@pytest.mark.row("MS5")
+async def test_a_timeout_behind_a_full_queue_of_others_says_so(server: Server) -> None:
+    taken = trio.Event()
+
+    async def handler(_: Message) -> None:
+        await taken.wait()
+
+    async with Client("sub", max_queued_bytes=1000) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.subscribe("orders", handler=handler, sub_id="s")
+            await client.subscribe("trades", handler=print, sub_id="t")
+            for _ in range(5):
+                await peer.publish("s", bytes(400))
+                await wait_all_tasks_blocked()
+            hint = "the client reads nothing until the messages of a full queue are taken"
+            with pytest.raises(TimedOut, match=f"^flush: .* within 1 s; {hint}$"):
+                await client.flush(timeout=1)
+            with pytest.raises(TimedOut, match=f"^unsubscribe: .* within 1 s; {hint}$"):
+                await client.unsubscribe("t", timeout=1)
+            taken.set()
+            await client.flush()
 
 
 @pytest.mark.row("MS5", "PS15")

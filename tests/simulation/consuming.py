@@ -172,7 +172,8 @@ class Consumer(Program):
     async def _leave(self, client: HAClient, life: Life, nursery: trio.Nursery) -> None:
         queue = self._chance.choice(self.plan.queues)
         self._around.history.add(Unsubscribed(self.plan.name, queue, trio.current_time()))
-        await client.unsubscribe(f"on-{queue}")
+        # Behind a handler that hangs, and whose queue is full, the answer comes late.
+        await client.unsubscribe(f"on-{queue}", timeout=None)
         await trio.sleep(_AWAY_S)
         await life.stop_if_dead()
         await self._subscribe(client, queue, life, nursery)
