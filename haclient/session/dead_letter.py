@@ -22,6 +22,7 @@ from haclient_stores.checks import check_text
 __all__ = ["DeadLetter"]
 
 _LONGEST_TEXT: Final = 200  # of the error: enough to see what it is
+_SHOWN_CHARACTERS: Final = 60  # of a topic and of a correlation id that is no context
 _LONGEST_CONTEXT: Final = 16_383  # the longest correlation id that the reference broker takes
 
 
@@ -84,14 +85,19 @@ class DeadLetter:
             return msgspec.convert(found, dict[str, object])
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise UsageError(
-                f"the message on {message.topic!r} is no dead letter: its correlation id {text!r} "
-                "has no context"
+                f"the message on {_excerpt(message.topic)} is no dead letter: its correlation id "
+                f"{_excerpt(text)} has no context"
             ) from error
 
 
 def _encoded(context: Mapping[str, object]) -> str:
     # Not by msgspec, which refuses text from the wire that is not UTF-8.
     return base64.b64encode(json.dumps(context).encode("ascii")).decode("ascii")
+
+
+def _excerpt(text: str) -> str:
+    """The beginning of a text of any length, quoted."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
 
 
 def _text_of(error: Exception) -> str:

@@ -200,6 +200,7 @@ class Core:
         if self._manager is not None:
             self.session.reserved_ids = frozenset(each.sub_id for each in self._manager.entries())
         self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
+        self._maintenance.claim()
         await self._maintenance.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
         for task in (self.events.run, self.queue_acks.run, *self._maintenance.tasks):

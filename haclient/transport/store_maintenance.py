@@ -43,7 +43,8 @@ _RECOVER_S: Final = 30.0  # for what an adapter has kept
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
 _logger = logging.getLogger(__name__)
 
-# The clients of this process by the ids of their stores, which each of them refers to.
+# The clients of this process by the ids of their stores, which each of them refers to. A client
+# that runs has claimed its stores; before that, the first one that was made with a store has it.
 _users: Final = WeakValueDictionary[int, "StoreMaintenance"]()
 
 Task: TypeAlias = Callable[[], Awaitable[None]]
@@ -104,6 +105,9 @@ class StoreMaintenance:
         stores: All stores of the client, and its audit log, to be closed at the end; the last
             one first.
         reporter: Where log records and events go.
+
+    Attributes:
+        has_claimed: `claim` was called.
     """
 
     def __init__(
@@ -117,12 +121,30 @@ class StoreMaintenance:
         self._stores = stores
         for each in stores:
             _users.setdefault(id(each), self)
+        self.has_claimed = False
         self._reporter = reporter
         self._watch_at = 0.0
         self._prune_again_at = 0.0
         self._feed: PointFeed | None = None
         if self._store is not None and self._store.adapter is not None:
             self._feed = PointFeed(self._store.adapter)
+
+    def claim(self) -> None:
+        """Take the stores for a client that begins to run, until `close`.
+
+        Raises:
+            UsageError: Another client that runs has one of them; all are left as they are.
+        """
+        for each in self._stores:
+            user = _users.get(id(each))
+            if user is not None and user is not self and user.has_claimed:
+                raise UsageError(
+                    f"another client of this process uses the {type(each).__name__}: end that "
+                    "client first, or give each client a name and stores of its own"
+                )
+        self.has_claimed = True
+        for each in self._stores:
+            _users[id(each)] = self
 
     async def recover(self, client_name: str) -> None:
         """Hand the store what its adapter has kept; before the first subscribe.
@@ -234,12 +256,17 @@ class StoreMaintenance:
     async def close(self) -> None:
         """Pass the last recovery points to the adapter; close it and all stores."""
         with ExitStack() as closing:  # each of them, whatever happens to another
-            for each in reversed(self._stores):
-                closing.callback(each.close)
-                if _users.get(id(each)) is self:
-                    del _users[id(each)]
+            for each in self._stores:
+                closing.callback(self._release, each)
             if self._store is not None:
                 await self._close(self._store)
+
+    def _release(self, store: Owned | AuditLog) -> None:
+        try:
+            store.close()
+        finally:
+            if _users.get(id(store)) is self:
+                del _users[id(store)]
 
     async def _close(self, store: TrackedBookmarkStore) -> None:
         try:

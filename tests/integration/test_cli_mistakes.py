@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -232,12 +233,14 @@ def test_a_second_process_on_the_same_store_is_exit_code_75(
 
 
 @pytest.mark.row("CLI9")
-def test_a_server_that_takes_the_connection_and_says_nothing_times_out() -> None:
-    import socket  # noqa: PLC0415 - only here
-
+@pytest.mark.parametrize("command", ["ping", "publish", "subscribe", "sow"])
+def test_a_server_that_takes_the_connection_and_says_nothing_times_out(command: str) -> None:
+    topic = () if command == "ping" else ("--topic", "t")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}/amps/json"
-        assert_one_line(haclient("ping", "--server", uri, "--timeout", "0.5"), 3)
+        result = haclient(command, "--server", uri, "--timeout", "0.5", *topic, stdin=b"row\n")
+    assert_one_line(result, 3, "0.5 s")
+    assert not result.out
 
 
 @pytest.mark.row("CLI9")

@@ -6,7 +6,8 @@ import asyncio  # noqa: TID251  # FastAPI runs in it
 import importlib
 import json
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
 from types import ModuleType
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from django.test import Client
 from flask import Flask
 
+import haclient.aio
 from haclient import Message
 from haclient.blocking import HAClient
 from haclient.errors import TimedOut, UsageError
@@ -41,16 +43,32 @@ def flask_example(broker: BrokerThread) -> Generator[ModuleType]:
     module.amps.close()
 
 
-def test_fastapi_places_finds_and_follows_orders(broker: BrokerThread) -> None:
-    example = importlib.import_module("examples.fastapi_orders")
+@pytest.fixture
+def fastapi_example(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    assert broker.uri
+    module = importlib.import_module("examples.fastapi_orders")
+    monkeypatch.setattr(module, "OPEN_LIMIT_S", LIMIT_S)
+    return module
+
+
+@asynccontextmanager
+async def fastapi_running(example: ModuleType) -> AsyncGenerator[httpx.AsyncClient]:
+    """The application of the example, and a browser."""
+    transport = httpx.ASGITransport(app=example.app)
+    async with (
+        asyncio.timeout(LIMIT_S),
+        example.app.router.lifespan_context(example.app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as web,
+    ):
+        yield web
+
+
+def test_fastapi_places_finds_and_follows_orders(
+    fastapi_example: ModuleType, broker: BrokerThread
+) -> None:
 
     async def main() -> None:
-        transport = httpx.ASGITransport(app=example.app)
-        async with (
-            asyncio.timeout(LIMIT_S),
-            example.app.router.lifespan_context(example.app),
-            httpx.AsyncClient(transport=transport, base_url="http://test") as web,
-        ):
+        async with fastapi_running(fastapi_example) as web:
             assert (await web.get("/health")).json() == {"ready": True, "alive": True}
             placed = await web.post("/orders", json=ORDER)
             assert placed.status_code == 201
@@ -64,7 +82,7 @@ def test_fastapi_places_finds_and_follows_orders(broker: BrokerThread) -> None:
             assert {answer.status_code for answer in await asyncio.gather(*posts)} == {201}
             gets = (web.get(f"/orders/{number}") for number in range(20))
             assert [answer.json() for answer in await asyncio.gather(*gets)] == orders
-            await example.app.state.client.publish("shipped", b"7")
+            await (await fastapi_example.app.state.amps.get()).publish("shipped", b"7")
             while (await web.get("/shipped")).json() != ["7"]:  # noqa: ASYNC110  # as a browser would
                 await asyncio.sleep(0.001)
 
@@ -150,21 +168,67 @@ def test_django_answers_without_a_server(
     assert (failed.status_code, "not logged on" in failed.json()["error"]) == (503, True)
 
 
-def test_fastapi_answers_when_the_client_fails(broker: BrokerThread) -> None:
-    example = importlib.import_module("examples.fastapi_orders")
-
+def test_fastapi_answers_without_a_server_and_when_there_is_one_again(
+    fastapi_example: ModuleType, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
-        transport = httpx.ASGITransport(app=example.app)
-        async with (
-            asyncio.timeout(LIMIT_S),
-            example.app.router.lifespan_context(example.app),
-            httpx.AsyncClient(transport=transport, base_url="http://test") as web,
-        ):
-            await example.app.state.client.disconnect()
+        async with fastapi_running(fastapi_example) as web:
+            failed = await web.get("/health")
+            assert (failed.status_code, "not logged on" in failed.json()["error"]) == (503, True)
+            monkeypatch.setattr(fastapi_example, "OPEN_LIMIT_S", LIMIT_S)
+            monkeypatch.setenv("AMPS_URI", broker.uri)
+            assert (await web.post("/orders", json=ORDER)).status_code == 201
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # it accepts, and says nothing
+        monkeypatch.setattr(fastapi_example, "OPEN_LIMIT_S", 0.1)
+        monkeypatch.setenv("AMPS_URI", f"tcp://127.0.0.1:{taken.getsockname()[1]}/amps/json")
+        asyncio.run(main())
+
+
+async def ends_by_error_in_asyncio(client: haclient.aio.HAClient) -> None:
+    def fail(_message: Message) -> None:
+        raise UsageError("no more")
+
+    await client.subscribe("orders", handler=fail)
+    await client.publish("orders", json.dumps(ORDER))
+    await asyncio.to_thread(client.__bridge__.home.thread.join)
+
+
+@pytest.mark.parametrize("ends", [haclient.aio.HAClient.disconnect, ends_by_error_in_asyncio])
+def test_fastapi_replaces_a_client_that_has_ended_for_good(
+    fastapi_example: ModuleType, ends: Callable[[haclient.aio.HAClient], Awaitable[None]]
+) -> None:
+    async def main() -> None:
+        async with fastapi_running(fastapi_example) as web:
+            amps = fastapi_example.app.state.amps
+            first = await amps.get()
+            await ends(first)
+            answers = await asyncio.gather(*(web.post("/orders", json=ORDER) for _ in range(5)))
+            assert {answer.status_code for answer in answers} == {201}
+            second = await amps.get()
+            assert second is not first
+            await second.publish("shipped", b"8")
+            while (await web.get("/shipped")).json() != ["8"]:  # noqa: ASYNC110  # as a browser would
+                await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
+def test_fastapi_answers_when_the_client_fails_during_a_request(
+    fastapi_example: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with fastapi_running(fastapi_example) as web:
+            client: haclient.aio.HAClient = await fastapi_example.app.state.amps.get()
+
+            async def get() -> haclient.aio.HAClient:
+                await client.disconnect()
+                return client
+
+            monkeypatch.setattr(fastapi_example.app.state.amps, "get", get)
             failed = await web.post("/orders", json=ORDER)
             assert (failed.status_code, list(failed.json())) == (503, ["error"])
 
-    assert broker.uri
     asyncio.run(main())
 
 

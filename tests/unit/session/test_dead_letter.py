@@ -87,6 +87,15 @@ def test_an_ordinary_message_is_no_dead_letter(text: str) -> None:
         DeadLetter.context(Message(topic="t", correlation_id=text))
 
 
+@pytest.mark.parametrize("text", ["x" * 130_000, "\n" * 130_000, "\udcff" * 130_000])
+def test_the_error_of_an_ordinary_message_is_one_short_line(text: str) -> None:
+    with pytest.raises(UsageError, match="no dead letter") as raised:
+        DeadLetter.context(Message(topic=text, correlation_id=text))
+    assert repr(text)[1:20] in str(raised.value)
+    assert len(str(raised.value)) < 1000
+    assert "\n" not in str(raised.value)
+
+
 def test_a_dead_letter_needs_a_topic() -> None:
     with pytest.raises(UsageError, match="the topic of a DeadLetter is a text"):
         DeadLetter("")

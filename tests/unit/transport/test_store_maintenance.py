@@ -13,7 +13,7 @@ from typing_extensions import override
 from haclient.errors import StoreError, StoreFull, TimedOut, UsageError
 from haclient.transport.events import Events
 from haclient.transport.reporter import ClientEvent, Reporter
-from haclient.transport.store_maintenance import StoreMaintenance
+from haclient.transport.store_maintenance import StoreMaintenance, is_in_use
 from haclient_stores.adapters.recovery_point import RecoveryPoint, TimedAdapter
 from haclient_stores.bookmark_stores import tracked_store
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -27,6 +27,7 @@ from haclient_stores.bookmark_stores.undiscarded_watch import (
     UndiscardedWatch,
 )
 from haclient_stores.disk.files import RealDisk
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
@@ -359,3 +360,33 @@ async def test_nothing_is_remembered_of_subscriptions_that_the_store_has_forgott
         await trio.sleep(130.0)
         assert sum(each() is not None for each in kept) < 5  # the variables of loops
         nursery.cancel_scope.cancel()
+
+
+class ClosedInOrder(MemoryPublishStore):
+    """Records when it is closed, and may fail."""
+
+    def __init__(self, name: str, closed: list[str], *, fails: bool = False) -> None:
+        super().__init__()
+        self._called, self._order, self._fails = name, closed, fails
+
+    @override
+    def close(self) -> None:
+        assert is_in_use(self)
+        self._order.append(self._called)
+        if self._fails:
+            raise StoreError("disk")
+
+
+async def test_the_last_store_is_closed_first_and_none_is_in_use_afterwards() -> None:
+    closed: list[str] = []
+    stores = [
+        ClosedInOrder("audit log", closed),
+        ClosedInOrder("publish store", closed, fails=True),
+        ClosedInOrder("bookmark store", closed),
+    ]
+    maintenance = StoreMaintenance(None, stores, reporter=unheard())
+    maintenance.claim()
+    with pytest.raises(StoreError, match="disk"):
+        await maintenance.close()
+    assert closed == ["bookmark store", "publish store", "audit log"]
+    assert not any(map(is_in_use, stores))
