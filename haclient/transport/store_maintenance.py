@@ -9,9 +9,11 @@ store written by the user is not maintained.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from threading import Lock
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -46,6 +48,12 @@ _logger = logging.getLogger(__name__)
 # The clients of this process by the ids of their stores, which each of them refers to. A client
 # that runs has claimed its stores; before that, the first one that was made with a store has it.
 _users: Final = WeakValueDictionary[int, "StoreMaintenance"]()
+_claiming: Final = Lock()  # clients of several threads may begin at the same time
+os.register_at_fork(
+    before=_claiming.acquire,
+    after_in_parent=_claiming.release,
+    after_in_child=_claiming.release,
+)
 
 Task: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -135,16 +143,17 @@ class StoreMaintenance:
         Raises:
             UsageError: Another client that runs has one of them; all are left as they are.
         """
-        for each in self._stores:
-            user = _users.get(id(each))
-            if user is not None and user is not self and user.has_claimed:
-                raise UsageError(
-                    f"another client of this process uses the {type(each).__name__}: end that "
-                    "client first, or give each client a name and stores of its own"
-                )
-        self.has_claimed = True
-        for each in self._stores:
-            _users[id(each)] = self
+        with _claiming:
+            for each in self._stores:
+                user = _users.get(id(each))
+                if user is not None and user is not self and user.has_claimed:
+                    raise UsageError(
+                        f"another client of this process uses the {type(each).__name__}: end that "
+                        "client first, or give each client a name and stores of its own"
+                    )
+            self.has_claimed = True
+            for each in self._stores:
+                _users[id(each)] = self
 
     async def recover(self, client_name: str) -> None:
         """Hand the store what its adapter has kept; before the first subscribe.

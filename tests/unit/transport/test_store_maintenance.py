@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -390,3 +392,37 @@ async def test_the_last_store_is_closed_first_and_none_is_in_use_afterwards() ->
         await maintenance.close()
     assert closed == ["bookmark store", "publish store", "audit log"]
     assert not any(map(is_in_use, stores))
+
+
+def test_of_threads_that_claim_a_store_at_once_one_has_it() -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(50):
+            store = MemoryPublishStore()
+            claimed = claim_in_threads(
+                [StoreMaintenance(None, [store], reporter=unheard()) for _ in range(8)]
+            )
+            assert claimed == 1
+            store.close()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def claim_in_threads(upkeeps: list[StoreMaintenance]) -> int:
+    """How many of them have claimed their store, each in a thread of its own."""
+    start = threading.Barrier(len(upkeeps))
+    claimed: list[StoreMaintenance] = []
+
+    def claim(upkeep: StoreMaintenance) -> None:
+        start.wait()
+        with suppress(UsageError):
+            upkeep.claim()
+            claimed.append(upkeep)
+
+    threads = [threading.Thread(target=claim, args=[each]) for each in upkeeps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(claimed)
