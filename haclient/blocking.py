@@ -60,7 +60,7 @@ from haclient.protocol.messages import Message
 from haclient.stream_buffer import StreamBuffer, Take
 from haclient.thread_bridge import Bridge, in_worker_thread, refuse_event_loop
 from haclient.transport.queue_conflation import ConflationKey, sow_key
-from haclient.transport.settings import ClientOptions, HAOptions
+from haclient.transport.settings import ClientOptions, HAOptions, seconds
 from haclient.trio_thread import TrioThread, warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -442,23 +442,26 @@ class Client:
         """Begin to use the client, as the start of its `with` block does; then call `close`.
 
         Args:
-            timeout: Seconds for the logon of an `HAClient`; after `TimedOut` make a new client.
+            timeout: Seconds for the logon of an `HAClient`, `None` for no limit; after `TimedOut`
+                make a new client.
 
         Returns:
             This client. An `HAClient` is connected and logged on.
 
         Raises:
-            UsageError: It was opened before, or this thread runs an event loop.
+            UsageError: It was opened before, or this thread runs an event loop, or `timeout` is no
+                time.
             HAClientError: It cannot connect; `TimedOut`; `DisconnectedError`: it was closed.
         """
         refuse_event_loop("open", self.__bridge__.thread)
+        limit_s = min(seconds(timeout), threading.TIMEOUT_MAX)
         thread = self.__bridge__.thread
         entered = threading.Lock()
         entered.acquire()
         try:  # up to the last line: an interrupt anywhere leaves the client closed
             thread.start(self.__bridge__.inner, entered.release)
-            if not entered.acquire(timeout=-1 if timeout is None else timeout):
-                raise TimedOut(f"open: not logged on within {timeout:g} s")  # noqa: TRY301  # closed below
+            if not entered.acquire(timeout=limit_s):
+                raise TimedOut(f"open: not logged on within {limit_s:g} s")  # noqa: TRY301  # closed below
             if not (thread.has_ended or thread.error is not None):
                 return self
         except UsageError:  # it was opened before, and may be in use

@@ -203,6 +203,22 @@ def test_opening_without_a_server_ends_after_its_limit_and_another_client_opens(
     again.close()
 
 
+@pytest.mark.parametrize("timeout", [-1, -5, float("nan"), "3"])
+def test_a_limit_that_is_no_time_opens_nothing(broker: BrokerThread, timeout: float) -> None:
+    client = HAClient("orders-7", servers=[broker.uri])
+    with pytest.raises(UsageError, match=rf"timeout is a number of seconds.*not {timeout!r}"):
+        client.open(timeout=timeout)
+    with client:
+        assert client.health().is_ready
+
+
+@pytest.mark.parametrize("timeout", [1e10, float("inf")])
+def test_a_limit_may_be_longer_than_any_wait(broker: BrokerThread, timeout: float) -> None:
+    client = HAClient("orders-7", servers=[broker.uri]).open(timeout=timeout)
+    assert client.health().is_ready
+    client.close()
+
+
 def test_a_property_is_there_before_and_after_and_cannot_be_set(broker: BrokerThread) -> None:
     client = HAClient.memory_backed("orders-7", servers=[broker.uri])
     assert client.name == "orders-7"
