@@ -308,6 +308,37 @@ def test_an_exit_of_the_block_goes_before_what_a_handler_raises(broker: BrokerTh
         leave()
 
 
+@pytest.mark.parametrize("drains", [True, False])
+def test_a_handler_whose_call_waits_for_ever_does_not_keep_the_client_open(
+    broker: BrokerThread, *, drains: bool
+) -> None:
+    ended: list[BaseException] = []
+    waits = threading.Event()
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+    messages = client.stream("orders").open()
+
+    def wait(_: Message) -> None:
+        waits.set()
+        try:
+            messages.wait_caught_up()
+        except DisconnectedError as error:
+            ended.append(error)
+
+    client.subscribe("start", handler=wait)
+    for body in ("1", "2"):  # the second one stays in the queue, and the end behind it
+        client.publish("orders", body)
+        client.flush()
+        if body == "1":
+            assert next(messages).text == "1"
+    client.publish("start", b"1")
+    assert waits.wait(LIMIT_S)
+    if drains:
+        client.close()
+    else:
+        client.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert len(ended) == 1
+
+
 def test_a_callback_is_a_plain_function(client: HAClient) -> None:
     async def later(_: Message) -> None:
         raise AssertionError
