@@ -272,6 +272,17 @@ class Subscriber:
         async def serve_until_ended() -> None:
             try:
                 await serving()
+            except DisconnectedError as error:
+                if self._core.entered:
+                    raise
+                # As with other callbacks, a call to a client that is being left is no failure.
+                self._core.reporter.log.warning(
+                    "the handler of subscription %s used its client when that was left: %s",
+                    subscription.sub_id,
+                    error,
+                    extra={"sub_id": subscription.sub_id},
+                )
+                return
             finally:
                 of_id = self._served[subscription.sub_id]
                 of_id.remove(subscription)
