@@ -162,11 +162,25 @@ def _opened_stream(
     method: Callable[Concatenate[Never, _P], Awaitable[haclient.streams.MessageStream]],
 ) -> Callable[Concatenate[Bridged, _P], MessageStream]:
     """The blocking form of a method that returns a stream when that is open."""
-    send = _call(method)
+    name = method.__name__
 
     @wraps(method)
     def stream(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
-        return MessageStream(send(self, *arguments, **options), self.__bridge__.thread)
+        bridge, opened = self.__bridge__, list[haclient.streams.MessageStream]()
+
+        async def send() -> None:
+            function: Callable[..., Awaitable[haclient.streams.MessageStream]]
+            function = getattr(bridge.inner, name)
+            opened.append(await function(*arguments, **options))
+
+        try:
+            bridge.wait(send, name)
+            return MessageStream(opened[0], bridge.thread)
+        except BaseException:  # a KeyboardInterrupt: the caller never gets it
+            with suppress(Exception):  # the client has ended at this moment, and the stream with it
+                for each in opened:
+                    MessageStream(each, bridge.thread).close()
+            raise
 
     return described(stream, method, WORDS)
 
@@ -245,8 +259,14 @@ class MessageStream:
             TimedOut: The server did not answer in time.
             UsageError: It was opened before.
         """
-        self.__bridge__.wait(self.__bridge__.inner.open, "open")
-        return self
+        try:
+            self.__bridge__.wait(self.__bridge__.inner.open, "open")
+            return self  # noqa: TRY300  # an interrupt may come here, too
+        except UsageError:  # it was opened before, and may be in use
+            raise
+        except BaseException:  # a KeyboardInterrupt, maybe just after the server's answer
+            self._close_unopened()
+            raise
 
     def close(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
@@ -256,8 +276,17 @@ class MessageStream:
                 self.__bridge__.wait(self.__bridge__.inner.aclose, "close")
 
     def __enter__(self) -> Self:
-        self.__bridge__.wait(self.__bridge__.inner.__aenter__, "open")
-        return self
+        try:
+            self.__bridge__.wait(self.__bridge__.inner.__aenter__, "open")
+            return self  # noqa: TRY300  # an interrupt may come here, too
+        except BaseException:  # a KeyboardInterrupt: `with` closes only what was entered
+            self._close_unopened()
+            raise
+
+    def _close_unopened(self) -> None:
+        """Close it where another error is raised: nobody else would."""
+        with suppress(Exception):  # the client has ended at this moment, and the stream with it
+            self.close()
 
     def __exit__(
         self,

@@ -25,12 +25,13 @@ from typing_extensions import override
 
 from haclient import (
     EPOCH,
+    Command,
     ConnectionState,
     DefaultServerChooser,
     FixedDelayStrategy,
     Message,
 )
-from haclient.blocking import Client, HAClient
+from haclient.blocking import Client, HAClient, MessageStream
 from haclient.chooser import ConnectionInfo
 from haclient.errors import (
     ConnectionRefused,
@@ -872,6 +873,29 @@ def test_an_interrupt_at_any_line_of_the_closing_leaves_a_client_that_can_be_clo
         assert is_ended, f"interrupted at line {lines}"
         lines += 1
     assert lines > 10
+
+
+@pytest.mark.parametrize(
+    "open_stream",
+    [
+        lambda client: client.stream("orders").__enter__(),
+        lambda client: client.stream("orders").open(),
+        lambda client: client.execute(Command("subscribe", topic="orders")),
+    ],
+    ids=["with", "open", "execute"],
+)
+def test_an_interrupt_at_any_line_of_the_opening_of_a_stream_leaves_none_open(
+    client: HAClient, open_stream: Callable[[HAClient], MessageStream]
+) -> None:
+    lines, opened = 0, list[MessageStream]()
+    while not opened:
+        with suppress(KeyboardInterrupt), interrupt_at_line(lines):
+            opened.append(open_stream(client))
+        client.flush()
+        assert len(client.metrics.subscriptions) == len(opened), f"interrupted at line {lines}"
+        lines += 1
+    assert lines > 20
+    opened[0].close()
 
 
 @contextmanager
