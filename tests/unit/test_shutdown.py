@@ -131,7 +131,8 @@ def test_a_client_in_a_trio_run_of_another_thread_is_left_to_its_thread() -> Non
 
     async def main(uri: str) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, trio.run, consume, uri)
+            run_there = partial(trio.run, consume, uri)
+            nursery.start_soon(trio.to_thread.run_sync, run_there)
             await trio.to_thread.run_sync(consumes.wait, LIMIT_S)
             os.kill(os.getpid(), signal.SIGTERM)
             try:
