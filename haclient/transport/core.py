@@ -202,7 +202,8 @@ class Core:
         self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
         await self._maintenance.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        for task in (self.events.run, self.queue_acks.run, *self._maintenance.tasks):
+        self._nursery.start_soon(partial(self.events.run, is_open=lambda: self.entered))
+        for task in (self.queue_acks.run, *self._maintenance.tasks):
             self._nursery.start_soon(task)
         self._open_clients = open_clients.get()
         if self._open_clients is not None:

@@ -378,3 +378,30 @@ async def test_a_handler_that_misses_its_client_at_the_end_is_only_logged(
                 raise ValueError("of the block")
     assert ended == ["worked"]
     assert "the handler of subscription s used its client when that was left" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_listener_that_misses_its_client_at_the_end_is_only_logged(
+    amps_memory_broker: Cluster, caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    began, states = trio.Event(), list[ConnectionState]()
+
+    async def listen(state: ConnectionState) -> None:
+        states.append(state)
+        if not began.is_set():
+            began.set()
+            with trio.CancelScope(shield=True):
+                await trio.sleep(DRAIN_S)
+            await client.subscribe("elsewhere", handler=print)
+
+    with ExitStack() as raised:
+        if fails:
+            raised.enter_context(pytest.raises(ValueError, match="of the block"))
+        async with HAClient("me", servers=amps_memory_broker.uris, exit_timeout=0) as client:
+            client.add_state_listener(listen)
+            client._core.set_state(ConnectionState.RESUBSCRIBED)  # once more
+            await began.wait()
+            if fails:
+                raise ValueError("of the block")
+    assert states[1:] == [ConnectionState.DISCONNECTED, ConnectionState.SHUTDOWN]
+    assert "a callback used its client when that was left" in caplog.text

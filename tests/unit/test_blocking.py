@@ -291,6 +291,29 @@ def test_what_a_handler_raises_leaves_the_block_if_no_call_waits(broker: BrokerT
     client.close()  # it was told
 
 
+def test_what_a_handler_raises_while_the_block_fails_leaves_it_as_it_is(
+    broker: BrokerThread,
+) -> None:
+    began = threading.Event()
+
+    def fail(_: Message) -> None:
+        began.set()
+        with suppress(DisconnectedError):
+            while True:  # until the client is being left
+                client.flush()
+        raise ValueError("no such order")
+
+    with (  # noqa: PT012  # it leaves the block
+        pytest.raises(ValueError, match="no such order") as raised,
+        HAClient.memory_backed("orders-7", servers=[broker.uri]) as client,
+    ):
+        client.subscribe("orders", handler=fail)
+        client.publish("orders", b"1")
+        assert began.wait(LIMIT_S)
+        raise KeyError("of the block")
+    assert isinstance(raised.value.__context__, KeyError)
+
+
 def test_an_exit_of_the_block_goes_before_what_a_handler_raises(broker: BrokerThread) -> None:
     failed = threading.Event()
 
