@@ -245,7 +245,7 @@ class MessageStream:
     def __init__(self, stream: haclient.streams.MessageStream, thread: TrioThread) -> None:
         self.__bridge__ = Bridge(stream, thread)
         self._buffer = StreamBuffer(stream)
-        self._taking = threading.Lock()
+        self._taking = threading.RLock()  # knows which thread has it
 
     def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `with` does this.
@@ -356,14 +356,17 @@ class MessageStream:
 
         self.__bridge__.thread.check_process()  # first: the lock may be held by the other process
         began_at = monotonic()
-        # Another thread may be waiting, and fetch the next messages.
-        if self._taking.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-            left_s = max(0.0, seconds - (monotonic() - began_at))
-            try:
+        try:
+            # Another thread may be waiting, and fetch the next messages.
+            if self._taking.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+                left_s = max(0.0, seconds - (monotonic() - began_at))
                 self._fill(take)
                 return self._buffer.pop()
-            finally:
+        finally:  # an interrupt may come just after `acquire`, so this thread may have the lock
+            try:  # noqa: SIM105  # an interrupt may come in `suppress`
                 self._taking.release()
+            except RuntimeError:  # it has not
+                pass
         return self._buffer.pop_ready()
 
     def _next(self, take: Take | None, pop: Callable[[], _T | None]) -> _T:

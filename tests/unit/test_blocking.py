@@ -921,6 +921,23 @@ def test_an_interrupt_at_any_line_of_the_opening_of_a_stream_leaves_none_open(
     opened[0].close()
 
 
+def test_an_interrupt_at_any_line_of_a_wait_lets_other_threads_take_messages(
+    client: HAClient,
+) -> None:
+    with client.stream("orders") as messages:
+        timed, lines, is_through = messages.with_timeout(0), 0, False
+        while not is_through:
+            with suppress(KeyboardInterrupt), interrupt_at_line(lines):
+                next(timed)
+                is_through = True
+            other = threading.Thread(target=next, args=(timed,), daemon=True)
+            other.start()
+            other.join(LIMIT_S)
+            assert not other.is_alive(), f"interrupted at line {lines}"
+            lines += 1
+        assert lines > 20
+
+
 @contextmanager
 def interrupt_at_line(lines: int) -> Generator[None]:
     """Interrupt what is called in the package, or in `Thread.start`, after so many lines of it."""
