@@ -60,7 +60,7 @@ from haclient.protocol.messages import Message
 from haclient.stream_buffer import StreamBuffer, Take
 from haclient.thread_bridge import Bridge, in_worker_thread, refuse_event_loop
 from haclient.transport.queue_conflation import ConflationKey, sow_key
-from haclient.transport.settings import ClientOptions, HAOptions
+from haclient.transport.settings import ClientOptions, HAOptions, seconds
 from haclient.trio_thread import TrioThread, warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -162,11 +162,25 @@ def _opened_stream(
     method: Callable[Concatenate[Never, _P], Awaitable[haclient.streams.MessageStream]],
 ) -> Callable[Concatenate[Bridged, _P], MessageStream]:
     """The blocking form of a method that returns a stream when that is open."""
-    send = _call(method)
+    name = method.__name__
 
     @wraps(method)
     def stream(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
-        return MessageStream(send(self, *arguments, **options), self.__bridge__.thread)
+        bridge, opened = self.__bridge__, list[haclient.streams.MessageStream]()
+
+        async def send() -> None:
+            function: Callable[..., Awaitable[haclient.streams.MessageStream]]
+            function = getattr(bridge.inner, name)
+            opened.append(await function(*arguments, **options))
+
+        try:
+            bridge.wait(send, name)
+            return MessageStream(opened[0], bridge.thread)
+        except BaseException:  # a KeyboardInterrupt: the caller never gets it
+            with suppress(Exception):  # the client has ended at this moment, and the stream with it
+                for each in opened:
+                    MessageStream(each, bridge.thread).close()
+            raise
 
     return described(stream, method, WORDS)
 
@@ -231,7 +245,7 @@ class MessageStream:
     def __init__(self, stream: haclient.streams.MessageStream, thread: TrioThread) -> None:
         self.__bridge__ = Bridge(stream, thread)
         self._buffer = StreamBuffer(stream)
-        self._taking = threading.Lock()
+        self._taking = threading.RLock()  # knows which thread has it
 
     def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `with` does this.
@@ -245,8 +259,14 @@ class MessageStream:
             TimedOut: The server did not answer in time.
             UsageError: It was opened before.
         """
-        self.__bridge__.wait(self.__bridge__.inner.open, "open")
-        return self
+        try:
+            self.__bridge__.wait(self.__bridge__.inner.open, "open")
+            return self  # noqa: TRY300  # an interrupt may come here, too
+        except UsageError:  # it was opened before, and may be in use
+            raise
+        except BaseException:  # a KeyboardInterrupt, maybe just after the server's answer
+            self._close_unopened()
+            raise
 
     def close(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
@@ -256,8 +276,17 @@ class MessageStream:
                 self.__bridge__.wait(self.__bridge__.inner.aclose, "close")
 
     def __enter__(self) -> Self:
-        self.__bridge__.wait(self.__bridge__.inner.__aenter__, "open")
-        return self
+        try:
+            self.__bridge__.wait(self.__bridge__.inner.__aenter__, "open")
+            return self  # noqa: TRY300  # an interrupt may come here, too
+        except BaseException:  # a KeyboardInterrupt: `with` closes only what was entered
+            self._close_unopened()
+            raise
+
+    def _close_unopened(self) -> None:
+        """Close it where another error is raised: nobody else would."""
+        with suppress(Exception):  # the client has ended at this moment, and the stream with it
+            self.close()
 
     def __exit__(
         self,
@@ -327,14 +356,17 @@ class MessageStream:
 
         self.__bridge__.thread.check_process()  # first: the lock may be held by the other process
         began_at = monotonic()
-        # Another thread may be waiting, and fetch the next messages.
-        if self._taking.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-            left_s = max(0.0, seconds - (monotonic() - began_at))
-            try:
+        try:
+            # Another thread may be waiting, and fetch the next messages.
+            if self._taking.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+                left_s = max(0.0, seconds - (monotonic() - began_at))
                 self._fill(take)
                 return self._buffer.pop()
-            finally:
+        finally:  # an interrupt may come just after `acquire`, so this thread may have the lock
+            try:  # noqa: SIM105  # an interrupt may come in `suppress`
                 self._taking.release()
+            except RuntimeError:  # it has not
+                pass
         return self._buffer.pop_ready()
 
     def _next(self, take: Take | None, pop: Callable[[], _T | None]) -> _T:
@@ -442,23 +474,26 @@ class Client:
         """Begin to use the client, as the start of its `with` block does; then call `close`.
 
         Args:
-            timeout: Seconds for the logon of an `HAClient`; after `TimedOut` make a new client.
+            timeout: Seconds for the logon of an `HAClient`, `None` for no limit; after `TimedOut`
+                make a new client.
 
         Returns:
             This client. An `HAClient` is connected and logged on.
 
         Raises:
-            UsageError: It was opened before, or this thread runs an event loop.
+            UsageError: It was opened before, or this thread runs an event loop, or `timeout` is no
+                time.
             HAClientError: It cannot connect; `TimedOut`; `DisconnectedError`: it was closed.
         """
         refuse_event_loop("open", self.__bridge__.thread)
+        limit_s = min(seconds(timeout), threading.TIMEOUT_MAX)
         thread = self.__bridge__.thread
         entered = threading.Lock()
         entered.acquire()
         try:  # up to the last line: an interrupt anywhere leaves the client closed
             thread.start(self.__bridge__.inner, entered.release)
-            if not entered.acquire(timeout=-1 if timeout is None else timeout):
-                raise TimedOut(f"open: not logged on within {timeout:g} s")  # noqa: TRY301  # closed below
+            if not entered.acquire(timeout=limit_s):
+                raise TimedOut(f"open: not logged on within {limit_s:g} s")  # noqa: TRY301  # closed below
             if not (thread.has_ended or thread.error is not None):
                 return self
         except UsageError:  # it was opened before, and may be in use

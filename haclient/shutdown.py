@@ -157,7 +157,7 @@ class _Shutdown(Generic[_T]):
         """Run `main` until it returns, or until a signal has ended it."""
         open_clients.set(self._clients)
         self._signalled = trio.Event()
-        self._token = trio.lowlevel.current_trio_token()
+        self._token = self._clients.run = trio.lowlevel.current_trio_token()
         if self.number:  # it came before there was a token to tell of it
             self._signalled.set()
         async with open_nursery() as nursery:
@@ -190,6 +190,7 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
     `exit_timeout` says. Then `main` is cancelled, and the blocks of the clients are left, which
     closes their stores. A `main` that returns by itself meanwhile is not cancelled. What cannot be
     known is not waited for: work that consumers have passed on to tasks or threads of their own.
+    Clients in a trio run of another thread are left alone.
 
     Args:
         main: The application, an async function without arguments; use `functools.partial` for

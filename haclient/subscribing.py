@@ -272,6 +272,17 @@ class Subscriber:
         async def serve_until_ended() -> None:
             try:
                 await serving()
+            except DisconnectedError as error:
+                if self._core.entered:
+                    raise
+                # As with other callbacks, a call to a client that is being left is no failure.
+                self._core.reporter.log.warning(
+                    "the handler of subscription %s used its client when that was left: %s",
+                    subscription.sub_id,
+                    error,
+                    extra={"sub_id": subscription.sub_id},
+                )
+                return
             finally:
                 of_id = self._served[subscription.sub_id]
                 of_id.remove(subscription)
@@ -387,13 +398,13 @@ class Subscriber:
             return await self._publish(command, handler)
         if (paused := self.changer.pauses(command)) is not None:
             await self.changer.pause(
-                command.sub_id.split(","), paused=paused, timeout=timeout_of(command)
+                _split_ids(command.sub_id), paused=paused, timeout=timeout_of(command)
             )
             return command.sub_id
         if command.name is CommandName.UNSUBSCRIBE:
             command.validate()
-            ids = command.sub_id or command.query_id
-            chosen = ids if ids == "all" else ids.split(",")
+            ids = _split_ids(f"{command.sub_id},{command.query_id}")
+            chosen = "all" if ids == ["all"] else ids
             await self.unsubscribe(chosen, timeout=timeout_of(command))
             return ""
         if self._is_stored(command) or (_acknowledges(command) and handler is None):
@@ -724,6 +735,11 @@ class Subscriber:
 def _check_command(command: object) -> None:
     if not isinstance(command, Command):
         raise UsageError(f"command is a Command, such as Command('flush'), not {command!r:.60}")
+
+
+def _split_ids(text: str) -> list[str]:
+    """The ids in a list of a command, which may contain blanks."""
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def _has_receiver(command: Command) -> UsageError:

@@ -5,8 +5,9 @@ client's thread (`Bridge.wait`), and callbacks of the application from there to 
 (`in_worker_thread`).
 
 A call that is interrupted is cancelled in the client's thread and waited for, as trio does it: it
-is undone or complete when its caller continues. A call in a thread that runs an event loop is
-refused, since it would block that loop (`refuse_event_loop`).
+is undone or complete when its caller continues. A callback that is cancelled, since its client is
+being left, is waited for as well, so the call that it makes is cancelled. A call in a thread that
+runs an event loop is refused, since it would block that loop (`refuse_event_loop`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ _T = TypeVar("_T")
 # A handler occupies a thread of its own; there is one at a time for each subscription, or as many
 # as `workers` says. With fewer, handlers that wait for each other could wait for ever.
 _HANDLER_THREADS: Final = trio.CapacityLimiter(float("inf"))
+
+_CANCELLED_CHECK_S: Final = 0.1
+"""How often a callback that waits for a call checks whether its client is being left."""
 
 
 # -- calls of the application in the client's thread ---------------------------------------
@@ -61,13 +65,24 @@ class Bridge(Generic[_Inner_co]):
         call: Call[_T] = Call(done.release, what, caller=self.thread.caller)
         try:
             self.thread.submit(call, function)
-            done.acquire()
+            self._wait_for(call, done)
         except BaseException:  # a KeyboardInterrupt, or what another signal handler raises
             call.cancel()
             if call.is_running:  # an interrupt may come when the call has just ended
                 done.acquire()
             raise
         return call.outcome()
+
+    def _wait_for(self, call: Call[_T], done: threading.Lock) -> None:
+        """Wait for the end of a call; cancel it if a callback makes it and is cancelled itself."""
+        if get_ident() in self.thread.callback_threads:
+            while not done.acquire(timeout=_CANCELLED_CHECK_S):
+                if _is_cancelled():
+                    call.cancel()
+                    break
+            else:
+                return
+        done.acquire()
 
     def now(self, function: Callable[[], _T], what: str) -> _T:
         """Run a plain function in the client's thread; return or raise what it does."""
@@ -92,6 +107,15 @@ class Bridge(Generic[_Inner_co]):
     def wrap(self, function: object) -> object:
         """A callback of the application as one that the trio client can await."""
         return in_worker_thread(function, self.thread)
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that waits for the callback in this thread is cancelled."""
+    try:
+        trio.from_thread.check_cancelled()
+    except trio.Cancelled:
+        return True
+    return False
 
 
 def refuse_event_loop(what: str, thread: TrioThread) -> None:

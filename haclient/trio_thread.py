@@ -37,6 +37,7 @@ import trio
 
 from haclient.errors import DisconnectedError, UsageError
 from haclient.transport.callers import calling
+from haclient.transport.nursery import unwrapped
 
 T = TypeVar("T")
 Notify = Callable[[], object]
@@ -47,6 +48,14 @@ _logger = logging.getLogger(__name__)
 
 class _LeftByError(Exception):
     """Leaves the client's block as the error of its caller would: without waiting for acks."""
+
+
+def _without_leaving(error: BaseException) -> BaseException:
+    """What has failed besides the block of the caller, who gets the error of that itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    others = error.split(_LeftByError)[1]
+    return error if others is None else unwrapped(others)
 
 
 class Call(Generic[T]):
@@ -298,7 +307,7 @@ class TrioThread:
             except _LeftByError:
                 pass
             except BaseException as error:  # every caller gets it
-                self.error = error
+                self.error = _without_leaving(error)
             finally:
                 self._calls = None
                 calls.cancel_scope.cancel()

@@ -203,7 +203,8 @@ class Core:
         self._maintenance.claim()
         await self._maintenance.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        for task in (self.events.run, self.queue_acks.run, *self._maintenance.tasks):
+        self._nursery.start_soon(partial(self.events.run, is_open=lambda: self.entered))
+        for task in (self.queue_acks.run, *self._maintenance.tasks):
             self._nursery.start_soon(task)
         self._open_clients = open_clients.get()
         if self._open_clients is not None:

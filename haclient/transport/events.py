@@ -110,11 +110,20 @@ class Events:
         while self.draining:
             await self._drained.park()
 
-    async def run(self) -> None:
-        """Call the listeners while the client is open; an error of one leaves the block."""
+    async def run(self, *, is_open: Callable[[], bool] = lambda: True) -> None:
+        """Call the listeners while the client is open; an error of one leaves the block.
+
+        Args:
+            is_open: Whether the client is open, and not being left.
+        """
         self.consumers.add(trio.lowlevel.current_task())
         while True:
-            await self._call_all()
+            try:
+                await self._call_all()
+            except DisconnectedError as error:
+                if is_open():
+                    raise
+                self._missed(error)
             await self._arrived.park()
 
     async def finish(self) -> None:
@@ -131,8 +140,12 @@ class Events:
             try:
                 await self._call_all()
             except DisconnectedError as error:
-                self._failed = False
-                _logger.warning("a callback used its client when that was left: %s", error)
+                self._missed(error)
+
+    def _missed(self, error: DisconnectedError) -> None:
+        """Note that a callback has called the client when that was left: this is no failure."""
+        self._failed = False
+        _logger.warning("a callback used its client when that was left: %s", error)
 
     async def _call_all(self) -> None:
         while self._queue:

@@ -108,14 +108,21 @@ async def _flush_one(client: Drained) -> None:
 
 
 class OpenClients:
-    """The clients that are open in one `haclient.run`, in the order in which they were entered."""
+    """The clients that are open in one `haclient.run`, in the order in which they were entered.
+
+    Attributes:
+        run: The trio run that they belong to; `None` for any.
+    """
 
     def __init__(self) -> None:
         self._clients: list[Drained] = []
         self._is_stopping = False
+        self.run: trio.lowlevel.TrioToken | None = None
 
     def entered(self, client: Drained) -> None:
         """A client was entered; during an orderly end it gets no messages."""
+        if self.run not in {None, trio.lowlevel.current_trio_token()}:
+            return  # a thread that was started with a copy of the context runs trio itself
         self._clients.append(client)
         if self._is_stopping:
             client.intake.stop()

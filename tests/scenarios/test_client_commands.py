@@ -299,6 +299,21 @@ async def test_an_unsubscribe_command_ends_the_subscription(client: Client, peer
         assert await bodies(stream) == []
 
 
+@pytest.mark.row("CC18", "CC17", "CC23")
+async def test_the_ids_of_a_command_may_have_blanks_between_them(
+    client: Client, peer: Peer
+) -> None:
+    async with (
+        answering(peer),
+        client.bookmark_stream("orders", sub_id="a") as first,
+        client.bookmark_stream("orders", sub_id="b") as second,
+        client.sow_and_stream("orders", sub_id="c") as third,
+    ):
+        await client.execute_async(Command("subscribe", sub_id="a, b,", options="pause"))
+        await client.execute_async(Command("unsubscribe", sub_id="a, b", query_id="c"))
+        assert [stream.ended for stream in (first, second, third)] == [True, True, True]
+
+
 # -- what can never work ------------------------------------------------------------------
 
 

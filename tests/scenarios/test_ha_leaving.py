@@ -8,7 +8,7 @@ left, or cancelled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import Recovery
 from haclient.transport.nursery import open_nursery
+from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -351,3 +352,56 @@ async def test_a_disconnect_ends_a_logon(server: Server) -> None:
             await client.disconnect()
         assert trio.current_time() == 0
         assert client.state is ConnectionState.DISCONNECTED
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_handler_that_misses_its_client_at_the_end_is_only_logged(
+    amps_memory_broker: Cluster, caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    began, ended = trio.Event(), list[str]()
+
+    async def handle(_: Message) -> None:
+        began.set()
+        with trio.CancelScope(shield=True):  # as work in a thread is, which cannot be cancelled
+            await trio.sleep(DRAIN_S)
+        ended.append("worked")
+        await client.subscribe("elsewhere", handler=handle)
+
+    with ExitStack() as raised:
+        if fails:
+            raised.enter_context(pytest.raises(ValueError, match="of the block"))
+        async with HAClient("me", servers=amps_memory_broker.uris, exit_timeout=0) as client:
+            await client.subscribe("orders", handler=handle, sub_id="s")
+            await client.publish("orders", "x")
+            await began.wait()
+            if fails:
+                raise ValueError("of the block")
+    assert ended == ["worked"]
+    assert "the handler of subscription s used its client when that was left" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_listener_that_misses_its_client_at_the_end_is_only_logged(
+    amps_memory_broker: Cluster, caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    began, states = trio.Event(), list[ConnectionState]()
+
+    async def listen(state: ConnectionState) -> None:
+        states.append(state)
+        if not began.is_set():
+            began.set()
+            with trio.CancelScope(shield=True):
+                await trio.sleep(DRAIN_S)
+            await client.subscribe("elsewhere", handler=print)
+
+    with ExitStack() as raised:
+        if fails:
+            raised.enter_context(pytest.raises(ValueError, match="of the block"))
+        async with HAClient("me", servers=amps_memory_broker.uris, exit_timeout=0) as client:
+            client.add_state_listener(listen)
+            client._core.set_state(ConnectionState.RESUBSCRIBED)  # once more
+            await began.wait()
+            if fails:
+                raise ValueError("of the block")
+    assert states[1:] == [ConnectionState.DISCONNECTED, ConnectionState.SHUTDOWN]
+    assert "a callback used its client when that was left" in caplog.text

@@ -25,12 +25,13 @@ from typing_extensions import override
 
 from haclient import (
     EPOCH,
+    Command,
     ConnectionState,
     DefaultServerChooser,
     FixedDelayStrategy,
     Message,
 )
-from haclient.blocking import Client, HAClient
+from haclient.blocking import Client, HAClient, MessageStream
 from haclient.chooser import ConnectionInfo
 from haclient.errors import (
     ConnectionRefused,
@@ -203,6 +204,22 @@ def test_opening_without_a_server_ends_after_its_limit_and_another_client_opens(
     again.close()
 
 
+@pytest.mark.parametrize("timeout", [-1, -5, float("nan"), "3"])
+def test_a_limit_that_is_no_time_opens_nothing(broker: BrokerThread, timeout: float) -> None:
+    client = HAClient("orders-7", servers=[broker.uri])
+    with pytest.raises(UsageError, match=rf"timeout is a number of seconds.*not {timeout!r}"):
+        client.open(timeout=timeout)
+    with client:
+        assert client.health().is_ready
+
+
+@pytest.mark.parametrize("timeout", [1e10, float("inf")])
+def test_a_limit_may_be_longer_than_any_wait(broker: BrokerThread, timeout: float) -> None:
+    client = HAClient("orders-7", servers=[broker.uri]).open(timeout=timeout)
+    assert client.health().is_ready
+    client.close()
+
+
 def test_a_property_is_there_before_and_after_and_cannot_be_set(broker: BrokerThread) -> None:
     client = HAClient.memory_backed("orders-7", servers=[broker.uri])
     assert client.name == "orders-7"
@@ -274,6 +291,29 @@ def test_what_a_handler_raises_leaves_the_block_if_no_call_waits(broker: BrokerT
     client.close()  # it was told
 
 
+def test_what_a_handler_raises_while_the_block_fails_leaves_it_as_it_is(
+    broker: BrokerThread,
+) -> None:
+    began = threading.Event()
+
+    def fail(_: Message) -> None:
+        began.set()
+        with suppress(DisconnectedError):
+            while True:  # until the client is being left
+                client.flush()
+        raise ValueError("no such order")
+
+    with (  # noqa: PT012  # it leaves the block
+        pytest.raises(ValueError, match="no such order") as raised,
+        HAClient.memory_backed("orders-7", servers=[broker.uri]) as client,
+    ):
+        client.subscribe("orders", handler=fail)
+        client.publish("orders", b"1")
+        assert began.wait(LIMIT_S)
+        raise KeyError("of the block")
+    assert isinstance(raised.value.__context__, KeyError)
+
+
 def test_an_exit_of_the_block_goes_before_what_a_handler_raises(broker: BrokerThread) -> None:
     failed = threading.Event()
 
@@ -290,6 +330,37 @@ def test_an_exit_of_the_block_goes_before_what_a_handler_raises(broker: BrokerTh
 
     with pytest.raises(SystemExit):
         leave()
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_a_handler_whose_call_waits_for_ever_does_not_keep_the_client_open(
+    broker: BrokerThread, *, drains: bool
+) -> None:
+    ended: list[BaseException] = []
+    waits = threading.Event()
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+    messages = client.stream("orders").open()
+
+    def wait(_: Message) -> None:
+        waits.set()
+        try:
+            messages.wait_caught_up()
+        except DisconnectedError as error:
+            ended.append(error)
+
+    client.subscribe("start", handler=wait)
+    for body in ("1", "2"):  # the second one stays in the queue, and the end behind it
+        client.publish("orders", body)
+        client.flush()
+        if body == "1":
+            assert next(messages).text == "1"
+    client.publish("start", b"1")
+    assert waits.wait(LIMIT_S)
+    if drains:
+        client.close()
+    else:
+        client.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert len(ended) == 1
 
 
 def test_a_callback_is_a_plain_function(client: HAClient) -> None:
@@ -825,6 +896,46 @@ def test_an_interrupt_at_any_line_of_the_closing_leaves_a_client_that_can_be_clo
         assert is_ended, f"interrupted at line {lines}"
         lines += 1
     assert lines > 10
+
+
+@pytest.mark.parametrize(
+    "open_stream",
+    [
+        lambda client: client.stream("orders").__enter__(),
+        lambda client: client.stream("orders").open(),
+        lambda client: client.execute(Command("subscribe", topic="orders")),
+    ],
+    ids=["with", "open", "execute"],
+)
+def test_an_interrupt_at_any_line_of_the_opening_of_a_stream_leaves_none_open(
+    client: HAClient, open_stream: Callable[[HAClient], MessageStream]
+) -> None:
+    lines, opened = 0, list[MessageStream]()
+    while not opened:
+        with suppress(KeyboardInterrupt), interrupt_at_line(lines):
+            opened.append(open_stream(client))
+        client.flush()
+        assert len(client.metrics.subscriptions) == len(opened), f"interrupted at line {lines}"
+        lines += 1
+    assert lines > 20
+    opened[0].close()
+
+
+def test_an_interrupt_at_any_line_of_a_wait_lets_other_threads_take_messages(
+    client: HAClient,
+) -> None:
+    with client.stream("orders") as messages:
+        timed, lines, is_through = messages.with_timeout(0), 0, False
+        while not is_through:
+            with suppress(KeyboardInterrupt), interrupt_at_line(lines):
+                next(timed)
+                is_through = True
+            other = threading.Thread(target=next, args=(timed,), daemon=True)
+            other.start()
+            other.join(LIMIT_S)
+            assert not other.is_alive(), f"interrupted at line {lines}"
+            lines += 1
+        assert lines > 20
 
 
 @contextmanager

@@ -3,12 +3,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import partial
 
 import pytest
 import trio
 
 from haclient.errors import GraceExpired, UsageError
+from haclient.ha import HAClient
 from haclient.shutdown import first_signal, run
+from haclient_fake_server.config import BrokerConfig
+from support.broker_thread import broker_thread, publish
+from support.process import LIMIT_S
 
 
 def test_without_a_signal_the_result_is_that_of_main() -> None:
@@ -113,3 +118,29 @@ def test_after_the_first_signal_the_defaults_count_and_at_the_end_what_was_befor
 
 def test_the_end_of_the_grace_is_a_time_out() -> None:
     assert issubclass(GraceExpired, TimeoutError)
+
+
+@pytest.mark.row("HA24")
+def test_a_client_in_a_trio_run_of_another_thread_is_left_to_its_thread() -> None:
+    consumes, seen = threading.Event(), list[str]()
+
+    async def consume(uri: str) -> None:
+        async with HAClient("other", servers=[uri]) as client, client.stream("orders") as messages:
+            consumes.set()
+            seen.append((await anext(messages)).text)
+
+    async def main(uri: str) -> None:
+        async with trio.open_nursery() as nursery:
+            run_there = partial(trio.run, consume, uri)
+            nursery.start_soon(trio.to_thread.run_sync, run_there)
+            await trio.to_thread.run_sync(consumes.wait, LIMIT_S)
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(publish, uri, "orders", [b"later"])
+
+    with broker_thread(BrokerConfig()) as broker:
+        assert run(partial(main, broker.uri)) is None
+    assert seen == ["later"]

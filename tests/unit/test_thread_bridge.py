@@ -148,6 +148,28 @@ def test_a_callback_runs_in_a_worker_thread_which_is_known_meanwhile(thread: Tri
     assert in_worker_thread("raise", thread) == "raise"
 
 
+def test_a_cancelled_callback_ends_the_call_that_it_makes(thread: TrioThread) -> None:
+    bridge, waits, ended = Bridge(None, thread), threading.Event(), list[str]()
+
+    async def wait_for_ever() -> None:
+        waits.set()
+        await trio.sleep_forever()
+
+    def work() -> None:
+        with pytest.raises(DisconnectedError, match="waiting was cancelled"):
+            bridge.wait(wait_for_ever, "waiting")
+        ended.append(bridge.now(lambda: "a call that does not wait", "now"))
+
+    async def call_and_cancel() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(callback(work, thread))
+            await trio.to_thread.run_sync(waits.wait, LIMIT_S)
+            nursery.cancel_scope.cancel()
+
+    bridge.wait(call_and_cancel, "call")
+    assert ended == ["a call that does not wait"]
+
+
 def test_a_callback_is_a_plain_function(thread: TrioThread) -> None:
     async def later() -> None:
         raise AssertionError
