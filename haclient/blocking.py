@@ -58,7 +58,7 @@ from haclient.facade import (
 )
 from haclient.protocol.messages import Message
 from haclient.stream_buffer import StreamBuffer, Take
-from haclient.thread_bridge import Bridge, in_worker_thread, refuse_event_loop
+from haclient.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions, seconds
 from haclient.trio_thread import TrioThread, warn_unclosed
@@ -486,13 +486,13 @@ class Client:
             HAClientError: It cannot connect; `TimedOut`; `DisconnectedError`: it was closed.
         """
         refuse_event_loop("open", self.__bridge__.thread)
-        limit_s = min(seconds(timeout), threading.TIMEOUT_MAX)
+        limit_s = seconds(timeout)
         thread = self.__bridge__.thread
         entered = threading.Lock()
         entered.acquire()
         try:  # up to the last line: an interrupt anywhere leaves the client closed
             thread.start(self.__bridge__.inner, entered.release)
-            if not entered.acquire(timeout=limit_s):
+            if not acquire(entered, limit_s):
                 raise TimedOut(f"open: not logged on within {limit_s:g} s")  # noqa: TRY301  # closed below
             if not (thread.has_ended or thread.error is not None):
                 return self

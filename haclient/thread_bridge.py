@@ -12,6 +12,7 @@ runs an event loop is refused, since it would block that loop (`refuse_event_loo
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from threading import get_ident
+from time import monotonic  # noqa: TID251  # a thread that waits for a lock runs no trio
 from typing import Final, Generic, TypeVar
 
 import trio
@@ -35,6 +37,9 @@ _HANDLER_THREADS: Final = trio.CapacityLimiter(float("inf"))
 
 _CANCELLED_CHECK_S: Final = 0.1
 """How often a callback that waits for a call checks whether its client is being left."""
+
+_SIGNAL_CHECK_S: Final = 1.0
+"""How often a wait of the main thread lets the handlers of signals run."""
 
 
 # -- calls of the application in the client's thread ---------------------------------------
@@ -82,7 +87,7 @@ class Bridge(Generic[_Inner_co]):
                     break
             else:
                 return
-        done.acquire()
+        acquire(done)
 
     def now(self, function: Callable[[], _T], what: str) -> _T:
         """Run a plain function in the client's thread; return or raise what it does."""
@@ -107,6 +112,29 @@ class Bridge(Generic[_Inner_co]):
     def wrap(self, function: object) -> object:
         """A callback of the application as one that the trio client can await."""
         return in_worker_thread(function, self.thread)
+
+
+def acquire(lock: threading.Lock, timeout: float = math.inf) -> bool:
+    """Acquire a lock, of which the main thread gives up when a signal's handler raises.
+
+    A signal interrupts a wait only once that has begun: one that comes in the moment before would
+    be handled after the wait, which may be never.
+
+    Args:
+        lock: The lock.
+        timeout: Seconds to wait.
+
+    Returns:
+        Whether it was acquired in time.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lock.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
+    wait_until = monotonic() + timeout
+    while not lock.acquire(timeout=min(timeout, _SIGNAL_CHECK_S)):
+        timeout = max(0.0, wait_until - monotonic())
+        if not timeout:
+            return False
+    return True
 
 
 def _is_cancelled() -> bool:

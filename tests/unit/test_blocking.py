@@ -300,15 +300,15 @@ def test_what_a_handler_raises_while_the_block_fails_leaves_it_as_it_is(
         began.set()
         with suppress(DisconnectedError):
             while True:  # until the client is being left
-                client.flush()
+                left.flush()
         raise ValueError("no such order")
 
     with (  # noqa: PT012  # it leaves the block
         pytest.raises(ValueError, match="no such order") as raised,
-        HAClient.memory_backed("orders-7", servers=[broker.uri]) as client,
+        HAClient.memory_backed("orders-7", servers=[broker.uri]) as left,
     ):
-        client.subscribe("orders", handler=fail)
-        client.publish("orders", b"1")
+        left.subscribe("orders", handler=fail)
+        left.publish("orders", b"1")
         assert began.wait(LIMIT_S)
         raise KeyError("of the block")
     assert isinstance(raised.value.__context__, KeyError)
@@ -599,8 +599,8 @@ def test_a_forked_process_gets_no_message_of_the_other_and_finishes_none(client:
 def test_a_forked_process_does_not_wait_for_a_thread_of_the_other(client: HAClient) -> None:
     with client.stream("orders") as messages, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, messages)
-        while not messages._taking.locked():
-            pass
+        while messages._taking.acquire(blocking=False):  # until the other thread has it
+            messages._taking.release()
         timed = messages.with_timeout(LIMIT_S)
         assert refusals(partial(next, messages), partial(next, timed)) == 2
         client.publish("orders", b"1")

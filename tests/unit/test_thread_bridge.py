@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio  # noqa: TID251  # a thread that runs it is refused
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
+from time import monotonic  # noqa: TID251  # no clock of trio runs in the main thread
 from types import ModuleType, SimpleNamespace
 from typing import cast
 
@@ -14,7 +16,7 @@ import pytest
 import trio
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.thread_bridge import Bridge, in_worker_thread, refuse_event_loop
+from haclient.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
 from haclient.trio_thread import TrioThread
 
 pytestmark = [pytest.mark.row("CC35")]
@@ -61,6 +63,44 @@ def test_a_call_runs_in_the_thread_of_the_client_and_returns_or_raises(thread: T
         bridge.wait(fail, "failing")
     with pytest.raises(ZeroDivisionError):
         bridge.now(lambda: 1 // 0, "failing")
+
+
+def test_a_signal_that_does_not_interrupt_a_wait_is_noticed_soon(thread: TrioThread) -> None:
+    """One that comes in the moment before the wait does not; neither does `interrupt_main`."""
+    ended = threading.Event()
+
+    async def wait() -> None:
+        try:
+            threading.Timer(0.2, _thread.interrupt_main).start()
+            await trio.sleep(LIMIT_S)
+        finally:
+            ended.set()
+
+    began = monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Bridge("inner", thread).wait(wait, "waiting")
+    assert ended.is_set(), "the call was cancelled"
+    assert monotonic() - began < LIMIT_S / 2
+
+
+@pytest.mark.parametrize("in_main_thread", [True, False])
+def test_a_lock_is_acquired_or_the_time_is_over(*, in_main_thread: bool) -> None:
+    lock, got = threading.Lock(), list[bool]()
+
+    def take() -> None:
+        got.append(acquire(lock, timeout=0.01))
+        got.append(acquire(lock, timeout=0))
+        got.append(acquire(lock, timeout=1.5))
+        lock.release()
+        got.append(acquire(lock))
+
+    if in_main_thread:
+        take()
+    else:
+        other = threading.Thread(target=take)
+        other.start()
+        other.join()
+    assert got == [True, False, False, True]
 
 
 def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
