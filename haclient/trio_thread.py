@@ -31,7 +31,7 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import trio
 
@@ -54,8 +54,9 @@ def _without_leaving(error: BaseException) -> BaseException:
     """What has failed besides the block of the caller, who gets the error of that itself."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    others = error.split(_LeftByError)[1]
-    return error if others is None else unwrapped(others)
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    others = group.split(_LeftByError)[1]
+    return group if others is None else unwrapped(others)
 
 
 class Call(Generic[T]):

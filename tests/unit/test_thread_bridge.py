@@ -128,18 +128,21 @@ class InterruptedLock:
         self._count = 0
         self.release = self._lock.release
 
-    def acquire(self) -> None:
-        assert self._lock.acquire(timeout=LIMIT_S)
+    def acquire(self, timeout: float = LIMIT_S) -> bool:
+        if not self._lock.acquire(timeout=timeout):
+            return False
         self._count += 1
         if self._count == 2:
             raise KeyboardInterrupt
+        return True
 
 
 def test_an_interrupt_just_after_the_end_of_a_call_is_not_waited_on(
     thread: TrioThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bridge = Bridge(None, thread)
-    monkeypatch.setattr("haclient.thread_bridge.threading", SimpleNamespace(Lock=InterruptedLock))
+    with_lock = SimpleNamespace(**{**vars(threading), "Lock": InterruptedLock})
+    monkeypatch.setattr("haclient.thread_bridge.threading", with_lock)
     with pytest.raises(KeyboardInterrupt):
         bridge.wait(name_of_thread, "name")
     monkeypatch.undo()
