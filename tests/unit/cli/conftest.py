@@ -24,6 +24,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield broker
 
 
+@pytest.fixture(autouse=True)
+def _no_server_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs the tests may work with a server of their own."""
+    monkeypatch.delenv("AMPS_URI", raising=False)
+
+
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
     """Five rows."""
