@@ -12,6 +12,7 @@ from haclient_fake_server.pytest_plugin import (
 from support.house_rules import (
     pytest_addoption,
     pytest_collection_finish,
+    pytest_collection_modifyitems,
     pytest_configure,
     pytest_sessionfinish,
     pytest_terminal_summary,
@@ -27,6 +28,7 @@ __all__ = [
     "amps_under_trio",
     "pytest_addoption",
     "pytest_collection_finish",
+    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_sessionfinish",
     "pytest_terminal_summary",

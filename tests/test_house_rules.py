@@ -18,6 +18,10 @@ def test_a_platform(): pytest.skip("not applicable: another system")
 
 @pytest.mark.row("PS12")
 def test_a_row(): pass
+
+@pytest.mark.full
+@pytest.mark.row("PS13")
+def test_a_long_one(): pass
 """
 
 WORKERS = ("-p", "xdist.plugin", "-n", "2")
@@ -26,7 +30,7 @@ WORKERS = ("-p", "xdist.plugin", "-n", "2")
 def run(folder: Path, *options: str, ci: str = "") -> subprocess.CompletedProcess[str]:
     """A pytest of its own over TESTS, with the plugin that this run has too."""
     (folder / "test_it.py").write_text(TESTS, encoding="utf-8")
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = row\n", encoding="utf-8")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = row\n full\n", encoding="utf-8")
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     # Other plugins would only slow this run down.
     environment = {"PYTHONPATH": path, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -64,7 +68,18 @@ def test_the_index_of_rows_is_printed_and_nothing_runs(
     assert done.returncode == pytest.ExitCode.OK
     assert "PS12  a store file belongs to one client instance at a time" in done.stdout
     assert "test_it.py::test_a_row" in done.stdout
+    assert "test_it.py::test_a_long_one" in done.stdout
     assert "passed" not in done.stdout
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS], ids=["alone", "workers"])
+def test_what_is_marked_full_runs_only_on_request(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    assert "2 passed" in last_line(run(tmp_path, *workers, "--full"))
+    assert "1 passed" in last_line(run(tmp_path, *workers))
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stdout.splitlines()[-1]
 
 
 def test_an_example_of_a_property_may_take_any_time() -> None:

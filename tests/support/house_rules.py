@@ -1,7 +1,9 @@
-"""A pytest plugin: the index of requirement rows, and no skip that hides a gap in CI.
+"""A pytest plugin: the index of requirement rows, long runs, and no skip that hides a gap in CI.
 
 `--rows` prints which tests show which row and runs none. `--strict-skips`, which is the default
 where the environment has CI, makes the run fail when a test was skipped for want of a tool.
+`--full` runs everything at its full length: tests that are marked `full`, and the long form of
+those that ask `is_full`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import pytest
 from support.rows import read_rows, row_index
 
 __all__ = [
+    "is_full",
     "pytest_addoption",
     "pytest_collection_finish",
+    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_sessionfinish",
     "pytest_terminal_summary",
@@ -38,6 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fail when a test was skipped for want of a tool (default where CI is set)",
     )
     group.addoption(
+        "--full", action="store_true", help="run every test, and each at its full length"
+    )
+    group.addoption(
         "--store-steps",
         type=int,
         default=0,
@@ -46,6 +53,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kills", type=int, default=0, help="kill each process of the crash tests so many times"
     )
+
+
+def is_full(config: pytest.Config) -> bool:
+    """Whether a test that has a short form runs at its full length."""
+    return bool(config.getoption("--full"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `--full` runs; the index of rows has it nevertheless."""
+    if is_full(config) or config.getoption("--rows"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_configure(config: pytest.Config) -> None:
