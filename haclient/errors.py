@@ -144,11 +144,14 @@ class CommandError(HAClientError):
 
     Attributes:
         reason: The server's own words.
+        detail: What exactly it refused, such as the character of a filter; empty for servers that
+            do not say so. The reference broker does.
     """
 
-    def __init__(self, message: str, *, reason: str = "") -> None:
+    def __init__(self, message: str, *, reason: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.reason = reason or message
+        self.detail = detail
 
 
 class BadFilter(CommandError):
@@ -196,11 +199,14 @@ class PublishFailed(CommandError):
 
     Attributes:
         reason: The server's own words.
+        detail: What exactly it refused; see `CommandError`.
         sequence: The sequence of the refused publish; 0 without a store.
     """
 
-    def __init__(self, message: str, *, reason: str = "", sequence: int = 0) -> None:
-        super().__init__(message, reason=reason)
+    def __init__(
+        self, message: str, *, reason: str = "", detail: str = "", sequence: int = 0
+    ) -> None:
+        super().__init__(message, reason=reason, detail=detail)
         self.sequence = sequence
 
 
@@ -284,7 +290,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
-def command_error(what: str, reason: str) -> HAClientError:
+def command_error(what: str, reason: str, detail: str = "") -> HAClientError:
     """The error for a failure ack.
 
     Reasons are free text. The documented ones are looked for in it; any other becomes a plain
@@ -293,13 +299,17 @@ def command_error(what: str, reason: str) -> HAClientError:
     Args:
         what: The command that was refused, in words.
         reason: The server's reason.
+        detail: What exactly it refused, where the server says so.
 
     Returns:
         The error to raise.
     """
-    text = f"{what}: {reason or 'refused without a reason'}"
+    text = f"{what}: {reason or 'refused without a reason'}" + (f": {detail}" if detail else "")
     lowered = reason.lower()
     for key, kind in _BY_REASON:
-        if key in lowered:
-            return kind(text, reason=reason) if issubclass(kind, CommandError) else kind(text)
-    return CommandError(text, reason=reason)
+        if key not in lowered:
+            continue
+        if issubclass(kind, CommandError):
+            return kind(text, reason=reason, detail=detail)
+        return kind(text)
+    return CommandError(text, reason=reason, detail=detail)

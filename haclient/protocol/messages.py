@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import (
     Annotated,
     Final,
@@ -111,6 +112,7 @@ HEADERS: Final[tuple[Header, ...]] = (
     _text("ack_type", "a", "ack_type"),
     _text("status", "status"),
     _text("reason", "reason"),
+    _text("detail", "detail"),
     _text("log_starts", "log_starts"),
     _number("expiration", "e", "expiration"),
     _number("length", "l", "msg_len"),
@@ -200,6 +202,10 @@ class MessageLease(Protocol):
 class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True, rename=_RENAMED):
     """A message or an ack, as received; or a command, as a broker receives it.
 
+    A message that was pickled, or copied with `copy.deepcopy`, has its headers and its body, and
+    belongs to no client: `discard`, `ack` and `extend_lease` do nothing there. Call them on the
+    original, in the process that has received it.
+
     Attributes:
         kind: The command as it was written; see `command` for its full name.
         command_id: The id of the command that an ack belongs to.
@@ -226,6 +232,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         ack_type: The requested acks, as a comma list; in an ack, its own type.
         status: `success`, `failure` or `retry`.
         reason: The server's explanation of the status.
+        detail: What exactly was refused, in an ack of the reference broker.
         log_starts: Recent starts of the server's log, in a logon ack of the reference broker; in
             its persisted acks the youngest of them with a position that the log has reached.
         expiration: Lifetime of the record in seconds.
@@ -269,6 +276,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     ack_type: str = ""
     status: str = ""
     reason: str = ""
+    detail: str = ""
     log_starts: str = ""
     expiration: Unsigned | None = None
     length: Unsigned | None = None
@@ -420,6 +428,16 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             self.discard()
             self.ack()
 
+    @override
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[tuple[str | int | None, ...], bytes], Message], tuple[object, ...]]:
+        """Pickle the message without the client that it belongs to."""
+        return _detached, (tuple(getattr(self, name) for name in WIRE_NAMES), self.data)
+
+    def __deepcopy__(self, memo: object) -> Message:
+        return _detached(tuple(getattr(self, name) for name in WIRE_NAMES), self.data)
+
     def copy(self) -> Message:
         """A copy, independent of this message.
 
@@ -444,3 +462,16 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             shown.append(("number", self.number))
         shown.append(("length_of_data", len(self.data)))
         return shown
+
+
+def _detached(headers: tuple[str | int | None, ...], data: bytes) -> Message:
+    """A message that belongs to no client.
+
+    Args:
+        headers: Its headers, in the order of `WIRE_NAMES`.
+        data: Its body.
+    """
+    message = Message(data=data)
+    for name, value in zip(WIRE_NAMES, headers, strict=True):
+        setattr(message, name, value)
+    return message

@@ -7,15 +7,24 @@ user did not request is dropped here, and a requested one also goes to the comma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from haclient.errors import (
     AuthenticationError,
+    BadFilter,
+    BadSowKey,
+    CommandError,
     DisconnectedError,
     HAClientError,
     HeartbeatLost,
+    InvalidBookmark,
+    InvalidOptions,
+    InvalidOrderBy,
+    InvalidTopic,
     NameInUse,
+    PublishFailed,
     SlowClient,
     UsageError,
     command_error,
@@ -103,7 +112,7 @@ class PendingCommands:
         if pending is None:
             return None
         if ack.status == "failure":
-            pending.error = command_error(pending.what, ack.reason)
+            pending.error = command_error(pending.what, ack.reason, ack.detail)
         elif ack.ack_type == pending.awaited:
             pending.ack = ack
         else:
@@ -118,6 +127,77 @@ class PendingCommands:
         for pending in lost.values():
             pending.error = error(pending)
             pending.wake()
+
+
+# -- what a refusal means ------------------------------------------------------------------------
+
+_NO_FIELDS: Final[Mapping[str, str | int]] = MappingProxyType({})
+
+
+def explained(error: CommandError, fields: Mapping[str, str | int]) -> CommandError:
+    """A refusal with a hint about what its command needs, where that can be known.
+
+    Args:
+        error: The refusal.
+        fields: The header of the command, by wire name.
+
+    Returns:
+        An error of the same class, with the same facts.
+    """
+    hint = _hint(error, fields)
+    if not hint:
+        return error
+    return type(error)(f"{error}: {hint}", reason=error.reason, detail=error.detail)
+
+
+def refused_publish(what: str, ack: Message) -> PublishFailed:
+    """The error for a publish that the server has refused.
+
+    Args:
+        what: The publish, in words.
+        ack: The failure ack; the number of the publish is its sequence.
+    """
+    error = command_error(what, ack.reason, ack.detail)
+    if isinstance(error, CommandError):
+        error = explained(error, _NO_FIELDS)
+    sequence = ack.sequence or 0
+    return PublishFailed(str(error), reason=ack.reason, detail=ack.detail, sequence=sequence)
+
+
+def _hint(error: CommandError, fields: Mapping[str, str | int]) -> str:
+    """What to write instead, or what the server needs; empty where that is not known."""
+    names = ("c", "t", "opts", "filter")
+    command, topic, options, content_filter = (str(fields.get(name, "")) for name in names)
+    hint = ""
+    match error:
+        case BadFilter() if content_filter and "/" not in content_filter:
+            hint = "a field is written with a slash: /px > 10"
+        case InvalidOrderBy():
+            hint = "a field is written with a slash, and its direction follows: /px DESC"
+        # No `--sow` makes the topics of the broker itself. Other queries are refused for more
+        # reasons, such as that their topic is a queue.
+        case InvalidTopic() if command == "sow" and not topic.startswith("/HACLIENT/"):
+            hint = (
+                "a sow needs a topic with a state of the world, which the server has to be "
+                "configured for (haclient broker run --sow orders:/id)"
+            )
+        case InvalidBookmark() if command.startswith("sow"):
+            hint = (
+                "a query of the past needs a topic that keeps its history (haclient broker run "
+                "--sow prices:/symbol,history)"
+            )
+        case InvalidOptions() if "conflation=" in options and "conflation_key=" not in options:
+            hint = (
+                "conflation of a topic without a state of the world needs a conflation_key "
+                "(--conflation-key /symbol)"
+            )
+        case BadSowKey():
+            hint = "the body needs a value in each field of the topic's key"
+        case _ if "bad message" in error.reason:
+            hint = "the body has to be of the message type in the URI, such as JSON for /amps/json"
+        case _:  # the server's words say it all
+            pass
+    return hint
 
 
 def disconnect_error(peer: str, reason: str) -> HAClientError:

@@ -124,7 +124,7 @@ def read_logon_ack(ack: Message) -> LoggedOn:
         ProtocolError: A number or the list of log starts is invalid.
     """
     if ack.status != "success":
-        raise refusal(ack.reason)
+        raise refusal(ack.reason, ack.detail)
     seen = ack.sequence
     persisted = None if seen is None else _persisted(ack.bookmark, seen)
     for number in (seen, persisted):
@@ -142,13 +142,14 @@ def read_logon_ack(ack: Message) -> LoggedOn:
     )
 
 
-def refusal(reason: str) -> HAClientError:
+def refusal(reason: str, detail: str = "") -> HAClientError:
     """The error for a refused logon.
 
     Args:
         reason: The server's reason.
+        detail: What exactly it refused, where the server says so.
     """
-    error = command_error("the server refused the logon", reason)
+    error = command_error("the server refused the logon", reason, detail)
     match error:
         case AuthenticationError() | NameInUse():
             return error

@@ -266,6 +266,8 @@ class Session:
     def _ack(self, ack: Message, out: Received) -> None:
         if ack.reason:
             ack.reason = printable(ack.reason)  # it is part of errors and log lines
+        if ack.detail:
+            ack.detail = printable(ack.detail)
         if ack.log_starts and ack.ack_type == "persisted":
             out.log_reached = ack.log_starts  # a logon ack names positions that were not reached
         subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
@@ -295,7 +297,7 @@ class Session:
         is_publish = subscription.request is None and subscription.finite
         if is_publish and ack.ack_type not in subscription.user_acks:
             return
-        error = command_error(f"subscription {subscription.sub_id!r}", ack.reason)
+        error = command_error(f"subscription {subscription.sub_id!r}", ack.reason, ack.detail)
         self.router.remove(subscription)
         if ack.ack_type in subscription.user_acks:
             ack.sub_id = subscription.sub_id

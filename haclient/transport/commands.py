@@ -18,10 +18,10 @@ from typing import TypeAlias
 import trio
 
 from haclient.errors import (
+    CommandError,
     DisconnectedError,
     HAClientError,
     InvalidBookmark,
-    InvalidTopic,
     TimedOut,
     UsageError,
 )
@@ -29,7 +29,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
-from haclient.session.acks import PendingCommand
+from haclient.session.acks import PendingCommand, explained
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.delivered import MAX_PUBLISHERS
@@ -221,7 +221,10 @@ class Commander:
             (connection.writer.send_urgent if urgent else connection.writer.send)(frame)
             on_sent()
 
-        return await self.confirm(send, pending, event, timeout=timeout, patient=patient)
+        try:
+            return await self.confirm(send, pending, event, timeout=timeout, patient=patient)
+        except CommandError as error:
+            raise explained(error, fields) from None
 
     # -- where subscriptions resume -------------------------------------------------------------
 
@@ -338,10 +341,7 @@ class Commander:
         options = self._options(request, bookmark)
         header = request.header(command_id, bookmark=bookmark, options=options)
         sending = partial(self.command, timeout=timeout, on_sent=on_sent)
-        try:
-            await sending(header, request.body, what=request.what)
-        except InvalidTopic as error:
-            raise _explained(error, request) from None
+        await sending(header, request.body, what=request.what)
 
     def _drop_unopened(self, subscription: Subscription, sent_on: Connection | None) -> None:
         """Remove a subscription whose command has failed.
@@ -673,21 +673,6 @@ def plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HACl
     )
     error.__cause__ = reason
     return error
-
-
-def _explained(error: InvalidTopic, request: SubscribeRequest) -> InvalidTopic:
-    """The same refusal; that of a `sow` also says what it needs.
-
-    The other queries are refused for more reasons, such as that their topic is a queue.
-    """
-    topic = str(request.fields.get("t", ""))
-    if request.command != "sow" or topic.startswith("/HACLIENT/"):  # which no `--sow` makes
-        return error
-    return InvalidTopic(
-        f"{error}: a sow needs a topic with a state of the world, which the server has to be "
-        "configured for (haclient broker run --sow orders:/id)",
-        reason=error.reason,
-    )
 
 
 async def best_first(

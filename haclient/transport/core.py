@@ -26,13 +26,13 @@ from haclient.errors import (
     DisconnectedError,
     HAClientError,
     NameInUse,
-    PublishFailed,
     TimedOut,
     UsageError,
 )
 from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
+from haclient.session.acks import refused_publish
 from haclient.session.connection_state import ConnectionState, ConnectionStatus, Counters, Heartbeat
 from haclient.session.logon import check_client_name
 from haclient.session.session import Received, Session
@@ -748,9 +748,9 @@ class Core:
             self.counters.failed_writes += 1
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"
-            self.reporter.log.warning("publish %s was refused: %s", which, ack.reason)
-            sequence, why = message.sequence or 0, PublishFailed(ack.reason)
-            self.reporter.event("publish_refused", sequence=sequence, error=why)
+            refused = refused_publish(f"publish {which} was refused", ack)
+            self.reporter.log.warning("%s", refused)
+            self.reporter.event("publish_refused", sequence=refused.sequence, error=refused)
             self.events.emit("failed_write", message, ack.reason)
         for subscription, error in received.ended:
             extra = {"sub_id": subscription.sub_id}

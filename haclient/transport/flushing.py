@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
 
-from haclient.errors import PublishFailed, TimedOut
+from haclient.errors import TimedOut
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.transport.commands import Commander, Fields
@@ -128,12 +129,8 @@ class Flusher:
         publisher = self._publisher
         with trio.move_on_after(timeout):
             await publisher.wait_persisted(sequence, "wait_persisted")
-            if (reason := publisher.refusals.get(sequence)) is not None:
-                raise PublishFailed(
-                    f"the server refused publish {sequence}: {reason}",
-                    reason=reason,
-                    sequence=sequence,
-                )
+            if (refused := publisher.refusals.get(sequence)) is not None:
+                raise copy.copy(refused)  # several tasks may ask
             return
         raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:.3g} s")
 

@@ -74,4 +74,4 @@ async def _exchange(
             lambda: connection.writer.send_urgent(frame), pending, event, timeout=timeout
         )
     except CommandError as error:  # the server's refusal
-        raise refusal(error.reason) from error
+        raise refusal(error.reason, error.detail) from error

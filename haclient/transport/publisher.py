@@ -26,6 +26,7 @@ import trio
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
+    PublishFailed,
     StoreError,
     StoreFull,
     UsageError,
@@ -47,6 +48,7 @@ from haclient.protocol.codec import (
 from haclient.protocol.commands import AckType, Command, format_acks, parse_acks
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
+from haclient.session.acks import refused_publish
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
@@ -101,7 +103,7 @@ class Publisher:
         self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
         self.move_hold = PublishHold()
         self._is_held = False
-        self.refusals: dict[int, str] = {}
+        self.refusals: dict[int, PublishFailed] = {}
         self.sequences = PublisherSequences()
         self.sent_unstored = self.confirmed_unstored = 0  # frames, so far
         self._heads: dict[str, bytes] = {}
@@ -192,13 +194,13 @@ class Publisher:
         """
         sequence, log = ack.sequence, self.log
         if sequence is None:  # nothing says which one it is
-            return Message(kind="p", reason=ack.reason)
+            return Message(kind="p", reason=ack.reason, detail=ack.detail)
         frame = None if log is None else log.replay_single(sequence)
         message = Message(kind="p", sequence=sequence)
         if frame is not None:
             (message,) = MessageDecoder(expand_sow=False).decode(*FrameReader().feed(frame))
-        message.reason = ack.reason
-        self.refusals[sequence] = ack.reason
+        message.reason, message.detail = ack.reason, ack.detail
+        self.refusals[sequence] = refused_publish(f"the server refused publish {sequence}", ack)
         if len(self.refusals) > _REMEMBERED_REFUSALS:
             self._last_forgotten = next(iter(self.refusals))
             del self.refusals[self._last_forgotten]

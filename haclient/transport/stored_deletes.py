@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import trio
 
-from haclient.errors import DisconnectedError, StoreFull, TimedOut, UsageError
+from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut, UsageError
 from haclient.protocol.codec import encode_header
 from haclient.protocol.messages import Message
-from haclient.session.acks import PendingCommand
+from haclient.session.acks import PendingCommand, explained
 from haclient.transport.commands import Commander, Fields
 from haclient.transport.publisher import Publisher
 
@@ -71,6 +71,8 @@ async def _store_and_wait(
         await commander.waits.until(answered, _WHAT)
         while pending.ack is None:
             lost = pending.error or DisconnectedError("the wait was ended")
+            if isinstance(lost, CommandError):
+                raise explained(lost, fields)
             if not isinstance(lost, DisconnectedError):
                 raise lost
             if log.last_persisted >= sequence:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from typing_extensions import override
+
 __all__ = [
     "HAClientError",
     "PublishGap",
@@ -29,7 +31,18 @@ __all__ = [
 
 
 class HAClientError(Exception):
-    """Every error that this project raises on purpose."""
+    """Every error that this project raises on purpose.
+
+    It can be pickled and copied with its facts and notes, whatever its constructor takes: process
+    pools send errors from one process to another.
+    """
+
+    @override
+    def __reduce__(
+        self,
+    ) -> tuple[object, tuple[type[HAClientError], tuple[object, ...]], dict[str, object]]:
+        # Python would call the constructor with `args`, which is the text alone.
+        return _rebuilt, (type(self), self.args), self.__dict__
 
 
 class UsageError(HAClientError):
@@ -100,3 +113,10 @@ class PublishGap(StoreError):
         )
         self.acknowledged = acknowledged
         self.server = server
+
+
+def _rebuilt(kind: type[HAClientError], args: tuple[object, ...]) -> HAClientError:
+    """A copy of an error, made without its constructor; its attributes are set after that."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error

@@ -5,15 +5,24 @@ import pytest
 from haclient.errors import (
     AuthenticationError,
     BadFilter,
+    CommandError,
     DisconnectedError,
     HAClientError,
     HeartbeatLost,
     NameInUse,
     SlowClient,
     UsageError,
+    command_error,
 )
 from haclient.protocol.messages import Message
-from haclient.session.acks import PendingCommand, PendingCommands, disconnect_error
+from haclient.session.acks import (
+    PendingCommand,
+    PendingCommands,
+    disconnect_error,
+    explained,
+    refused_publish,
+)
+from haclient.session.logon import refusal
 
 
 class Waiter:
@@ -134,3 +143,67 @@ def test_the_class_says_why_and_the_text_has_the_servers_words(
     error = disconnect_error("server:9007", reason)
     assert type(error) is kind
     assert f"server:9007 closed the connection: {reason}" in str(error)
+
+
+A_SLASH = "a field is written with a slash"
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "hint"),
+    [
+        ("bad filter", {"c": "sow", "filter": "px > 10"}, A_SLASH),
+        ("bad filter", {"c": "sow", "filter": "/px >"}, ""),
+        ("bad filter", {"c": "sow"}, ""),
+        ("invalid orderby", {"c": "sow", "orderby": "px"}, A_SLASH),
+        ("invalid topic", {"c": "sow", "t": "prices"}, "--sow orders:/id"),
+        ("invalid topic", {"c": "sow", "t": "/HACLIENT/queues"}, ""),
+        ("invalid topic", {"c": "subscribe", "t": "prices"}, ""),
+        ("invalid bookmark", {"c": "sow", "bm": "epoch"}, "--sow prices:/symbol,history"),
+        ("invalid bookmark", {"c": "sow_and_subscribe", "bm": "0"}, "symbol,history"),
+        ("invalid bookmark", {"c": "subscribe", "bm": "x"}, ""),
+        ("invalid options", {"c": "subscribe", "opts": "conflation=1s"}, "--conflation-key"),
+        ("invalid options", {"opts": "conflation=1s,conflation_key=[/a]"}, ""),
+        ("invalid options", {"opts": "oof"}, ""),
+        ("bad sow key", {"c": "p"}, "the topic's key"),
+        ("bad message", {"c": "p"}, "such as JSON for /amps/json"),
+        ("not entitled", {"c": "p"}, ""),
+    ],
+)
+def test_a_refusal_says_what_its_command_needs(
+    reason: str, fields: dict[str, str | int], hint: str
+) -> None:
+    given = command_error("the command", reason, "where it is")
+    assert isinstance(given, CommandError)
+    error = explained(given, fields)
+    assert type(error) is type(given)
+    assert (error.reason, error.detail) == (reason, "where it is")
+    assert str(error).startswith(f"the command: {reason}: where it is")
+    assert hint in str(error)
+    assert bool(hint) == (str(error) != str(given))
+
+
+def test_a_refused_command_shows_the_detail_of_its_ack() -> None:
+    pending = PendingCommands()
+    waiter = Waiter(pending, "1")
+    answer = ack("1", status="failure", why="bad filter")
+    answer.detail = "expected a path at character 0, found 'px'"
+    pending.on_ack(answer)
+    error = waiter.command.error
+    assert isinstance(error, BadFilter)
+    assert (error.reason, error.detail) == ("bad filter", answer.detail)
+    assert str(error) == f"subscribe: bad filter: {answer.detail}"
+
+
+def test_a_refused_publish_has_its_number_and_the_facts_of_its_ack() -> None:
+    answer = ack("", "persisted", "failure", "bad message")
+    answer.sequence, answer.detail = 7, "not JSON"
+    error = refused_publish("publish 7", answer)
+    assert (error.reason, error.detail, error.sequence) == ("bad message", "not JSON", 7)
+    assert str(error).startswith("publish 7: bad message: not JSON: the body has to be")
+    unentitled = refused_publish("publish 8", ack("", "persisted", "failure", "not entitled"))
+    assert (str(unentitled), unentitled.sequence) == ("publish 8: not entitled", 0)
+
+
+def test_a_logon_is_refused_with_the_detail() -> None:
+    error = refusal("invalid message type", "'jsno' is none of json, fix")
+    assert str(error).endswith("invalid message type: 'jsno' is none of json, fix")
