@@ -61,6 +61,7 @@ from haclient.facade import (
     translated,
     wrapped_options,
 )
+from haclient.loop_shutdown import run
 from haclient.loop_thread import Bridge, LoopThread, Wakeup, in_loop
 from haclient.protocol.messages import Message
 from haclient.stream_buffer import StreamBuffer, Take
@@ -69,7 +70,7 @@ from haclient.transport.settings import ClientOptions, HAOptions
 from haclient.trio_thread import warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages"]
+__all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages", "run"]
 
 _Inner = TypeVar("_Inner")
 _P = ParamSpec("_P")

@@ -59,12 +59,13 @@ from haclient.facade import (
 from haclient.protocol.messages import Message
 from haclient.stream_buffer import StreamBuffer, Take
 from haclient.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
+from haclient.thread_shutdown import run
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions, seconds
 from haclient.trio_thread import TrioThread, warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages"]
+__all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages", "run"]
 
 _Inner = TypeVar("_Inner")
 _P = ParamSpec("_P")

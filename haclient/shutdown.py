@@ -45,7 +45,7 @@ CLOSING_S: Final = 1.0
 EXIT_FAILURE: Final = 1
 """The exit code of a process that had to be ended, as after an error that nobody has caught."""
 
-_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 
@@ -61,15 +61,39 @@ def first_signal(numbers: Collection[int], react: Callable[[int], object]) -> Ge
     Raises:
         UsageError: This is not the main thread, which alone may handle signals.
     """
+
+    def handle(number: int) -> None:
+        use_defaults(numbers)
+        react(number)
+
+    with signal_handler(numbers, handle):
+        yield
+
+
+def use_defaults(numbers: Collection[int] = STOP_SIGNALS) -> None:
+    """Give these signals their default actions."""
+    for each in numbers:
+        signal.signal(each, signal.SIG_DFL)
+
+
+@contextmanager
+def signal_handler(numbers: Collection[int], react: Callable[[int], object]) -> Generator[None]:
+    """Call `react` with each of these signals, and restore their handlers at the end.
+
+    Args:
+        numbers: The signals.
+        react: Called in a signal handler, so between any two instructions of the main thread.
+
+    Raises:
+        UsageError: This is not the main thread, which alone may handle signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         raise UsageError(
             "signals are handled by the main thread: call haclient.run there, or use trio.run "
-            "in this thread and end its work yourself"
+            "(asyncio.run) in this thread and end its work yourself"
         )
 
     def handle(number: int, _: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
         react(number)
 
     before = {each: signal.signal(each, handle) for each in numbers}
@@ -81,7 +105,7 @@ def first_signal(numbers: Collection[int], react: Callable[[int], object]) -> Ge
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-class _Deadline:
+class Deadline:
     """Ends a process that does not end by itself; works while its main thread is blocked."""
 
     def __init__(self, limit_s: float, unfinished: Callable[[], str]) -> None:
@@ -106,14 +130,16 @@ class _Deadline:
         try:
             self._words.get(timeout=self._limit_s)
         except queue.Empty:
-            text = f"haclient: error: {_expired(self._limit_s - CLOSING_S, self._unfinished())}\n"
+            text = (
+                f"haclient: error: {expired_text(self._limit_s - CLOSING_S, self._unfinished())}\n"
+            )
             try:
                 os.write(2, text.encode(errors="replace"))
             finally:  # stderr may be closed
                 os._exit(EXIT_FAILURE)
 
 
-def _expired(grace_s: float, unfinished: str) -> str:
+def expired_text(grace_s: float, unfinished: str) -> str:
     what = unfinished or "work of the application, outside of haclient's clients"
     return f"the grace of {grace_s:g} s is over, and this is not finished: {what}"
 
@@ -124,7 +150,7 @@ class _Shutdown(Generic[_T]):
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._clients = OpenClients()
-        self._deadline = _Deadline(min(grace_s + CLOSING_S, threading.TIMEOUT_MAX), self._left)
+        self._deadline = Deadline(min(grace_s + CLOSING_S, threading.TIMEOUT_MAX), self._left)
         self._token: trio.lowlevel.TrioToken | None = None
         self._signalled: trio.Event | None = None
         self._scope = trio.CancelScope()
@@ -173,7 +199,7 @@ class _Shutdown(Generic[_T]):
         with trio.move_on_after(self._grace_s) as grace:
             await self._clients.drain()
         if grace.cancelled_caught:
-            self.expired = GraceExpired(_expired(self._grace_s, self._left()))
+            self.expired = GraceExpired(expired_text(self._grace_s, self._left()))
         self._scope.cancel()
 
     @property
@@ -208,7 +234,7 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
     check_seconds("grace", grace, zero=True, endless=False)
     shutdown = _Shutdown[_T](grace)
     try:
-        with first_signal(_STOP_SIGNALS, shutdown.on_signal):
+        with first_signal(STOP_SIGNALS, shutdown.on_signal):
             trio.run(shutdown.run, main)
     finally:
         shutdown.call_off()

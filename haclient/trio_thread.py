@@ -37,6 +37,7 @@ import trio
 
 from haclient.errors import DisconnectedError, UsageError
 from haclient.transport.callers import calling
+from haclient.transport.intake import OpenClients, open_clients
 from haclient.transport.nursery import unwrapped
 
 T = TypeVar("T")
@@ -179,6 +180,7 @@ class TrioThread:
         is_reported: Whether a caller that closed the client has got that error.
         callback_threads: The tasks that wait for a callback of this client, by the ident of the
             thread that runs it now.
+        clients: What an orderly end of the process asks of this client, in its thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -200,6 +202,7 @@ class TrioThread:
         self.error: BaseException | None = None
         self.is_reported = False
         self.callback_threads: dict[int, trio.lowlevel.Task] = {}
+        self.clients = OpenClients()
 
     # -- life -----------------------------------------------------------------
 
@@ -295,6 +298,7 @@ class TrioThread:
                 self._scope.cancel()
             if self._is_stopped:
                 self._leave()
+        open_clients.set(self.clients)
         async with trio.open_nursery() as calls:
             self._calls = calls
             try:
@@ -475,12 +479,22 @@ class _ExitWatch:
                 warn_unclosed(thread)
             thread.stop()
 
+    def running(self) -> list[TrioThread]:
+        """The threads of the clients that are open."""
+        with self._lock:
+            return [thread for thread in self._threads if thread.is_running]
+
     def _application_threads(self) -> list[threading.Thread]:
         """The threads that Python waits for, and that may still use a client."""
         alive = [each for each in threading.enumerate() if each.is_alive() and not each.daemon]
         with self._lock:  # after that: a client's thread is added here before it starts
             ours = {thread.ident for thread in self._threads}
         return [each for each in alive if each.ident not in ours]
+
+
+def running_threads() -> list[TrioThread]:
+    """The threads of the clients that are open in this process."""
+    return _exit_watch.running()
 
 
 def warn_unclosed(thread: TrioThread) -> None:

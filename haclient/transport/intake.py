@@ -138,11 +138,19 @@ class OpenClients:
         All consumers of all clients rest before any client flushes: a handler of one may publish
         with another.
         """
+        await self.finish_consumers()
+        await self.flush()
+
+    async def finish_consumers(self) -> None:
+        """Stop all consumers, and wait until they have finished what they were given."""
         self._is_stopping = True
         for client in self._clients:
             client.intake.stop()
         for client in list(self._clients):
             await client.intake.rested()
+
+    async def flush(self) -> None:
+        """Send what is left, after `finish_consumers`; later publishes wait."""
         await self._flush()
         for client in self._clients:
             client.hold_publishes()

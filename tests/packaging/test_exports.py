@@ -58,7 +58,10 @@ def test_the_stores_export_what_is_documented() -> None:
     assert STORES - set(haclient.stores.__all__) == set()
 
 
-@pytest.mark.parametrize("module", ["haclient", "haclient.stores", "haclient.errors"])
+@pytest.mark.parametrize(
+    "module",
+    ["haclient", "haclient.stores", "haclient.errors", "haclient.aio", "haclient.blocking"],
+)
 def test_every_promised_name_can_be_imported_and_is_listed(module: str) -> None:
     package = importlib.import_module(module)
     assert [name for name in package.__all__ if not hasattr(package, name)] == []

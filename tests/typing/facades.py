@@ -109,3 +109,16 @@ async def opens() -> None:
     client = await aio.HAClient("a", servers=SERVERS, bookmark_store=MemoryBookmarkStore()).open()
     assert_type(client, aio.HAClient)
     await client.aclose()
+
+
+def running() -> None:
+    def main() -> str:
+        return ""
+
+    async def main_of_asyncio() -> str:
+        return ""
+
+    assert_type(blocking.run(main), str | None)
+    assert_type(blocking.run(main, grace=10), str | None)
+    assert_type(aio.run(main_of_asyncio), str | None)
+    aio.run(main_of_asyncio())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # called too early

@@ -1,0 +1,91 @@
+"""`haclient.aio.run`: `asyncio.run` for services, which end when they are told to.
+
+See `haclient.shutdown` for the order, and `haclient.thread_shutdown` for who keeps it. The end of
+`main` is the cancellation of its task.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # this module is for its users
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from inspect import iscoroutine
+from typing import TypeVar
+
+from haclient.errors import UsageError
+from haclient.shutdown import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
+from haclient.thread_shutdown import ThreadShutdown
+
+_T = TypeVar("_T")
+
+
+class _CancellableMain:
+    """Runs `main` in a loop of the main thread, and cancels it."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._shutdown = ThreadShutdown(grace_s, self._cancel_soon)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._is_to_end = False
+        self._is_cancelled = False
+        self._was_cut = False
+
+    def run(self, main: Callable[[], Awaitable[_T]]) -> _T | None:
+        try:
+            with first_signal(STOP_SIGNALS, self._shutdown.begin):
+                result = asyncio.run(self._until_ended(main))
+        finally:
+            self._shutdown.close()
+        return self._shutdown.result(result, was_cut=self._was_cut)
+
+    async def _until_ended(self, main: Callable[[], Awaitable[_T]]) -> _T | None:
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        if self._is_to_end:  # the signal came before there was a loop to tell of it
+            self._cancel()
+        try:
+            return await main()
+        except asyncio.CancelledError:
+            if not self._is_cancelled:  # `main` has raised it for a reason of its own
+                raise
+            self._was_cut = True
+            return None
+
+    def _cancel_soon(self) -> None:
+        self._is_to_end = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop was closed: `main` has ended
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        assert self._task is not None  # noqa: S101  # set before the loop
+        self._is_cancelled = True
+        self._task.cancel()
+
+
+def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) -> _T | None:
+    """Run a service under asyncio until it returns, or until SIGTERM or SIGINT ends it in order.
+
+    After the first signal handlers finish the message they have and get no further one; streams
+    end; acknowledgements and publishes are flushed, by each client of the process for as long as
+    its `exit_timeout` says. Then the task of `main` is cancelled, and the blocks of the clients are
+    left, which closes their stores. A `main` that returns by itself meanwhile is not cancelled.
+    At last, as by `asyncio.run`, all other tasks are cancelled and the loop is closed.
+
+    Args:
+        main: The application, an async function without arguments; use `functools.partial` for
+            one that takes some.
+        grace: Seconds for all of it, from the signal on; 0 ends at once.
+
+    Returns:
+        What `main` returns; `None` when SIGTERM has ended it.
+
+    Raises:
+        UsageError: `main` is a coroutine, `grace` is no time, or this is not the main thread.
+        GraceExpired: The grace was over first. It says what was left.
+        KeyboardInterrupt: SIGINT has ended it, in the same good order.
+    """
+    if iscoroutine(main):
+        main.close()  # else Python warns that it was never awaited
+        raise UsageError("main is an async function, not its coroutine: run(main), not run(main())")
+    return _CancellableMain(grace).run(main)

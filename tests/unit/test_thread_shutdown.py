@@ -1,0 +1,195 @@
+"""`haclient.blocking.run` and `haclient.aio.run`: what a signal ends, in which order."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # what is tested
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+import pytest
+
+from haclient import Message, aio, blocking
+from haclient.errors import UsageError
+from haclient_fake_server.config import BrokerConfig, QueueTopic
+from support.broker_thread import BrokerThread, broker_thread
+
+T = TypeVar("T")
+CONFIG = BrokerConfig(queues=(QueueTopic(name="jobs"),))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Generator[BrokerThread]:
+    with broker_thread(CONFIG) as running:
+        yield running
+
+
+def signalled(number: int = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
+
+
+def run_blocking(main: Callable[[], T], *, grace: float = 25.0) -> T | None:
+    return blocking.run(main, grace=grace)
+
+
+def run_asyncio(main: Callable[[], T], *, grace: float = 25.0) -> T | None:
+    async def in_loop() -> T:
+        return main()
+
+    return aio.run(in_loop, grace=grace)
+
+
+RUNS = pytest.mark.parametrize("run", [run_blocking, run_asyncio])
+
+
+@RUNS
+def test_without_a_signal_the_result_is_that_of_main(run: Callable[..., object]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(lambda: 7) == 7
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not {"haclient-drain", "haclient-grace"} & {each.name for each in threading.enumerate()}
+
+
+@RUNS
+def test_an_error_of_main_leaves_it_as_it_is(run: Callable[..., object]) -> None:
+    def main() -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        run(main)
+
+
+@RUNS
+def test_a_main_that_returns_by_itself_in_spite_of_a_signal_has_a_result(
+    run: Callable[..., object],
+) -> None:
+    done = threading.Event()
+
+    def main() -> int:
+        try:
+            signalled()
+            done.wait(0)
+        except BaseException:  # it was interrupted, and goes on nevertheless
+            done.set()
+        return 3
+
+    assert run(main) in {3, None}  # None: interrupted after its last line
+
+
+@RUNS
+@pytest.mark.parametrize("grace", [-1, float("nan"), float("inf")])
+def test_a_grace_that_is_no_time_is_refused(run: Callable[..., object], grace: float) -> None:
+    with pytest.raises(UsageError, match="grace is a finite number of seconds, zero or above, not"):
+        run(pytest.fail, grace=grace)
+
+
+@RUNS
+def test_another_thread_than_the_main_one_is_refused(run: Callable[..., object]) -> None:
+    errors: list[UsageError] = []
+
+    def work() -> None:
+        try:
+            run(pytest.fail)
+        except UsageError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "signals are handled by the main thread" in str(errors[0])
+
+
+@pytest.mark.parametrize("grace", [0, 25.0])
+def test_sigterm_interrupts_a_main_that_blocks(grace: float) -> None:
+    ended: list[str] = []
+
+    def main() -> None:
+        try:
+            signalled()
+            threading.Event().wait()
+        finally:
+            ended.append("in order")
+
+    assert blocking.run(main, grace=grace) is None
+    assert ended == ["in order"]
+
+
+def test_sigint_ends_in_order_too_and_is_told_of_afterwards() -> None:
+    async def main() -> None:
+        signalled(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    def blocked() -> None:
+        signalled(signal.SIGINT)
+        threading.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        aio.run(main)
+    with pytest.raises(KeyboardInterrupt):
+        blocking.run(blocked)
+
+
+@pytest.mark.row("HA24")
+def test_a_handler_finishes_its_message_and_gets_no_further_one(broker: BrokerThread) -> None:
+    seen: list[str] = []
+    goes_on = threading.Event()
+
+    def handle(message: Message) -> None:
+        seen.append(message.text)
+        signalled()
+        goes_on.wait(0.05)  # the second message has arrived by now, or will be dropped later
+        seen.append("finished")
+
+    def main() -> None:
+        with blocking.HAClient.memory_backed("worker", servers=[broker.uri]) as client:
+            client.publish_many("jobs", [b"1", b"2"])
+            client.publish_flush(timeout=60)
+            client.queue_subscribe("jobs", handler=handle)
+            threading.Event().wait()
+
+    assert blocking.run(main) is None
+    assert seen == ["1", "finished"]
+    with (
+        blocking.HAClient.memory_backed("next", servers=[broker.uri]) as client,
+        client.queue_stream("jobs") as messages,
+    ):
+        left = next(messages)
+        assert left.text == "2"
+        left.ack()
+
+
+STUBBORN = """
+import os, signal, threading, time
+from haclient import blocking
+
+def main():
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        try:
+            time.sleep(3600)
+        except BaseException:
+            {then}
+
+blocking.run(main, grace=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "code", "text"),
+    [
+        ("pass", 1, "the grace of 0 s is over, and this is not finished: work of the application"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
+    ],
+)
+def test_a_main_that_does_not_end_is_ended_with_its_process(
+    then: str, code: int, text: str
+) -> None:
+    command = [sys.executable, "-c", STUBBORN.format(then=then)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
