@@ -1,77 +1,62 @@
-"""`haclient queue` as processes that are killed: nothing is lost."""
+"""`haclient queue` that is killed, interrupted or not read any more: nothing is lost."""
 
 from __future__ import annotations
 
-import json
+import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from haclient.cli.app import run
 from haclient_fake_server.testing.processes import BrokerProcess
-from support.process import SMALL_PIPE_BYTES, haclient, running_broker, start_haclient
+from integration.conftest import BACKLOG
+from support.process import SMALL_PIPE_BYTES, running_broker, start_haclient
+from support.queue_commands import QueueCommands
 
-BACKLOG = 20
-OPTIONS = f"max_backlog={BACKLOG},lease=60"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    data = tmp_path_factory.mktemp("broker")
-    names = ("killed", "stopped", "signalled", "from", "restarted", "once")
-    queues = [word for name in names for word in ("--queue", f"{name},{OPTIONS}")]
-    with running_broker(data / "log", *queues) as broker:
-        yield broker
+KILLS = 2
 
 
-def publish(broker: BrokerProcess, topic: str, count: int, *, first: int = 0) -> list[str]:
+@pytest.fixture
+def queue(shared_broker: BrokerProcess, capfd: pytest.CaptureFixture[str]) -> QueueCommands:
+    """The commands against the shared broker."""
+    return QueueCommands(shared_broker, capfd)
+
+
+def lines(count: int, *, first: int = 0) -> list[str]:
     numbers = range(first, first + count)
-    lines = [f'{{"id": {number}, "text": "{"x" * 80}"}}' for number in numbers]
-    text = "".join(f"{line}\n" for line in lines).encode()
-    result = haclient("publish", "--server", broker.uri, "--topic", topic, stdin=text)
-    assert result.code == 0, result.err
-    return lines
+    return [f'{{"id": {number}, "text": "{"x" * 80}"}}' for number in numbers]
 
 
-def statistics(broker: BrokerProcess, name: str) -> dict[str, int]:
-    result = haclient("queue", "depth", name, "--server", broker.uri, "--json")
-    assert result.code == 0, result.err
-    found: dict[str, int] = json.loads(result.out)
-    return found
-
-
-def rest_of(broker: BrokerProcess, name: str) -> list[str]:
+def rest_of(queue: QueueCommands, name: str) -> list[str]:
     """All that is left in a queue, which is empty then."""
-    while (left := statistics(broker, name))["leased"]:
+    while (left := queue.statistics(name))["leased"]:
         pass  # the broker has not noticed yet that the last consumer has ended
     if not left["depth"]:
         return []
-    count = str(left["depth"])
-    result = haclient("queue", "consume", name, "--server", broker.uri, "-n", count)
-    assert result.code == 0, result.err
-    assert statistics(broker, name)["depth"] == 0
-    return result.lines
+    code, found, err = queue("consume", name, "-n", str(left["depth"]))
+    assert (code, err) == (0, "")
+    assert queue.statistics(name)["depth"] == 0
+    return found
 
 
 @pytest.mark.row("CLI9")
 def test_a_killed_consumer_loses_nothing_and_repeats_no_more_than_its_backlog(
-    broker: BrokerProcess,
+    queue: QueueCommands,
 ) -> None:
-    published = publish(broker, "killed", 500)
-    printed: list[str] = []
-    for _ in range(3):
-        with start_haclient(
-            *("queue", "consume", "killed", "--server", broker.uri),
-            *("--max-backlog", str(BACKLOG)),
-            pipe_bytes=SMALL_PIPE_BYTES,
-        ) as child:
+    published, printed = lines(300), list[str]()
+    queue.publish("killed", *published)
+    words = ("queue", "consume", "killed", "--server", queue.uri, "--max-backlog", str(BACKLOG))
+    for _ in range(KILLS):
+        with start_haclient(*words, pipe_bytes=SMALL_PIPE_BYTES) as child:
             printed += [line.decode() for line in child.lines(60)]
             child.kill()
             printed += [line.decode() for line in child.rest() if line.endswith(b"}")]
-    printed += rest_of(broker, "killed")
+    printed += rest_of(queue, "killed")
     assert set(printed) == set(published)
-    assert len(printed) <= len(published) + 3 * BACKLOG
+    assert len(printed) <= len(published) + KILLS * BACKLOG
 
 
 @pytest.mark.row("CLI9")
@@ -81,78 +66,81 @@ def test_a_killed_consumer_loses_nothing_and_repeats_no_more_than_its_backlog(
     ids=["term", "int"],
 )
 def test_a_signal_leaves_nothing_unacknowledged_that_was_printed(
-    broker: BrokerProcess, number: int, code: int, message: str
+    queue: QueueCommands, number: int, code: int, message: str
 ) -> None:
     name = "stopped" if number == signal.SIGTERM else "signalled"
-    published = publish(broker, name, 300)
-    with start_haclient(
-        *("queue", "consume", name, "--server", broker.uri),
-        pipe_bytes=SMALL_PIPE_BYTES,
-    ) as child:
-        printed = [line.decode() for line in child.lines(50)]
-        child.send(number)
-        printed += [line.decode() for line in child.rest()]
-        assert child.wait() == code
-        assert child.err.startswith(message)
-        assert bool(child.err) == bool(message)
-    assert printed + rest_of(broker, name) == published
+    published, printed = lines(300), list[str]()
+    queue.publish(name, *published)
+
+    def read(pipe: BinaryIO) -> None:
+        for line in pipe:
+            printed.append(line.decode().rstrip("\n"))
+            if len(printed) == 50:
+                os.kill(os.getpid(), number)
+
+    found, err = queue.read_by(read, "consume", name, pipe_bytes=SMALL_PIPE_BYTES)
+    assert (found, err[: len(message)], bool(err)) == (code, message, bool(message))
+    assert printed + rest_of(queue, name) == published
 
 
 @pytest.mark.row("CLI9")
-def test_a_reader_that_goes_away_ends_a_consumer_in_order(broker: BrokerProcess) -> None:
-    publish(broker, "once", 200)
-    with start_haclient(
-        *("queue", "consume", "once", "--server", broker.uri), pipe_bytes=SMALL_PIPE_BYTES
-    ) as child:
-        child.lines(3)
-        child.close_stdout()
-        assert child.wait() == 0
-        assert child.err == ""
-    found = statistics(broker, "once")
+def test_a_reader_that_goes_away_ends_a_consumer_in_order(queue: QueueCommands) -> None:
+    queue.publish("once", *lines(200))
+
+    def read(pipe: BinaryIO) -> None:
+        assert all(pipe.readline() for _ in range(3))
+
+    assert queue.read_by(read, "consume", "once", pipe_bytes=SMALL_PIPE_BYTES) == (0, "")
+    found = queue.statistics("once")
     assert found["leased"] == 0
     assert found["depth"] + found["acknowledged"] == 200
 
 
 @pytest.mark.row("CLI9")
-def test_a_killed_move_loses_nothing(broker: BrokerProcess) -> None:
+def test_a_killed_move_loses_nothing(
+    queue: QueueCommands, capfd: pytest.CaptureFixture[str]
+) -> None:
     published: list[str] = []
-    words = ("queue", "move", "from", "to", "--server", broker.uri, "--max-backlog", "5")
+    words = ("queue", "move", "from", "to", "--server", queue.uri, "--max-backlog", "5")
+    replay = ("subscribe", "--topic", "to", "--bookmark", "epoch", "--server", queue.uri)
     kills = 0
-    with start_haclient(
-        *("subscribe", "--topic", "to", "--bookmark", "epoch", "--server", broker.uri)
-    ) as copies:
-        while kills < 3:
-            published += publish(broker, "from", 200, first=len(published))
+    with start_haclient(*replay) as copies:
+        while kills < KILLS:
+            published += (more := lines(200, first=len(published)))
+            queue.publish("from", *more)
             with start_haclient(*words) as child:
                 copies.lines(100)
                 child.kill()
                 kills += child.wait() == -signal.SIGKILL  # else it had moved all of them before
-        result = haclient(*words)
-        assert result.code == 0, result.err
-    left = statistics(broker, "from")
+    assert queue("move", "from", "to", "--max-backlog", "5")[::2] == (0, "")
+    left = queue.statistics("from")
     assert (left["depth"], left["leased"]) == (0, 0)
-    everything = haclient(
-        *("subscribe", "--topic", "to", "--bookmark", "epoch", "--server", broker.uri, "--exit")
-    ).lines
-    counts = Counter(everything)
-    assert set(counts) == set(published)
+    assert run([*replay, "--exit"]) == 0
+    everything = capfd.readouterr().out.splitlines()
+    assert set(Counter(everything)) == set(published)
     # What a killed run had copied and not acknowledged is there twice, five for each kill.
-    assert len(everything) - len(published) <= 3 * 5
+    assert len(everything) - len(published) <= KILLS * 5
 
 
 @pytest.mark.row("CLI9")
-def test_a_consumer_goes_on_when_the_broker_is_killed(broker: BrokerProcess) -> None:
-    published = publish(broker, "restarted", 300)
-    with start_haclient(
-        *("queue", "consume", "restarted", "--server", broker.uri),
-        pipe_bytes=SMALL_PIPE_BYTES,
-    ) as child:
-        printed = [line.decode() for line in child.lines(50)]
-        broker.kill()
-        broker.start()
-        while set(printed) != set(published):
-            found = child.lines(1)
-            assert found, child.err
-            printed += [line.decode() for line in found]
-        assert child.stop() == 0
-    assert statistics(broker, "restarted")["depth"] == 0
+def test_a_consumer_goes_on_when_the_broker_is_killed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    published, printed = lines(200), list[str]()
+    with running_broker(tmp_path, "--queue", f"jobs,max_backlog={BACKLOG},lease=60") as broker:
+        queue = QueueCommands(broker, capfd)
+        queue.publish("jobs", *published)
+
+        def read(pipe: BinaryIO) -> None:
+            while set(printed) != set(published):
+                printed.append(pipe.readline().decode().rstrip("\n"))
+                if len(printed) == 50:
+                    broker.kill()
+                    broker.start()
+            os.kill(os.getpid(), signal.SIGTERM)
+            pipe.read()
+
+        code, err = queue.read_by(read, "consume", "jobs", pipe_bytes=SMALL_PIPE_BYTES)
+        assert code == 0
+        assert "lost its connection" in err
+        assert queue.statistics("jobs")["depth"] == 0

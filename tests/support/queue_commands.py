@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 import pytest
 
 from haclient.cli.app import run
 from haclient_fake_server.testing.processes import BrokerProcess
-from support.process import haclient
+from support.command_line import CommandLine, printed_to_pipe
 
 __all__ = ["QUEUES", "QueueCommands"]
 
@@ -42,6 +43,7 @@ class QueueCommands:
     def __init__(self, broker: BrokerProcess, capture: pytest.CaptureFixture[str]) -> None:
         self.uri = broker.uri
         self._capture = capture
+        self.publish = CommandLine(broker, capture).publish
 
     def __call__(self, command: str, *words: str) -> tuple[int, list[str], str]:
         """Exit code, lines of stdout, and stderr."""
@@ -49,11 +51,13 @@ class QueueCommands:
         out, err = self._capture.readouterr()
         return code, out.splitlines(), err
 
-    def publish(self, topic: str, *lines: str) -> None:
-        """Publish messages, and wait until they are persisted."""
-        text = "".join(f"{line}\n" for line in lines).encode()
-        result = haclient("publish", "--server", self.uri, "--topic", topic, stdin=text)
-        assert result.code == 0, result.err
+    def read_by(
+        self, read: Callable[[BinaryIO], object], command: str, *words: str, pipe_bytes: int
+    ) -> tuple[int, str]:
+        """Exit code and stderr of a command whose stdout is a pipe; see `CommandLine.read_by`."""
+        with printed_to_pipe(read, pipe_bytes):
+            code = run(["queue", command, "--server", self.uri, *words])
+        return code, self._capture.readouterr().err
 
     def statistics(self, name: str) -> dict[str, Any]:
         """What the broker tells of a queue."""

@@ -6,12 +6,27 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from haclient.cli.demo.pace import MIN_MESSAGES
 from haclient.cli.demo.processes import DemoFailed
 from haclient.cli.demo.queue_run import BROKER_KILLS, KILLS, WORKER_KILLS, run_queue_demo
 from haclient.cli.output import Progress
+
+KEYS = [
+    "published",
+    "done",
+    "lost",
+    "left",
+    "duplicated",
+    "redelivered",
+    "repeated",
+    "worker_kills",
+    "broker_kills",
+    "outage_ms_p50",
+    "seconds",
+]
 
 
 @pytest.mark.row("CLI9")
@@ -27,6 +42,7 @@ async def test_a_small_demo_runs_its_course() -> None:
     assert verdict.outage_ms_p50 > 0
     assert sum(line.startswith("killed ") for line in said) == KILLS
     assert sum(line.startswith("the broker is back") for line in said) == BROKER_KILLS
+    assert list(msgspec.to_builtins(verdict)) == KEYS
 
 
 async def test_a_process_that_fails_ends_the_demo_with_its_words(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -17,6 +19,21 @@ from haclient.cli.demo.processes import DemoFailed
 from haclient.cli.demo.run import KILLS, Kill, run_demo
 from haclient.cli.demo.trace import Mark, Measures, Step, Verdict, judge
 from haclient.cli.output import Progress
+from support.documents import blocks
+
+README = Path(__file__).parents[4] / "README.md"
+KEYS = [
+    "published",
+    "delivered",
+    "lost",
+    "duplicated",
+    "redelivered_undiscarded",
+    "out_of_order",
+    "failovers",
+    "restarts",
+    "failover_ms_p50",
+    "seconds",
+]
 
 
 def test_there_are_at_least_two_fail_overs_and_a_restart() -> None:
@@ -28,7 +45,16 @@ FAIL_OVER = ["killed broker", "delivers", "is back and has caught up"]
 RESTART = ["killed the subscriber", "resumes where its store ends"]
 
 
-async def test_a_small_demo_runs_its_course() -> None:
+def shape(lines: list[str]) -> list[str]:
+    """The lines without their numbers."""
+    return [re.sub(r"\d+(\.\d+)?", "N", line) for line in lines]
+
+
+@pytest.mark.row("CLI9", "RE8")
+async def test_a_small_demo_runs_its_course_as_the_readme_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done: list[int] = []
     said: list[str] = []
     progress = Progress(update=done.append, report=said.append)
@@ -41,6 +67,14 @@ async def test_a_small_demo_runs_its_course() -> None:
     assert len(KILLS) == 4
     for line, words in zip(said, [*FAIL_OVER, *RESTART, *FAIL_OVER, *FAIL_OVER], strict=True):
         assert words in line
+    shown = next(each.text for each in blocks(README.read_text()) if each.language == "text")
+    assert shape([*said, *verdict.as_text().splitlines()]) == shape(shown.splitlines())
+    assert list(msgspec.to_builtins(verdict)) == KEYS
+    assert files_in(tmp_path) == []
+
+
+def files_in(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
 
 
 class Stage:
@@ -58,7 +92,7 @@ class Stage:
 
     @property
     def is_empty(self) -> bool:
-        return not list(self.files.iterdir())
+        return not files_in(self.files)
 
 
 @pytest.fixture
