@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
 
 import click
 from typing_extensions import override
@@ -21,21 +23,38 @@ from haclient.cli.sow_and_subscribe import sow_and_subscribe
 from haclient.cli.sow_delete import sow_delete
 from haclient.cli.store import store
 from haclient.cli.subscribe import subscribe
-from haclient.cli.termination import ExitCode, exit_code_of, one_line, print_error
+from haclient.cli.termination import ExitCode, exit_code_of, print_failure
+
+_VERBOSE: Final = "haclient.verbose"  # how often -v was given, before and after the command
+
+
+def _note_verbose(context: click.Context, _option: click.Parameter, value: int) -> None:
+    count = context.meta[_VERBOSE] = context.meta.get(_VERBOSE, 0) + value
+    if count:
+        logging.getLogger("haclient").setLevel(logging.INFO if count == 1 else logging.DEBUG)
+
+
+def add_verbose(command: click.Command) -> None:
+    """Add `-v` to a command and all below it: people give it before or after the command's name."""
+    command.params.append(
+        click.Option(
+            ["-v", "--verbose"],
+            count=True,
+            expose_value=False,
+            callback=_note_verbose,
+            help="Say on stderr which servers are tried; -vv: also each state and frame, with "
+            "times and without bodies.",
+        )
+    )
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            add_verbose(each)
 
 
 @click.group(name="haclient", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="haclient")
-@click.option(
-    "-v",
-    "--verbose",
-    count=True,
-    help="Say on stderr which servers are tried; -vv also each state and frame, without bodies.",
-)
-def commands(verbose: int) -> None:
-    """Publish to and subscribe from AMPS servers without losing or repeating a message."""
-    if verbose:
-        logging.getLogger("haclient").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+def commands() -> None:
+    """Publish to and subscribe from AMPS servers, losing and repeating nothing."""
 
 
 for _command in (
@@ -43,14 +62,20 @@ for _command in (
     *(store, subscribe),
 ):
     commands.add_command(_command)
+add_verbose(commands)
 
 
 class _OneLine(logging.Formatter):
-    """Formats warnings like our errors, so that one grep finds both."""
+    """Formats warnings like our errors, so that one grep finds both; with `-vv` also the time."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        return f"haclient: {record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        at = ""
+        if logging.getLogger("haclient").level == logging.DEBUG:
+            moment = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
+            at = f"{moment.isoformat(timespec='milliseconds')}Z "
+        text = " ".join(record.getMessage().split())
+        return f"haclient: {record.levelname.lower()}: {at}{text}"
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
@@ -84,9 +109,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         known = exit_code_of(error)
         if known is None:
             raise
-        code, leaf = known
-        print_error(one_line(leaf))
-        return code
+        return print_failure(known[1])
     finally:
         logging.getLogger().removeHandler(handler)
         logging.getLogger("haclient").setLevel(level)

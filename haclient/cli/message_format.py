@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 import click
+import msgspec
 
 from haclient.cli.lines import parse_delimiter
 from haclient.cli.output import as_json_line, as_line
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
+from haclient.session.dead_letter import DeadLetter
 
 Form = Callable[[Message], bytes]
 
@@ -25,7 +27,7 @@ _FIELDS: Final = {
     "topic": "topic",
     "user": "user_id",
 }
-TOKENS: Final = tuple(sorted((*_FIELDS, "data", "length")))
+TOKENS: Final = tuple(sorted((*_FIELDS, "data", "dead_letter", "length")))
 
 _PIECES: Final = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|[^{}]+")
 
@@ -37,6 +39,9 @@ format_option = click.option(
     + ", ".join(f"{{{token}}}" for token in TOKENS)
     + r"; {{ and }} are braces, \t and \0 what they say. A line end follows.",
 )
+pretty_option = click.option(
+    "--pretty", is_flag=True, help="Print JSON over several lines, indented, for people."
+)
 
 
 def _part(piece: str) -> Form:
@@ -47,6 +52,8 @@ def _part(piece: str) -> Form:
     name = piece[1:-1]
     if name == "data":
         return lambda message: message.data
+    if name == "dead_letter":
+        return _dead_letter
     if name == "length":
         return lambda message: str(len(message.data)).encode()
     if name in _FIELDS:
@@ -68,6 +75,27 @@ def _field(name: str) -> Form:
     return value
 
 
+def _dead_letter(message: Message) -> bytes:
+    """Why a queue gave the message up, as JSON; empty for a message that is no dead letter."""
+    try:
+        return msgspec.json.encode(DeadLetter.context(message))
+    except UsageError:
+        return b""
+
+
+def _pretty(form: Form) -> Form:
+    """The same with JSON indented; what is not JSON stays as it is."""
+
+    def value(message: Message) -> bytes:
+        line = form(message)
+        try:
+            return msgspec.json.format(line, indent=2).strip() + b"\n"
+        except msgspec.DecodeError:
+            return line
+
+    return value
+
+
 def parse_format(text: str) -> Form:
     """The function that prints a message as the text says.
 
@@ -81,14 +109,15 @@ def parse_format(text: str) -> Form:
     return lambda message: b"".join([part(message) for part in parts]) + b"\n"
 
 
-def message_form(text: str | None, *, as_json: bool) -> Form:
-    """How a command prints its messages, by its options `--format` and `--json`.
+def message_form(text: str | None, *, as_json: bool, pretty: bool = False) -> Form:
+    """How a command prints its messages, by its options `--format`, `--json` and `--pretty`.
 
     Raises:
-        UsageError: Both were given, or the format is wrong.
+        UsageError: `--format` and one of the others were given, or the format is wrong.
     """
     if text is None:
-        return as_json_line if as_json else as_line
-    if as_json:
-        raise UsageError("--format and --json: give one of them")
+        form = as_json_line if as_json else as_line
+        return _pretty(form) if pretty else form
+    if as_json or pretty:
+        raise UsageError(f"--format and {'--json' if as_json else '--pretty'}: give one of them")
     return parse_format(text)

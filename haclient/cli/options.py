@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 from typing_extensions import override
 
+from haclient.cli.termination import one_line
 from haclient.errors import UsageError
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
@@ -25,8 +26,16 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
+class Count(click.IntRange):
+    """A whole number within limits."""
+
+    name = "whole number"
+
+
 class _PositiveNumber(click.FloatRange):
     """A number above zero; "nan" is refused, since no comparison with it is true."""
+
+    name = "number"
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)
@@ -81,12 +90,21 @@ def _parse_servers(
             "each connection string has '://': write ',' in a user or password as %2C"
         )
     for server in servers:
+        scheme, found, _ = server.partition("://")
+        if found and scheme.lower() not in _SCHEMES:
+            raise click.BadParameter(
+                f"{scheme}:// is no scheme of a server: wanted an address such as "
+                "tcp://localhost:9007/amps/json, or tcps:// with TLS"
+            )
         try:
             Uri.parse(server)
         except UsageError as error:
             raise click.BadParameter(str(error)) from error
     return servers
 
+
+_SCHEMES: Final = frozenset({"tcp", "tcps", "unix"})
+"""What another process can serve."""
 
 _EMPTY: Final = "it is empty"  # the usual cause is an unset shell variable
 
@@ -104,6 +122,7 @@ class FilePath(click.Path):
 
 
 _server = click.option(
+    "-s",
     "--server",
     "servers",
     metavar="URI[,URI...]",
@@ -136,11 +155,40 @@ def server_option(function: Callable[..., Result]) -> Callable[..., Result]:
     return function
 
 
-topic_option = click.option("--topic", required=True, help="The topic.")
-filter_option = click.option("--filter", default="", help="A content filter, such as '/px > 10'.")
+_TOPIC_ARGUMENT: Final = "topic_argument"
+
+
+def topic_option(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add the topic, as an argument or as an option; `with_request` takes the one that is given."""
+    option = click.option("-t", "--topic", help="The topic; or give it as the argument TOPIC.")
+    argument = click.argument(_TOPIC_ARGUMENT, metavar="[TOPIC]", required=False)
+    return argument(option(function))
+
+
+def _take_topic(context: click.Context, options: dict[str, object]) -> None:
+    """Put the topic where the request has it, wherever it was given."""
+    if _TOPIC_ARGUMENT not in options:
+        return
+    argument, option = options.pop(_TOPIC_ARGUMENT), options["topic"]
+    if argument is None and option is None:
+        raise click.UsageError(
+            f"no topic: give --topic TOPIC, or '{context.command_path} TOPIC'", context
+        )
+    if argument is not None and option is not None:
+        raise click.UsageError(
+            f"two topics: the argument {argument!r} and --topic {option!r}: give one of them; "
+            "long options begin with two dashes",
+            context,
+        )
+    options["topic"] = option if argument is None else argument
+
+
+filter_option = click.option(
+    "-f", "--filter", default="", help="A content filter, such as '/px > 10'."
+)
 
 order_by_option = click.option("--order-by", default="", help="How to sort, such as '/px DESC'.")
-top_n_option = functools.partial(click.option, "--top-n", type=click.IntRange(min=0))
+top_n_option = functools.partial(click.option, "--top-n", type=Count(min=0), metavar="N")
 
 
 def _needs_top_n(context: click.Context, _option: click.Parameter, value: int | None) -> int | None:
@@ -150,7 +198,7 @@ def _needs_top_n(context: click.Context, _option: click.Parameter, value: int | 
 
 
 skip_n_option = functools.partial(
-    click.option, "--skip-n", type=click.IntRange(min=0), callback=_needs_top_n
+    click.option, "--skip-n", type=Count(min=0), metavar="N", callback=_needs_top_n
 )
 
 
@@ -182,7 +230,11 @@ timeout_option = functools.partial(
     click.option, "--timeout", type=POSITIVE_NUMBER, metavar="SECONDS"
 )
 count_option = click.option(
-    "-n", "--count", type=click.IntRange(min=1), help="End after so many messages."
+    "-n",
+    "--count",
+    type=Count(min=1),
+    metavar="N",
+    help="End after so many messages.",
 )
 MAX_BATCH: Final = 10_000
 """The largest batch that a server accepts, in records."""
@@ -192,13 +244,14 @@ delta_option = click.option(
 )
 batch_size_option = click.option(
     "--batch-size",
-    type=click.IntRange(1, MAX_BATCH),
+    type=Count(1, MAX_BATCH),
+    metavar="N",
     default=10,
     show_default=True,
     help="Records per frame on the wire.",
 )
 max_backlog_option = functools.partial(
-    click.option, "--max-backlog", type=click.IntRange(min=1), show_default=True
+    click.option, "--max-backlog", type=Count(min=1), metavar="N", show_default=True
 )
 
 
@@ -248,8 +301,13 @@ def with_request(
     def decorate(function: Callable[[Request], Result]) -> Callable[..., Result]:
         @functools.wraps(function)
         def callback(**options: object) -> Result:
-            _check_texts(click.get_current_context())
-            return function(request(**options))
+            context = click.get_current_context()
+            _check_texts(context)
+            _take_topic(context, options)
+            try:
+                return function(request(**options))
+            except UsageError as error:  # as click's own, which know their command
+                raise click.UsageError(one_line(error), context) from error
 
         return callback
 

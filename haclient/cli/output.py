@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import errno
 import fcntl
+import io
 import os
 import select
 import stat
@@ -19,11 +20,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, TextIO, cast
 
 import click
 import msgspec
 import trio
+from typing_extensions import override
 
 from haclient.protocol.messages import Message
 
@@ -192,10 +194,58 @@ def both_on_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # see entry
 
 
+def coloured(text: str, *, is_good: bool) -> str:
+    """A verdict: green or red on a terminal, unless `NO_COLOR` is set."""
+    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):  # pyright: ignore[reportUnnecessaryComparison]  # see entry
+        return text
+    return click.style(text, fg="green" if is_good else "red")
+
+
+def _is_foreground(terminal: TextIO) -> bool:
+    """Whether this process may draw on a terminal: another one may have its prompt there."""
+    try:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except (OSError, ValueError):  # a terminal that is not ours, or no descriptor at all
+        return True
+
+
+class _Foreground(io.TextIOBase):
+    """A terminal that gets nothing while this process is in the background (`&`, Ctrl-Z and `bg`).
+
+    Args:
+        terminal: The terminal.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    @override
+    def write(self, text: str) -> int:
+        return self._terminal.write(text) if _is_foreground(self._terminal) else len(text)
+
+    @override
+    def flush(self) -> None:
+        self._terminal.flush()
+
+    @override
+    def isatty(self) -> bool:
+        return True
+
+    @override
+    def fileno(self) -> int:  # for the width of the terminal
+        return self._terminal.fileno()
+
+
 @contextmanager
-def progress_bar(what: str, total: int | None) -> Generator[Progress]:
-    """A bar that is drawn only when stderr is a terminal."""
-    if not sys.stderr.isatty():
+def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Generator[Progress]:
+    """A bar that is drawn only when stderr is a terminal, and only in the foreground.
+
+    Args:
+        what: What is being counted.
+        total: How many there will be; `None` if that is unknown.
+        is_shown: Whether there is to be a bar; false while people type at the terminal.
+    """
+    if not (is_shown and sys.stderr.isatty()):
         yield Progress()
         return
     # Loaded only here: a pipe needs none of it.
@@ -209,7 +259,15 @@ def progress_bar(what: str, total: int | None) -> Generator[Progress]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    console = Console(stderr=True)
+
+    class _Visible(Console):
+        """A console that leaves the cursor alone: a process that is killed could not show it."""
+
+        @override
+        def show_cursor(self, show: bool = True) -> bool:  # rich's signature
+            return False
+
+    console = _Visible(file=cast("IO[str]", _Foreground(sys.stderr)))
     # Standard output is left alone: rich would send what is printed there to the console.
     with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(what, total=total)

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import click
 import trio
 
 from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.options import (
+    POSITIVE_NUMBER,
     client_name_option,
     json_option,
     server_option,
     timeout_option,
     with_request,
 )
-from haclient.cli.output import print_report
-from haclient.cli.termination import ExitCode, print_failure, run_until_signal
-from haclient.errors import HAClientError
+from haclient.cli.output import coloured, print_report
+from haclient.cli.termination import ExitCode, one_line, print_failure, run_until_signal
+from haclient.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    HAClientError,
+    NameInUse,
+    TimedOut,
+)
 from haclient.protocol.uri import Uri
+
+_RETRY_S: Final = 0.1
+"""How long after an attempt the next one begins, with `--wait`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +38,7 @@ class _Request:
     servers: tuple[str, ...]
     client_name: str | None
     timeout: float | None
+    wait: float | None
     as_json: bool
 
 
@@ -39,8 +51,9 @@ class _Answer:
 
     @property
     def as_text(self) -> str:
+        verdict = coloured("ok", is_good=True)
         return (
-            f"{self.server} version {self.version or 'unknown'}: "
+            f"{self.server} version {self.version or 'unknown'}: {verdict}, "
             f"logon {self.logon_ms:.1f} ms, round trip {self.round_trip_ms:.1f} ms"
         )
 
@@ -49,13 +62,13 @@ def _milliseconds_since(start: float) -> float:
     return round((trio.current_time() - start) * 1000.0, 3)
 
 
-async def _ping_one(request: _Request, server: str) -> _Answer:
-    connection = Connection(servers=(server,), name=request.client_name, timeout_s=request.timeout)
+async def _ping_one(request: _Request, server: str, limit_s: float) -> _Answer:
+    connection = Connection(servers=(server,), name=request.client_name, timeout_s=limit_s)
     start = trio.current_time()
     async with open_client(connection) as client:
         logon_ms = _milliseconds_since(start)
         start = trio.current_time()
-        await client.flush(timeout=request.timeout or CONNECT_TIMEOUT_S)
+        await client.flush(timeout=limit_s)
         return _Answer(
             server=Uri.parse(server).safe,
             version=str(client.server_version),
@@ -64,11 +77,39 @@ async def _ping_one(request: _Request, server: str) -> _Answer:
         )
 
 
+async def _ping_until(request: _Request, server: str, deadline: float) -> _Answer:
+    """Ping a server until it answers.
+
+    Raises:
+        AuthenticationError: It has answered, and refuses us.
+        NameInUse: The same.
+        TimedOut: It has not answered before the deadline.
+        HAClientError: It has not answered, and there is no time to wait.
+    """
+    while True:
+        limit_s = request.timeout or CONNECT_TIMEOUT_S
+        if request.wait is not None:
+            limit_s = min(limit_s, max(_RETRY_S, deadline - trio.current_time()))
+        try:
+            return await _ping_one(request, server, limit_s)
+        except (AuthenticationError, NameInUse):
+            raise
+        except (DisconnectedError, TimedOut) as error:
+            if request.wait is None:
+                raise
+            if trio.current_time() + _RETRY_S > deadline:
+                raise TimedOut(
+                    f"{Uri.parse(server).safe} has not answered within {request.wait:g} s: "
+                    f"{one_line(error)}"
+                ) from error
+        await trio.sleep(_RETRY_S)
+
+
 async def _ping_all(request: _Request) -> int:
-    worst = ExitCode.OK
+    worst, deadline = ExitCode.OK, trio.current_time() + (request.wait or 0.0)
     for server in request.servers:
         try:
-            answer = await _ping_one(request, server)
+            answer = await _ping_until(request, server, deadline)
         except HAClientError as error:  # the others are still asked
             worst = max(worst, print_failure(error))
         else:
@@ -80,8 +121,17 @@ async def _ping_all(request: _Request) -> int:
 @server_option
 @client_name_option
 @timeout_option(help="How long each server may take. Default: 10.")
+@click.option(
+    "--wait",
+    type=POSITIVE_NUMBER,
+    metavar="SECONDS",
+    help="Try again until each server answers, for so long: for scripts that start one.",
+)
 @json_option
 @with_request(_Request)
 def ping(request: _Request) -> int:
-    """Log on to each of the servers and measure a round trip; fails if one of them does."""
+    """Log on to each server and measure a round trip.
+
+    Fails if one of them does. Example: haclient ping --wait 10
+    """
     return run_until_signal(partial(_ping_all, request))

@@ -18,6 +18,7 @@ from haclient.cli.connection import Connection, open_client
 from haclient.cli.lines import Scan, open_lines, parse_delimiter, scan_file
 from haclient.cli.options import (
     POSITIVE_NUMBER,
+    Count,
     FilePath,
     client_name_option,
     json_option,
@@ -31,6 +32,7 @@ from haclient.cli.publish_ledger import NOTE, Plan, PublishLedger, Source
 from haclient.cli.termination import (
     ExitCode,
     hidden_warnings,
+    note_new_directories,
     print_error,
     run_until_signal,
 )
@@ -52,6 +54,9 @@ _FLUSH_TIMEOUT_S: Final = 30.0
 
 _NAMED_FAILURES: Final = 5
 """How many refused lines are named; a wrong topic or key mostly has all of them refused."""
+
+_UPDATE_EVERY: Final = 256
+"""Lines between two updates of the progress; with a rate, which is slow, each line is one."""
 
 _EMPTY_SCAN: Final = Scan(size=0, digest="", lines=0, prefix_digest="", prefix_is_open=False)
 
@@ -79,6 +84,11 @@ class PublishRequest:
     def path(self) -> Path | None:
         """The file, or `None` for stdin."""
         return None if self.file == "-" else Path(self.file)
+
+    @property
+    def is_stdin(self) -> bool:
+        """Whether the messages come from the standard input."""
+        return self.path is None and not self.messages
 
     @property
     def is_regular_file(self) -> bool:
@@ -220,6 +230,8 @@ async def publish_lines(
                 if number > plan.skip:
                     await pace.wait()
                     await _publish_line(run, client, line, plan.base + number)
+                if request.rate is not None or not number % _UPDATE_EVERY:
+                    update(number)
             update(number)
 
 
@@ -269,9 +281,11 @@ async def _publish_input(run: PublishRun, client: HAClient) -> None:
     plan = make_plan(run)
     run.base = plan.base
     run.summary.skipped = plan.skip
-    if plan.warning:
-        print_error(plan.warning, kind="note")
-    with progress_bar(f"publish {run.request.topic}", run.scan.lines or None) as progress:
+    is_typed = run.request.is_stdin and os.isatty(0)
+    if is_typed:
+        print_error("one message per line, Ctrl-D ends", kind="note")
+    what, total = f"publish {run.request.topic}", run.scan.lines or None
+    with progress_bar(what, total, is_shown=not is_typed) as progress:
         await publish_lines(run, client, plan, progress.update)
     await _flush(run, client)
     run.note(run.ledger.close_open_file(run.store.last_used_sequence))
@@ -325,7 +339,9 @@ def _check(request: PublishRequest) -> None:
 @click.command()
 @server_option
 @topic_option
-@click.option("--file", default="-", show_default="stdin", help="Read messages from this file.")
+@click.option(
+    "-f", "--file", default="-", show_default="stdin", help="Read messages from this file."
+)
 @click.option(
     "-m", "--message", "messages", multiple=True, help="Publish this message; repeatable."
 )
@@ -333,7 +349,7 @@ def _check(request: PublishRequest) -> None:
 @click.option("--key", default="", help="The SOW key, for topics whose publishers give it.")
 @click.option(
     "--expiration",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     metavar="SECONDS",
     help="How long the SOW records live. Default: for ever.",
 )
@@ -346,7 +362,7 @@ def _check(request: PublishRequest) -> None:
     help="Keep what is not persisted in this publish store; with --file, resume after a kill.",
 )
 @click.option("--from-start", is_flag=True, help="Publish every line, also those published before.")
-@click.option("--rate", type=POSITIVE_NUMBER, help="Messages per second.")
+@click.option("--rate", type=POSITIVE_NUMBER, metavar="NUMBER", help="Messages per second.")
 @client_name_option
 @timeout_option(
     help="How long the server may take to persist the rest, and how long a lost connection is "
@@ -355,12 +371,14 @@ def _check(request: PublishRequest) -> None:
 @json_option
 @with_request(PublishRequest)
 def publish(request: PublishRequest) -> int:
-    """Publish one message per line and wait until all of them are persisted.
+    """Publish messages, and wait until they are persisted.
 
     Example: haclient publish --topic orders -m '{"id": 1}'
     """
     _check(request)
     delimiter = parse_delimiter(request.delimiter)
+    if request.store is not None:
+        note_new_directories(request.store)
     opened = MemoryPublishStore() if request.store is None else FilePublishStore(request.store)
     with closing(opened) as store:
         summary = Summary(topic=request.topic, resent=store.unpersisted_count)

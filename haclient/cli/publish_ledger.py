@@ -16,10 +16,10 @@ A file is identified by its path, topic and delimiter, and by its content at the
 
 * the recorded content is still its beginning: the same file, perhaps grown; continue after the
   lines stored;
-* it has changed and every recorded line was stored (or none): another file at the same path; start
-  over;
-* it has changed in the middle of its publishing: refused, since no rule can tell which lines are
-  new.
+* it has changed before its first line was stored: start over;
+* it has changed after that, or is shorter: refused, since no rule can tell which lines are new. A
+  file that was published whole is not published again either, unless `--from-start` says so: one
+  edited line would have all the others published twice.
 """
 
 from __future__ import annotations
@@ -69,12 +69,10 @@ class Plan:
     Attributes:
         skip: How many lines were stored before.
         base: Line k gets the sequence base + k.
-        warning: A warning for the user; empty when everything is as expected.
     """
 
     skip: int
     base: int
-    warning: str = ""
 
 
 class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,32 +170,33 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         entry = self.files.get(source.key)
         if entry is None and len(self.files) >= MAX_FILES:
             raise UsageError(f"the store remembers {MAX_FILES} files already; take a new store")
-        skip, warning = (0, "") if entry is None else _continued(source, entry, scan)
+        skip = 0 if entry is None else _lines_to_skip(source, entry, scan)
         base = last - skip
         opened = _Entry(size=scan.size, digest=scan.digest, lines=scan.lines, taken=skip)
         ledger = PublishLedger(open=source.key, base=base, files={**self.files, source.key: opened})
-        return ledger, Plan(skip=skip, base=base, warning=warning)
+        return ledger, Plan(skip=skip, base=base)
 
 
-def _continued(source: Source, entry: _Entry, scan: Scan) -> tuple[int, str]:
-    """How many lines of a known file to skip, and a warning."""
+def _lines_to_skip(source: Source, entry: _Entry, scan: Scan) -> int:
+    """How many lines of a known file were published before.
+
+    Raises:
+        UsageError: The file is not the one that was published, nor one that begins with it.
+    """
     all_taken = entry.taken == entry.lines
     is_open = scan.prefix_is_open and all_taken and entry.taken > 0
     if scan.prefix_digest == entry.digest and not is_open:
-        return entry.taken, ""
+        return entry.taken
     if entry.taken == 0:
-        return 0, ""
+        return 0
     if is_open and scan.prefix_digest == entry.digest:
         raise UsageError(
             f"{source.path}: its last line {entry.lines} was published without an end and has "
             "grown since; give --from-start to publish every line again"
         )
-    if all_taken:
-        return (
-            0,
-            f"{source.path} is not the file that was published before: all lines are published",
-        )
+    how = "is shorter than" if scan.size < entry.size else "begins otherwise than"
+    count = f"all {entry.lines}" if all_taken else f"{entry.taken} of its {entry.lines}"
     raise UsageError(
-        f"{source.path}: it changed after {entry.taken} of its {entry.lines} lines were published, "
-        "so nobody can say which are missing; restore it, or publish every line with --from-start"
+        f"{source.path}: it {how} the file of which {count} lines were published, so nobody can "
+        "say which lines are new; restore it, or publish every line with --from-start"
     )

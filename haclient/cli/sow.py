@@ -9,7 +9,7 @@ import click
 import trio
 
 from haclient.cli.connection import Connection, open_client
-from haclient.cli.message_format import Form, format_option, message_form
+from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
     batch_size_option,
     client_name_option,
@@ -46,6 +46,7 @@ class _Request:
     timeout: float | None
     format: str | None
     as_json: bool
+    pretty: bool
 
 
 async def _print_records(request: _Request, form: Form, output: OutputWriter) -> None:
@@ -102,6 +103,7 @@ async def _query(request: _Request, form: Form, output: OutputWriter) -> int:
 @timeout_option(help="How long the whole query may take. Default: no limit.")
 @format_option
 @json_option
+@pretty_option
 @with_request(_Request)
 def sow(request: _Request) -> int:
     """Print the records of a SOW topic, one per line.
@@ -111,7 +113,8 @@ def sow(request: _Request) -> int:
     if request.skip_n is not None and not request.order_by:
         raise UsageError("--skip-n needs --order-by: without an order there are no first records")
     parse_moment(request.at)  # a mistake comes before the connection
-    form, output = message_form(request.format, as_json=request.as_json), OutputWriter(STDOUT)
+    form = message_form(request.format, as_json=request.as_json, pretty=request.pretty)
+    output = OutputWriter(STDOUT)
     return run_until_signal(
         partial(_query, request, form, output),
         lambda: "interrupted: the result is incomplete",

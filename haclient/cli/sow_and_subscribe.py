@@ -9,7 +9,7 @@ import click
 import trio
 
 from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
-from haclient.cli.message_format import Form, format_option, message_form
+from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
     batch_size_option,
     client_name_option,
@@ -27,6 +27,7 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
+from haclient.cli.queue.statistics import check_no_lease, check_no_queue
 from haclient.cli.start_time import parse_moment
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.client import Client
@@ -51,6 +52,7 @@ class _Request:
     timeout: float | None
     format: str | None
     as_json: bool
+    pretty: bool
     delta: bool
 
 
@@ -74,6 +76,7 @@ async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
             batch = await anext(batches, None)
         if batch is None:
             break
+        check_no_lease(batch)
         for message in batch:
             await run.output.write(run.form(message))
             run.printed += 1
@@ -115,11 +118,13 @@ async def _work(run: _Run) -> int:
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
     try:
-        async with (
-            open_client(connection) as client,
-            _stream_of(client, request) as messages,
-        ):
-            await _print_until_idle(run, messages)
+        async with open_client(connection) as client:
+            if request.at is None:
+                await check_no_queue(
+                    client, request.topic, limit_s=request.timeout or CONNECT_TIMEOUT_S
+                )
+            async with _stream_of(client, request) as messages:
+                await _print_until_idle(run, messages)
     except OutputClosed:  # `| head` has seen enough
         return ExitCode.OK
     if request.count is None or run.is_complete:
@@ -153,17 +158,19 @@ async def _work(run: _Run) -> int:
 )
 @format_option
 @json_option
+@pretty_option
 @delta_option
 @with_request(_Request)
 def sow_and_subscribe(request: _Request) -> int:
-    """Print the records of a SOW topic, then its messages as they come, one per line.
+    """Print the records of a SOW topic, then its messages.
 
     Example: haclient sow-and-subscribe --topic prices --filter '/px > 10'
     """
     if request.at is not None and (request.delta or request.skip_n is not None):
         raise UsageError("--at has no deltas and no pages: leave --delta and --skip-n out")
     parse_moment(request.at)  # a mistake comes before the connection
-    run = _Run(request, message_form(request.format, as_json=request.as_json))
+    form = message_form(request.format, as_json=request.as_json, pretty=request.pretty)
+    run = _Run(request, form)
     return run_until_signal(
         partial(_work, run),
         lambda: f"interrupted after {run.printed} messages",

@@ -58,7 +58,9 @@ async def _delete(request: _Request) -> int:
 @click.command("sow-delete")
 @server_option
 @topic_option
-@click.option("--filter", default="", help="Delete the records that match, such as '/px > 10'.")
+@click.option(
+    "-f", "--filter", default="", help="Delete the records that match, such as '/px > 10'."
+)
 @click.option(
     "--key", "keys", multiple=True, help="Delete the record with this SOW key; repeatable."
 )
@@ -72,7 +74,7 @@ async def _delete(request: _Request) -> int:
 @json_option
 @with_request(_Request)
 def sow_delete(request: _Request) -> int:
-    """Delete records of a SOW topic: by --filter, by --key or by --message.
+    """Delete records of a SOW topic.
 
     Example: haclient sow-delete --topic prices --filter '/px > 10'
     """

@@ -15,13 +15,19 @@ import msgspec
 import trio
 
 from haclient.cli.options import POSITIVE_NUMBER, FilePath, json_option, with_request
-from haclient.cli.output import Progress, payload_field, print_report, print_result, progress_bar
-from haclient.cli.store_prune import prune_in_use
+from haclient.cli.output import (
+    Progress,
+    coloured,
+    payload_field,
+    print_report,
+    print_result,
+    progress_bar,
+)
+from haclient.cli.store_prune import kept_text, prune_in_use, prune_unused
 from haclient.cli.termination import ExitCode, print_failure
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
-from haclient.stores import prune as prune_files
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.tools.store_files import BookmarkFile, StoreFile, size_of, viewed
@@ -171,13 +177,13 @@ def show(request: _Files) -> int:
 @json_option
 @with_request(_Files)
 def verify(request: _Files) -> int:
-    """Read each file from its beginning to its end; fails if one of them is damaged."""
+    """Read each file to its end; fails if one is damaged."""
 
     def verify_one(path: Path, progress: Callable[[int], None]) -> _Report:
         with viewed(path, progress) as found:
             count = sum(1 for _ in entries_of(found))
         values = {"path": str(path), "ok": True, "entries": count}
-        return values, f"{path}: whole, {count} entries"
+        return values, f"{path}: {coloured('whole', is_good=True)}, {count} entries"
 
     return _each(request, verify_one)
 
@@ -193,7 +199,7 @@ def verify(request: _Files) -> int:
 @json_option
 @with_request(_Pruned)
 def prune(request: _Pruned) -> int:
-    """Rewrite bookmark logs without what is finished; the form for cron.
+    """Rewrite bookmark logs without what is finished; for cron.
 
     Exit code 75: a client has one of the files in use, and has not pruned it within --wait. The
     others are pruned nevertheless.
@@ -202,12 +208,12 @@ def prune(request: _Pruned) -> int:
     def prune_one(path: Path, progress: Callable[[int], None]) -> _Report:
         wait_s = request.wait
         if wait_s is None:
-            (done,) = prune_files([path], on_progress=progress)
+            done = prune_unused(path, on_progress=progress)
         else:
             done = trio.run(partial(prune_in_use, path, wait_s=wait_s, on_progress=progress))
         before, after = done.before_bytes, done.after_bytes
         values = {"path": str(path), "before_bytes": before, "after_bytes": after}
-        return values, f"{path}: {before} bytes before, {after} now"
+        return values, f"{path}: {kept_text(path)}; {before} bytes before, {after} now"
 
     # A file that is given twice, also by a link, is pruned once.
     once: dict[str, Path] = {}
@@ -222,7 +228,7 @@ def prune(request: _Pruned) -> int:
 @json_option
 @with_request(_Explained)
 def explain(request: _Explained) -> None:
-    """Show what would be redelivered if the process that uses the bookmark store died now."""
+    """Show what would be redelivered if the store's process died now."""
     with viewed(request.file) as found:
         if isinstance(found, FilePublishStore):
             raise UsageError(f"{request.file}: explain is for bookmark stores; try show")
@@ -241,7 +247,10 @@ def explain(request: _Explained) -> None:
 )
 @with_request(_Exported)
 def export(request: _Exported) -> None:
-    """Export the contents of a store: subscriptions and entries, or unpersisted messages."""
+    """Export the contents of a store as JSON, or to SQLite.
+
+    Those of a bookmark store are subscriptions and entries, those of a publish store messages.
+    """
     with viewed(request.file) as found:
         if request.sqlite is None:
             for kind, rows in _tables(found):

@@ -9,13 +9,40 @@ from typing import Final
 import trio
 
 from haclient.errors import StoreError, StoreLocked
-from haclient.stores import Pruned, prune
+from haclient.stores import LoggedBookmarkStore, Pruned, prune
 from haclient_stores.bookmark_stores.prune_request import PruneRequest
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.tools.store_files import size_of
+from haclient_stores.tools.store_files import size_of, viewed
 
 LOOK_EVERY_S: Final = 0.1
 """How often the answer is looked for; the client looks for requests about once a second."""
+
+
+def prune_unused(path: Path, *, on_progress: Callable[[int], object] | None = None) -> Pruned:
+    """Prune one store that no client has in use.
+
+    Raises:
+        StoreLocked: A client has it in use.
+        StoreError: There is no store at the path.
+    """
+    try:
+        (done,) = prune([path], on_progress=on_progress)
+    except StoreLocked as error:
+        if not error.in_this_process:
+            error.add_note("--wait SECONDS asks that client to prune it")
+        raise
+    return done
+
+
+def kept_text(path: Path) -> str:
+    """What a store that was pruned holds: what was finished is no longer there."""
+    with viewed(path) as store:
+        if not isinstance(store, LoggedBookmarkStore):
+            return "left as it is: a store of this kind does not grow"
+        handles = store.subscriptions.values()
+        undiscarded = sum(handle.undiscarded_count for handle in handles)
+        subscriptions = "1 subscription" if len(handles) == 1 else f"{len(handles)} subscriptions"
+        return f"pruned to {undiscarded} undiscarded of {subscriptions}"
 
 
 async def prune_in_use(

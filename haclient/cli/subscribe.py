@@ -30,9 +30,10 @@ from haclient.cli.connection import (
     Connection,
     open_client,
 )
-from haclient.cli.message_format import Form, format_option, message_form
+from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
     POSITIVE_NUMBER,
+    Count,
     FilePath,
     client_name_option,
     count_option,
@@ -46,10 +47,18 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_line
+from haclient.cli.queue.statistics import check_no_lease, check_no_queue
 from haclient.cli.start_time import FORMS as START_TIMES
 from haclient.cli.start_time import parse_start_time
-from haclient.cli.termination import ExitCode, run_until_signal
-from haclient.errors import DisconnectedError, ReconnectGaveUp, TimedOut, UsageError
+from haclient.cli.termination import ExitCode, note_new_directories, run_until_signal
+from haclient.errors import (
+    BookmarkNotFound,
+    DisconnectedError,
+    HAClientError,
+    ReconnectGaveUp,
+    TimedOut,
+    UsageError,
+)
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options, Rate
@@ -78,6 +87,9 @@ _MAX_LAST: Final = 100_000
 
 _REPLAY_LIMIT_S: Final = 60.0
 """How long a replay may stand still before the command gives up."""
+
+_SAYS_NOT_FOUND: Final = 5_030_500
+"""Servers from 5.3.5 on know the option `bookmark_not_found`."""
 
 _WORDS: Final[dict[str, StartPoint]] = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT}
 
@@ -142,6 +154,7 @@ class SubscribeRequest:
     conflation_key: tuple[str, ...] = ()
     until: str | None = None
     replay_timeout: float | None = None
+    pretty: bool = False
 
     @property
     def start(self) -> StartPoint | None:
@@ -304,6 +317,12 @@ def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
     return run.store
 
 
+def _may_be_missing(client: HAClient, start: StartPoint | None) -> bool:
+    """Whether the server may not find the start, and can say so: else it would begin at the end."""
+    is_named = isinstance(start, Bookmark | BookmarkList | BookmarkRange)
+    return is_named and client.server_version_number >= _SAYS_NOT_FOUND
+
+
 def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     request = run.request
     options = Options(
@@ -311,6 +330,7 @@ def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
         rate=request.rate,
         conflation=request.conflation,
         conflation_key=request.conflation_key,
+        bookmark_not_found="fail" if _may_be_missing(client, run.start) else None,
     )
     answer_limit_s = request.timeout or CONNECT_TIMEOUT_S
     if run.start is None:
@@ -398,6 +418,7 @@ async def _read_replay(
 async def _take_replayed(
     run: SubscribeRun, output: OutputWriter, batch: list[Message], last: deque[Message]
 ) -> None:
+    check_no_lease(batch)
     if run.request.last is None:
         await _print_batch(run, output, batch)
         return
@@ -471,6 +492,7 @@ def _check_replay(run: SubscribeRun, now: float) -> float:
 
 
 async def _print_batch(run: SubscribeRun, output: OutputWriter, batch: list[Message]) -> None:
+    check_no_lease(batch)
     for message in batch:
         await output.write(run.form(message))
         message.discard()  # no await in between: a signal finds it both printed and discarded
@@ -492,10 +514,20 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
         bookmark_store=_bookmark_store(run),
     )
     try:
-        async with open_client(connection) as client, _messages(client, run) as messages:
-            run.was_connected = True
-            client.add_state_listener(run.on_state)
-            await print_messages(run, messages, output)
+        async with open_client(connection) as client:
+            if run.start is None:
+                await check_no_queue(
+                    client, request.topic, limit_s=request.timeout or CONNECT_TIMEOUT_S
+                )
+            async with _messages(client, run) as messages:
+                run.was_connected = True
+                client.add_state_listener(run.on_state)
+                await print_messages(run, messages, output)
+    except BookmarkNotFound as error:
+        raise HAClientError(
+            f"--bookmark {request.bookmark} is not in the log of this server: give the bookmark of "
+            "a message that it has, a time (--since 1h), or epoch for all that it has"
+        ) from error
     except OutputClosed:  # the pipe was closed (`| head`); what was not printed is not discarded
         return ExitCode.OK
     except ReconnectGaveUp as error:
@@ -533,7 +565,8 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
 )
 @click.option(
     "--last",
-    type=click.IntRange(1, _MAX_LAST),
+    type=Count(1, _MAX_LAST),
+    metavar="N",
     help="Print the last so many messages of the log, then what follows.",
 )
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End at the end of the log.")
@@ -576,6 +609,7 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
 )
 @format_option
 @json_option
+@pretty_option
 @delta_option
 @with_request(SubscribeRequest)
 def subscribe(request: SubscribeRequest) -> int:
@@ -583,8 +617,10 @@ def subscribe(request: SubscribeRequest) -> int:
 
     Example: haclient subscribe --topic orders --since 1h --exit
     """
-    form = message_form(request.format, as_json=request.as_json)
+    form = message_form(request.format, as_json=request.as_json, pretty=request.pretty)
     start, output = request.start, OutputWriter(STDOUT)  # mistakes come before any file is made
+    if request.store is not None:
+        note_new_directories(request.store)
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():
         run = SubscribeRun(request, start, store, form=form)

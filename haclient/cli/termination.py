@@ -31,6 +31,7 @@ import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import click
@@ -55,7 +56,15 @@ class ExitCode(enum.IntEnum):
 
 
 class Interrupted(HAClientError):
-    """A signal ended the work early; the message says what is safely stored."""
+    """A signal ended the work early; the message says what is safely stored.
+
+    Attributes:
+        is_service: The work had no end of its own, so nothing of it is missing.
+    """
+
+    def __init__(self, text: str, *, is_service: bool = False) -> None:
+        super().__init__(text)
+        self.is_service = is_service
 
 
 # Searched from the top, so a class must come before its bases.
@@ -105,6 +114,8 @@ def one_line(error: BaseException) -> str:
     match error:
         case KeyboardInterrupt() | click.Abort():
             text = "interrupted"
+        case click.UsageError(ctx=click.Context(command_path=command)):
+            text = f"{error.format_message().rstrip('.')}; try '{command} --help'"
         case click.ClickException():
             text = error.format_message()
         case OSError(strerror=str(reason), filename=str(name)):
@@ -120,8 +131,16 @@ def one_line(error: BaseException) -> str:
 def print_failure(error: BaseException) -> ExitCode:
     """Print an error of one part of the work and return its exit code."""
     known = exit_code_of(error)
-    print_error(one_line(error))
+    is_service = isinstance(error, Interrupted) and error.is_service
+    print_error(one_line(error), kind="note" if is_service else "error")
     return ExitCode.FAILURE if known is None else known[0]
+
+
+def note_new_directories(path: Path) -> None:
+    """Say which directories a store at this path brings with it: a mistyped path is noticed."""
+    missing = [each for each in path.absolute().parents if not each.exists()]
+    if missing:
+        print_error(f"--store {path}: it makes the directory {missing[0]}, too", kind="note")
 
 
 def print_error(text: str, *, kind: str = "error") -> None:
@@ -181,7 +200,7 @@ async def _run(
         return await work() if output is None else await _until_reader_closes(work, output)
     if is_service and seen[0] == signal.SIGTERM:
         return ExitCode.OK
-    raise Interrupted(interrupted())
+    raise Interrupted(interrupted(), is_service=is_service)
 
 
 async def _until_reader_closes(work: Callable[[], Awaitable[int]], output: OutputWriter) -> int:
@@ -211,7 +230,8 @@ def run_until_signal(
         work: The command; it returns its exit code.
         interrupted: Called when a signal has ended the work: the message of the error.
         output: The output of the work; when its reader has closed it, the work ends with 0.
-        is_service: SIGTERM is the ordinary end of the work, and no error.
+        is_service: The work has no end of its own: SIGTERM is its ordinary end, and Ctrl-C is
+            reported as a note, not as an error.
 
     Raises:
         Interrupted: A signal has ended the work.

@@ -34,6 +34,10 @@ QUEUES = (
     "refused,max_backlog=10",
     "doomed,max_backlog=10,dead_letter=dead",
     "dead,max_backlog=10",
+    "leased,max_backlog=3,lease=60",
+    "matched,max_backlog=3,lease=60",
+    "replayed,max_backlog=3",
+    "touchless,max_backlog=3,lease=60",
 )
 
 

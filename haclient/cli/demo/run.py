@@ -43,8 +43,15 @@ from haclient.cli.demo.processes import (
 )
 from haclient.cli.demo.queue_run import DEFAULT_JOBS, run_queue_demo
 from haclient.cli.demo.trace import MAX_NUMBER, Mark, Measures, Step, TraceReader, Verdict, judge
-from haclient.cli.options import json_option, with_request
-from haclient.cli.output import Progress, both_on_terminal, print_report, print_result, progress_bar
+from haclient.cli.options import Count, json_option, with_request
+from haclient.cli.output import (
+    Progress,
+    both_on_terminal,
+    coloured,
+    print_report,
+    print_result,
+    progress_bar,
+)
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.transport.nursery import open_nursery
 
@@ -322,14 +329,17 @@ async def _work(request: _Request) -> int:
         in_bar = request.as_json or both_on_terminal()
         report = bar.report if in_bar else partial(print_result, aside=True)
         verdict = await _run(request, Progress(bar.update, report), messages)
-    print_report(verdict, verdict.as_text(), as_json=request.as_json, aside=True)
+    *events, conclusion = verdict.as_text().splitlines()
+    text = "\n".join([*events, coloured(conclusion, is_good=verdict.is_good)])
+    print_report(verdict, text, as_json=request.as_json, aside=True)
     return ExitCode.OK if verdict.is_good else ExitCode.FAILURE
 
 
 @click.command()
 @click.option(
     "--messages",
-    type=click.IntRange(MIN_MESSAGES, MAX_NUMBER),
+    type=Count(MIN_MESSAGES, MAX_NUMBER),
+    metavar="N",
     help=f"How many messages to send. Default: {_DEFAULT_MESSAGES}, with --queue {DEFAULT_JOBS}.",
 )
 @click.option(
@@ -341,7 +351,7 @@ async def _work(request: _Request) -> int:
 @json_option
 @with_request(_Request)
 def demo(request: _Request) -> int:
-    """Kill brokers and a subscriber in mid-stream, and account for every message.
+    """Kill brokers and clients, and account for each message.
 
     Two replicating brokers, a publisher and a subscriber run as processes of this machine. Exit
     code 0 only if nothing was lost, duplicated or out of order; with --queue, if every job was done

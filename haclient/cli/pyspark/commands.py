@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from haclient.cli.options import FilePath, json_option, with_request
-from haclient.cli.output import payload_field, print_report, print_result
+from haclient.cli.options import Count, FilePath, json_option, with_request
+from haclient.cli.output import coloured, payload_field, print_report, print_result
 from haclient.cli.pyspark.session import (
     check_broker_directory,
     check_request,
@@ -48,7 +48,8 @@ _HEADER_COLUMNS = "topic,publisher_id,sequence,position,timestamp,command"
 journal_argument = click.argument("journal", metavar="JOURNAL")
 limit_option = click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
+    metavar="N",
     default=1000,
     show_default=True,
     help="How many violations of each kind are named.",
@@ -63,7 +64,7 @@ output_option = click.option(
 
 @click.group("pyspark")
 def pyspark_commands() -> None:
-    """Export, replay, audit and compare journals on Apache Spark (PySpark).
+    """Export, replay and audit journals on Apache Spark.
 
     JOURNAL is the directory of a broker, or of an export.
     """
@@ -161,12 +162,12 @@ class _Fleet:
     show_default=True,
     help="What to do if the directory exists.",
 )
-@click.option("--partitions", type=click.IntRange(min=1), help="How many tasks write.")
+@click.option("--partitions", type=Count(min=1), metavar="N", help="How many tasks write.")
 @master_option
 @json_option
 @with_request(_Exported)
 def export(request: _Exported) -> None:
-    """Write a journal to a DIRECTORY as Parquet, by date and topic."""
+    """Write a journal as Parquet, by date and topic."""
     target = request.directory
     check_target(request.journal, target)
     if request.mode == "errorifexists":
@@ -190,7 +191,7 @@ def export(request: _Exported) -> None:
 @json_option
 @with_request(_Replayed)
 def replay(request: _Replayed) -> None:
-    """Print the messages of a journal in the order in which they were logged.
+    """Print the messages of a journal as they were logged.
 
     The lines are those that `haclient publish` reads, so that a range can be published again.
     """
@@ -229,13 +230,13 @@ def _in_one_line(row: Row) -> Row:
     callback=parse_moment,
     help="The moment, exclusive. Default: the end of the journal.",
 )
-@click.option("--position", type=click.IntRange(min=1), help="The last position to include.")
+@click.option("--position", type=Count(min=1), metavar="N", help="The last position to include.")
 @click.option("--output", metavar="DIRECTORY", help="Write Parquet there. Default: print.")
 @master_option
 @json_option
 @with_request(_State)
 def sow_as_of(request: _State) -> None:
-    """Print the newest message of each key as of a moment: the state of the world at that time."""
+    """Print the newest message of each key as of a moment."""
     if request.output is not None:
         _check_new(request.output, "give another directory")
     check_request(request.journal, topic=request.topic, topic_pattern=request.topic_pattern)
@@ -308,7 +309,7 @@ def sow_as_of(request: _State) -> None:
 @json_option
 @with_request(_Audited)
 def audit(request: _Audited) -> int:
-    """Check that each message was logged once and in order, and delivered once and in order.
+    """Check that each message was logged and delivered once.
 
     Deliveries and losses need the audit logs of clients. Exit code 4: there are violations, or
     something could not be compared. The first ones are printed with their bookmarks.
@@ -396,7 +397,7 @@ def _check_audit(request: _Audited) -> Path | None:
 @json_option
 @with_request(_AuditedQueues)
 def audit_queues(request: _AuditedQueues) -> int:
-    """Check that each message of a queue has left it once, or is still in it.
+    """Check that each message of a queue left it once.
 
     JOURNAL is the directory of a broker: exports have no removals. Leases and redeliveries are not
     in a journal. Exit code 4: there are violations, or a queue has no topic.
@@ -457,7 +458,7 @@ def _queue_line(values: dict[str, Any]) -> str:
 @json_option
 @with_request(_Reconciled)
 def reconcile(request: _Reconciled) -> int:
-    """Compare the journals of two instances that replicate each other.
+    """Compare the journals of instances that replicate each other.
 
     Exit code 4: they differ. The first differences are printed with their bookmarks.
     """
@@ -491,7 +492,7 @@ def reconcile(request: _Reconciled) -> int:
 @json_option
 @with_request(_Fleet)
 def fleet(request: _Fleet) -> int:
-    """Report on the bookmark logs and publish stores of many clients, read-only.
+    """Report on the stores of many clients, read-only.
 
     Exit code 1: one of them cannot be read. The others are reported nevertheless.
     """
@@ -567,7 +568,7 @@ def _report(result: Audit, output: Path | None, title: str, *, as_json: bool) ->
     from haclient.pyspark.jobs.reports import write_report
 
     verdict = result.verdict() if output is None else write_report(result, output, title=title)
-    lines = [f"{verdict['verdict']}: " + _counts_text(result)]
+    lines = [coloured(f"{verdict['verdict']}: ", is_good=result.is_good) + _counts_text(result)]
     lines += [
         " ".join(
             f"  {each.kind}: {each.bookmark} {each.topic or ''} {each.sub_id or ''} "

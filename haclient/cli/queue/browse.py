@@ -10,7 +10,9 @@ import click
 import trio
 
 from haclient.cli.connection import Connection, open_client
+from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
+    Count,
     client_name_option,
     filter_option,
     json_option,
@@ -18,7 +20,7 @@ from haclient.cli.options import (
     timeout_option,
     with_request,
 )
-from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.queue.statistics import find_queue
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import TimedOut
@@ -35,14 +37,15 @@ class _Request:
     filter: str
     count: int | None
     timeout: float | None
+    format: str | None
     as_json: bool
+    pretty: bool
 
 
-async def _print_messages(request: _Request, output: OutputWriter) -> None:
+async def _print_messages(request: _Request, form: Form, output: OutputWriter) -> None:
     connection = Connection(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
-    form = as_json_line if request.as_json else as_line
     async with open_client(connection) as client:
         await find_queue(client, request.name)  # else a SOW topic would be taken for a queue
         async with client.sow(
@@ -52,10 +55,10 @@ async def _print_messages(request: _Request, output: OutputWriter) -> None:
                 await output.write(form(message))
 
 
-async def _work(request: _Request, output: OutputWriter) -> int:
+async def _work(request: _Request, form: Form, output: OutputWriter) -> int:
     try:
         with trio.fail_after(request.timeout or float("inf")):
-            await _print_messages(request, output)
+            await _print_messages(request, form, output)
     except OutputClosed:  # `| head` has seen enough
         return ExitCode.OK
     except trio.TooSlowError:
@@ -67,19 +70,24 @@ async def _work(request: _Request, output: OutputWriter) -> int:
 @click.argument("name", metavar="QUEUE")
 @server_option
 @filter_option
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Print at most so many messages.")
+@click.option(
+    "-n", "--count", type=Count(min=1), metavar="N", help="Print at most so many messages."
+)
 @client_name_option
 @timeout_option(help="How long it may take. Default: no limit.")
+@format_option
 @json_option
+@pretty_option
 @with_request(_Request)
 def browse(request: _Request) -> int:
-    """Print the available messages of a queue, one per line, and leave them in it.
+    """Print the available messages of a queue, and leave them in it.
 
     Messages that a consumer has leased are not printed.
     """
+    form = message_form(request.format, as_json=request.as_json, pretty=request.pretty)
     output = OutputWriter(STDOUT)
     return run_until_signal(
-        partial(_work, request, output),
+        partial(_work, request, form, output),
         lambda: "interrupted: the result is incomplete",
         output=output,
     )

@@ -17,6 +17,7 @@ import click
 import trio
 
 from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection
+from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
     client_name_option,
     count_option,
@@ -27,8 +28,8 @@ from haclient.cli.options import (
     timeout_option,
     with_request,
 )
-from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
-from haclient.cli.queue.bounded_consumer import BoundedConsumer, run_connected
+from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
+from haclient.cli.queue.bounded_consumer import BoundedConsumer, Process, run_connected
 from haclient.cli.queue.statistics import find_queue
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import HAClientError, TimedOut
@@ -68,6 +69,8 @@ class _Request:
     no_ack: bool
     timeout: float | None
     as_json: bool
+    format: str | None = None
+    pretty: bool = False
 
     @property
     def _chosen(self) -> list[Afterwards]:
@@ -120,9 +123,8 @@ def consumer_for(request: _Request) -> BoundedConsumer:
 
 
 async def _print(
-    request: _Request, consumer: BoundedConsumer, output: OutputWriter, batch: list[Message]
+    consumer: BoundedConsumer, form: Form, output: OutputWriter, batch: list[Message]
 ) -> None:
-    form = as_json_line if request.as_json else as_line
     for number, message in enumerate(batch, 1):
         await output.write(form(message))
         consumer.finish(message)  # no await in between: a signal finds it printed and finished
@@ -131,7 +133,10 @@ async def _print(
 
 
 async def _consume(
-    request: _Request, consumer: BoundedConsumer, output: OutputWriter, client: HAClient
+    request: _Request,
+    consumer: BoundedConsumer,
+    process: Process,
+    client: HAClient,
 ) -> None:
     known = await find_queue(client, request.name, limit_s=consumer.answer_limit_s)
     if known is not None and known.semantics == "at-most-once" and request.afterwards != "ack":
@@ -139,10 +144,10 @@ async def _consume(
             f"--{request.afterwards}: {request.name!r} delivers at most once, so a message is "
             "removed when it is delivered; `haclient queue browse` removes nothing"
         )
-    await consumer.consume(client, partial(_print, request, consumer, output))
+    await consumer.consume(client, process)
 
 
-async def _work(request: _Request, consumer: BoundedConsumer, output: OutputWriter) -> int:
+async def _work(request: _Request, consumer: BoundedConsumer, process: Process) -> int:
     connection = Connection(
         servers=request.servers,
         name=request.client_name,
@@ -150,7 +155,7 @@ async def _work(request: _Request, consumer: BoundedConsumer, output: OutputWrit
         give_up_after_s=request.timeout,
     )
     try:
-        await run_connected(connection, consumer, partial(_consume, request, consumer, output))
+        await run_connected(connection, consumer, partial(_consume, request, consumer, process))
     except OutputClosed:  # the pipe was closed (`| head`); what was not printed is given back
         return ExitCode.OK
     if request.count is None or consumer.is_complete:
@@ -193,17 +198,20 @@ async def _work(request: _Request, consumer: BoundedConsumer, output: OutputWrit
     help="End when no message came for so long (default: never); also the limit for "
     "connecting to a server (default: 10) and for finding one again (default: 30)."
 )
+@format_option
 @json_option
+@pretty_option
 @with_request(_Request)
 def consume(request: _Request) -> int:
-    """Print messages of a queue as they arrive, one per line, and acknowledge them.
+    """Print messages of a queue as they arrive, and acknowledge them.
 
     A message is acknowledged after it was printed, so a killed process loses none.
     """
     request.check()
+    form = message_form(request.format, as_json=request.as_json, pretty=request.pretty)
     consumer, output = consumer_for(request), OutputWriter(STDOUT)
     return run_until_signal(
-        partial(_work, request, consumer, output),
+        partial(_work, request, consumer, partial(_print, consumer, form, output)),
         lambda: f"interrupted after {consumer.consumed} messages",
         output=output,
         # Only promised work that was not done is a failure.

@@ -274,7 +274,7 @@ async def _work(request: _Request, consumer: BoundedConsumer) -> int:
 @json_option
 @with_request(_Request)
 def move(request: _Request) -> int:
-    """Move the messages of a queue to another queue or topic, until there are no more.
+    """Move the messages of a queue to another queue or topic.
 
     A message is acknowledged when its copy is persisted. So a kill loses none, and may leave some
     in both places.

@@ -15,6 +15,7 @@ import msgspec
 from haclient.cli.connection import CONNECT_TIMEOUT_S
 from haclient.client import Client
 from haclient.errors import CommandError, HAClientError, TimedOut
+from haclient.protocol.messages import Message
 
 _TOPIC: Final = "/HACLIENT/queues"
 
@@ -107,6 +108,45 @@ class ServerQueues:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         known = ", ".join(repr(each) for each in names[:_NAMED])
         raise HAClientError(f"{name!r} is no queue: the server has {known}{more}")
+
+
+def _is_queue(topic: str) -> HAClientError:
+    return HAClientError(
+        f"{topic!r} is a queue, and a subscription that acknowledges nothing has each message "
+        f"delivered again until it expires: use `haclient queue consume {topic}`, or "
+        f"`haclient queue browse {topic}`, which removes nothing, or --bookmark epoch for all that "
+        "was ever published to it"
+    )
+
+
+def check_no_lease(batch: Sequence[Message]) -> None:
+    """Check that messages are not those of a queue, which this consumer would not acknowledge.
+
+    The end of the connection gives them back to the queue.
+
+    Raises:
+        HAClientError: One of them has a lease.
+    """
+    for message in batch:
+        if message.lease is not None:
+            raise _is_queue(message.topic)
+
+
+async def check_no_queue(client: Client, topic: str, *, limit_s: float) -> None:
+    """Check that a topic is no queue, before anything is delivered; see `check_no_lease`.
+
+    Args:
+        client: It has logged on.
+        topic: The topic.
+        limit_s: How long the server may take to answer, in seconds.
+
+    Raises:
+        HAClientError: The server has a queue of that name.
+        TimedOut: The server did not answer.
+    """
+    queues = await query_queues(client, limit_s=limit_s)
+    if queues is not None and queues.find(topic) is not None:
+        raise _is_queue(topic)
 
 
 async def query_queues(

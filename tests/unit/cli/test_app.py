@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from haclient._version import __version__
-from haclient.cli.app import commands, run
+from haclient.cli.app import add_verbose, commands, run
 
 OFFERED = [
     "broker",
@@ -78,6 +78,38 @@ def test_every_option_explains_itself() -> None:
                 assert parameter.help, f"{words} {parameter.name}"
 
 
+def test_the_list_of_commands_fits_a_terminal() -> None:
+    for words, command in [("haclient", commands), *offered(commands)]:
+        if isinstance(command, click.Group):
+            text = CliRunner().invoke(command, ["--help"], terminal_width=80).output
+            assert "..." not in text.partition("Commands:")[2], words
+
+
+def test_the_help_has_no_names_of_types() -> None:
+    for words, command in offered(commands):
+        text = CliRunner().invoke(command, ["--help"]).output
+        assert " RANGE" not in text, words
+        assert "WHOLE NUMBER" not in text, words
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["frobnicate"], "haclient"),
+        (["ping", "--frobnicate"], "haclient ping"),
+        (["queue", "move", "a", "a"], "haclient queue move"),
+        (["sow", "t", "--skip-n", "1", "--top-n", "1"], "haclient sow"),
+    ],
+    ids=["group", "click", "nested", "ours"],
+)
+def test_a_usage_error_names_the_help(
+    words: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, *(["-s", "tcp://localhost:1/amps"] if len(words) > 2 else [])]) == 2
+    assert capsys.readouterr().err.endswith(f"; try '{command} --help'\n")
+
+
 def test_jobs_without_the_extra_say_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
     if find_spec("pyarrow") is not None:
         pytest.skip("not applicable: the extra is installed")
@@ -137,8 +169,8 @@ def test_warnings_look_like_errors_and_the_handler_goes_away(
     [
         ([], []),
         (["-v"], ["haclient: info: attempt"]),
-        (["-vv"], ["haclient: info: attempt", "haclient: debug: > frame"]),
-        (["-v", "--verbose"], ["haclient: info: attempt", "haclient: debug: > frame"]),
+        (["-vv"], ["haclient: info: TIME attempt", "haclient: debug: TIME > frame"]),
+        (["-v", "--verbose"], ["haclient: info: TIME attempt", "haclient: debug: TIME > frame"]),
     ],
 )
 def test_more_is_said_on_request_and_only_of_our_own(
@@ -155,10 +187,15 @@ def test_more_is_said_on_request_and_only_of_our_own(
         logging.getLogger("haclienthack").info("of somebody else")
         return 0
 
+    add_verbose(noisy)
     monkeypatch.setitem(commands.commands, "noisy", noisy)
     for _ in range(2):  # nothing is left behind
-        assert run([*words, "noisy"]) == 0
-        assert capsys.readouterr().err.splitlines() == shown
+        for command in ([*words, "noisy"], ["noisy", *words], [*words[:1], "noisy", *words[1:]]):
+            assert run(command) == 0
+            told = re.sub(
+                r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME", capsys.readouterr().err
+            )
+            assert told.splitlines() == shown
     assert logging.getLogger("haclient").level == logging.NOTSET
 
 

@@ -36,6 +36,23 @@ def test_what_a_message_does_not_have_is_empty() -> None:
     assert parse_format(text)(Message()) == b"|" * (len(TOKENS) - 2) + b"\n"
 
 
+def test_a_message_that_is_no_dead_letter_has_no_reason() -> None:
+    assert parse_format("<{dead_letter}>")(MESSAGE) == b"<>\n"
+
+
+def test_json_is_indented_for_people_and_other_bodies_are_left_alone() -> None:
+    form = message_form(None, as_json=False, pretty=True)
+    assert form(Message(data=b'{"id":1,"legs":[1,2]}')) == (
+        b'{\n  "id": 1,\n  "legs": [\n    1,\n    2\n  ]\n}\n'
+    )
+    assert form(MESSAGE) == b"\xffbody {topic}\n"
+    assert form(Message()) == b"\n"
+    whole = message_form(None, as_json=True, pretty=True)(MESSAGE)
+    assert whole.startswith(b'{\n  "topic": "orders",\n')
+    with pytest.raises(UsageError, match="--format and --pretty"):
+        message_form("{data}", as_json=False, pretty=True)
+
+
 @pytest.mark.parametrize("text", ["{nonsense}", "{", "}", "{topic", "{}"])
 def test_an_unknown_token_names_the_known_ones(text: str) -> None:
     with pytest.raises(UsageError, match=r"is no token: wanted \{bookmark\}"):

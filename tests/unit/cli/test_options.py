@@ -13,6 +13,7 @@ from haclient.cli.options import (
     client_name_option,
     server_option,
     timeout_option,
+    topic_option,
     with_request,
 )
 
@@ -69,6 +70,49 @@ def test_a_comma_in_a_password_is_not_shown_and_told_how_to_write(server: str) -
 def test_no_server_at_all_is_a_mistake() -> None:
     assert "--server" in shown()
     assert "no server is named" in shown("--server", ",")
+
+
+@dataclass(frozen=True)
+class TopicRequest:
+    topic: str
+
+
+@click.command()
+@topic_option
+@with_request(TopicRequest)
+def about(request: TopicRequest) -> None:
+    """Show."""
+    click.echo(request.topic)
+
+
+@pytest.mark.parametrize("words", [("orders",), ("-t", "orders"), ("--topic", "orders")])
+def test_a_topic_is_an_argument_or_an_option(words: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(about, words).output == "orders\n"
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "no topic: give --topic TOPIC, or 'about TOPIC'"),
+        (("a", "-t", "b"), "two topics: the argument 'a' and --topic 'b'"),
+        (("-topic", "orders"), "long options begin with two dashes"),
+        (("",), "it is empty"),
+    ],
+)
+def test_which_topic_is_meant_must_be_clear(words: tuple[str, ...], told: str) -> None:
+    result = CliRunner().invoke(about, words)
+    assert (result.exit_code, told in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize("scheme", ["http", "mem", "nonsense"])
+def test_only_what_another_process_can_serve_is_a_server(scheme: str) -> None:
+    told = shown("--server", f"{scheme}://me:secret@host:1/amps/json")
+    assert f"{scheme}:// is no scheme of a server: wanted an address such as tcp://" in " ".join(
+        told.split()
+    )
+    assert "unix" not in told
+    assert "secret" not in told
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "-nan", "0", "-1", "x"])

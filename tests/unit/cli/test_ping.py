@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from haclient.cli.app import run
+from haclient.cli.demo.processes import reserved_ports
 from support.command_line import CommandLine
+from support.process import running_broker, start_haclient
 
 
 @pytest.mark.row("CLI1")
@@ -19,6 +23,32 @@ def test_a_server_answers_with_version_and_times(haclient: CommandLine) -> None:
     assert answer["round_trip_ms"] > 0
     code, [line], _ = haclient("ping")
     assert "round trip" in line
+
+
+@pytest.mark.row("CLI1")
+def test_a_server_that_is_not_there_yet_is_waited_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with reserved_ports(1) as [port]:
+        uri = f"tcp://127.0.0.1:{port}/amps/json"
+        with start_haclient("ping", "--server", uri, "--wait", "60", "-vv") as waiting:
+            while " disconnected" not in waiting.err:
+                assert waiting.is_running
+            with running_broker(tmp_path / "log", port=port):
+                assert waiting.wait() == 0
+                assert uri in waiting.line()
+                assert run(["ping", "--server", uri, "--wait", "60"]) == 0
+    assert ": ok, logon " in capfd.readouterr().out
+
+
+@pytest.mark.row("CLI9")
+def test_a_server_that_does_not_come_is_waited_for_no_longer_than_was_said(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["ping", "-s", "tcp://me:secret@127.0.0.1:1/amps/json", "--wait", "0.3"]) == 3
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "tcp://me@127.0.0.1:1/amps/json has not answered within 0.3 s: cannot connect" in err
 
 
 @pytest.mark.row("CLI1")

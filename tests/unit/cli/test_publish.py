@@ -194,10 +194,14 @@ def test_a_file_is_published_once_however_often_it_is_asked_for(
     assert (summary["published"], summary["skipped"], summary["unpersisted"]) == (0, 5, 0)
     _, [line], _ = haclient(*words, "--from-start", "--json")
     assert json.loads(line)["published"] == 5
-    rows.write_text("another\n")
-    _, [line], err = haclient(*words, "--json")
+    edited = rows.read_text().replace("row 3", "row three")
+    for content, how in ((edited, "begins otherwise"), ("another\n", "is shorter")):
+        rows.write_text(content)
+        code, lines, err = haclient(*words, "--json")
+        assert (code, lines) == (2, [])
+        assert f"{how} than the file of which all 5 lines were published" in err
+    _, [line], _ = haclient(*words, "--json", "--from-start")
     assert json.loads(line)["published"] == 1
-    assert err.startswith("haclient: note: ")
 
 
 @pytest.mark.row("CLI1")

@@ -47,7 +47,7 @@ TEN = b"".join(b"%d\n" % n for n in range(10))
 
 def test_the_first_run_publishes_every_line() -> None:
     book, plan = PublishLedger().begin(SOURCE, scan(TEN), 1000)
-    assert (plan.skip, plan.base, plan.warning) == (0, 1000, "")
+    assert (plan.skip, plan.base) == (0, 1000)
     assert PublishLedger.parse(book.note()) == book
 
 
@@ -99,17 +99,25 @@ def test_an_unpublished_last_line_may_grow() -> None:
     assert resumed(begun(b"a\nb").close_open_file(1001), b"a\nbb\n", 1001) == (1, 1000)
 
 
-def test_a_new_file_at_the_same_path_is_published_whole_and_said_so() -> None:
-    settled = begun(TEN).close_open_file(1010)
-    new = b"new\nrows\n"
-    _, plan = settled.begin(SOURCE, scan(new, settled.noted_size(SOURCE)), 1010)
-    assert (plan.skip, plan.base) == (0, 1010)
-    assert "not the file that was published before" in plan.warning
-
-
-def test_a_file_that_changed_in_the_middle_is_refused() -> None:
-    with pytest.raises(UsageError, match="changed after 4 of its 10 lines"):
-        resumed(begun(TEN), b"X" + TEN[1:], 1004)
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("data", "last", "what"),
+    [
+        (b"X" + TEN[1:], 1010, "begins otherwise than the file of which all 10 lines were"),
+        (TEN[:-2] + b"X\n", 1010, "begins otherwise than the file of which all 10 lines were"),
+        (b"X" + TEN, 1010, "begins otherwise than the file of which all 10 lines were"),
+        (TEN[:-2], 1010, "is shorter than the file of which all 10 lines were"),
+        (b"", 1010, "is shorter than the file of which all 10 lines were"),
+        (b"X" + TEN[1:], 1004, "begins otherwise than the file of which 4 of its 10 lines were"),
+        (TEN[:8], 1004, "is shorter than the file of which 4 of its 10 lines were"),
+    ],
+    ids=["edited", "last-edited", "inserted", "cut", "emptied", "edited-midway", "cut-midway"],
+)
+def test_a_file_that_changed_after_it_was_published_is_refused(
+    data: bytes, last: int, what: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{what} published.*--from-start"):
+        resumed(begun(TEN), data, last)
 
 
 def test_a_file_that_changed_before_its_first_line_was_taken_is_simply_read_anew() -> None:

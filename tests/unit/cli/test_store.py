@@ -183,8 +183,10 @@ def test_prune_is_refused_with_75_while_a_client_has_the_file_and_prunes_the_oth
         assert logged.read_bytes() == before
     out, err = capsys.readouterr()
     size = ring.stat().st_size
-    assert out == f"{ring}: {size} bytes before, {size} now\n"
+    assert out.startswith(f"{ring}: left as it is: ")
+    assert out.endswith(f"; {size} bytes before, {size} now\n")
     assert "in use by another process as client 'me'" in err
+    assert "(--wait SECONDS asks that client to prune it)" in err
     assert "No such file" in err
     (line,) = output_of(capsys, "prune", "--json", logged)
     assert json.loads(line)["path"] == str(logged)
@@ -211,7 +213,8 @@ def test_a_bookmark_file_that_was_never_finished_is_a_store_with_nothing_in_it(
     unmade.write_bytes(bytes(8) + logged.read_bytes()[8:4096])
     for path, size in ((made, 0), (unmade, 4096)):
         for words in (["prune"], ["prune", "--wait", "1"]):
-            assert output_of(capsys, *words, path) == [f"{path}: {size} bytes before, {size} now"]
+            told = f"{path}: pruned to 0 undiscarded of 0 subscriptions"
+            assert output_of(capsys, *words, path) == [f"{told}; {size} bytes before, {size} now"]
         shown = f"{path}: logged bookmark store of nobody yet, {size} bytes"
         assert output_of(capsys, "show", path) == [shown]
         assert output_of(capsys, "verify", path) == [f"{path}: whole, 0 entries"]

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -18,6 +19,7 @@ from haclient.cli.termination import (
     Interrupted,
     exit_code_of,
     hidden_warnings,
+    note_new_directories,
     one_line,
     print_error,
     print_failure,
@@ -224,6 +226,33 @@ def test_work_whose_output_nobody_reads_any_more_is_done() -> None:
         assert run_until_signal(work, unreachable, output=OutputWriter(writer)) == ExitCode.OK
     finally:
         os.close(writer)
+
+
+@pytest.mark.parametrize(("is_service", "kind"), [(True, "note"), (False, "error")])
+def test_who_interrupts_work_without_an_end_has_made_no_mistake(
+    capsys: pytest.CaptureFixture[str], *, is_service: bool, kind: str
+) -> None:
+    async def work() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.sleep_forever()
+        return 0
+
+    with pytest.raises(Interrupted) as caught:
+        run_until_signal(work, lambda: "after 3 messages", is_service=is_service)
+    assert print_failure(caught.value) == 130
+    assert capsys.readouterr().err == f"haclient: {kind}: after 3 messages\n"
+
+
+def test_directories_that_come_with_a_store_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_new_directories(tmp_path / "store")
+    assert capsys.readouterr().err == ""
+    path = tmp_path / "no" / "such" / "store"
+    note_new_directories(path)
+    assert capsys.readouterr().err == (
+        f"haclient: note: --store {path}: it makes the directory {path.parent}, too\n"
+    )
 
 
 def test_work_with_an_output_has_its_own_end() -> None:

@@ -61,7 +61,7 @@ def test_messages_that_are_given_back_have_a_limit(queue: QueueCommands) -> None
     assert (code, lines) == (2, [])
     assert err == (
         "haclient: error: -n 4: to keep messages until the end is possible for as many as one "
-        "consumer may have; the server allows 3\n"
+        "consumer may have; the server allows 3; try 'haclient queue consume --help'\n"
     )
 
 
