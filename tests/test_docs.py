@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import runpy
 import tomllib
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +22,7 @@ from support.documents import blocks, command_lines, links
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
 NAMED = [pytest.param(path, id=path.relative_to(ROOT).as_posix()) for path in DOCUMENTS]
+OF_USERS = {"pandas", "protobuf"}  # DataFrames and generated classes of the program
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install --quiet nox && .venv/bin/nox"
 
 
@@ -158,6 +161,44 @@ def test_a_deployed_program_works_where_its_stores_are_kept() -> None:
 def test_ci_runs_the_command_of_the_readme() -> None:
     assert f"```sh\n{TEST_COMMAND}\n```" in text("README.md")
     assert TEST_COMMAND in text(".ci/run")
+
+
+@pytest.mark.parametrize(
+    ("page", "unit", "limit"),
+    [("README.md", "words", 700), ("CONTRIBUTING.md", "lines", 120), ("CHANGELOG.md", "lines", 60)],
+)
+def test_the_first_pages_stay_short(page: str, unit: str, limit: int) -> None:
+    found = {"words": len(text(page).split()), "lines": len(text(page).splitlines())}
+    assert found[unit] <= limit
+
+
+def test_the_picture_is_what_its_script_draws() -> None:
+    script = runpy.run_path(str(ROOT / "docs/draw_overview.py"))
+    assert script["drawing"]() == text("docs/overview.svg")
+    assert ET.fromstring(text("docs/overview.svg")).tag.endswith("svg")  # noqa: S314  # ours
+
+
+def test_every_dependency_and_extra_is_imported() -> None:
+    """But for `OF_USERS`, which an extra only holds to the versions that fit."""
+    project = tomllib.loads(text("pyproject.toml"))["project"]
+    extras = project["optional-dependencies"]
+    listed = [
+        *project["dependencies"],
+        *(r for name in extras if name != "test" for r in extras[name]),
+    ]
+    packages = {re.split("[^a-z0-9-]", requirement)[0] for requirement in listed} - OF_USERS
+    folders = (ROOT / "haclient", ROOT / "stores/haclient_stores", ROOT / "fake_server")
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")
+    )
+    imported_names = set(re.findall(r"^ *(?:from|import) (\w+)", sources, flags=re.MULTILINE))
+    assert sorted(packages - {package_of(name) for name in imported_names}) == []
+
+
+def package_of(module: str) -> str:
+    """The package that a module comes from."""
+    known = {"re2": "google-re2", "opentelemetry": "opentelemetry-api"}
+    return known.get(module, module.replace("_", "-"))
 
 
 def test_every_run_time_dependency_has_a_reason() -> None:

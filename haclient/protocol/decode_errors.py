@@ -1,7 +1,7 @@
-"""What msgspec says of a body that it cannot read, without the body.
+"""What msgspec or msgpack says of a body that it cannot read, without the body.
 
-Its texts name a byte or a path within the value, and quote the value that was found there. That may
-be as long as the body, and secret.
+The texts of msgspec name a byte or a path within the value, and quote the value that was found
+there. That may be as long as the body, and secret.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from haclient.errors import DecodeError
 _LONGEST_TEXT: Final = 200  # characters of a reason and of a position
 _AT_BYTE: Final = re.compile(r" ?\((byte \d+)\)")
 _AT_PATH: Final = re.compile(r" - at `(.*)`\Z", re.DOTALL)
+_UNPACK_ERRORS: Final = {
+    "ExtraData": "more follows behind the value",
+    "FormatError": "it is not MessagePack",
+    "StackError": "it is nested too deeply",
+}
 _QUOTED_VALUE: Final = re.compile(r"(Invalid (?:enum )?value|unknown field)\b.*", re.DOTALL)
 
 
@@ -49,3 +54,26 @@ def decode_error(error: Exception, data: bytes, *, codec: str, topic: str = "") 
     return DecodeError(
         text[:_LONGEST_TEXT], codec=codec, position=position[:_LONGEST_TEXT], topic=topic
     )
+
+
+def unpack_error(error: Exception, data: bytes, *, topic: str) -> DecodeError:
+    """The error for a body that msgpack has refused.
+
+    Args:
+        error: What was raised.
+        data: The body.
+        topic: The topic of the message.
+
+    Returns:
+        The error to raise.
+    """
+    kind = type(error).__name__
+    if isinstance(error, UnicodeDecodeError):
+        return decode_error(error, data, codec="msgpack", topic=topic)
+    if text := _UNPACK_ERRORS.get(kind):
+        return DecodeError(text, codec="msgpack", topic=topic)
+    if isinstance(error, ValueError) and "incomplete" in str(error):
+        position = f"byte {len(data)}"
+        return DecodeError("it was truncated", codec="msgpack", position=position, topic=topic)
+    # A list as a key, or a time beyond the year 9999.
+    return DecodeError(f"it has a value that raised {kind}", codec="msgpack", topic=topic)

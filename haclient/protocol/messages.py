@@ -45,7 +45,7 @@ from msgspec import Meta
 from typing_extensions import override
 
 from haclient.errors import ProtocolError, UsageError
-from haclient.protocol.decode_errors import decode_error
+from haclient.protocol.decode_errors import decode_error, unpack_error
 from haclient_stores.bookmark import Bookmark
 
 T = TypeVar("T")
@@ -350,15 +350,18 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         """The body, parsed as MessagePack.
 
         Returns:
-            The unpacked value.
+            The unpacked value: timestamps as `datetime`, other extension types as
+            `msgpack.ExtType`. `Topic(name, type, format="msgpack")` reads typed values.
 
         Raises:
             DecodeError: It is not valid MessagePack; `data` has the bytes.
         """
+        import msgpack  # noqa: PLC0415  # programs without such bodies do not load it
+
         try:
-            return msgspec.msgpack.decode(self.data)
+            return msgpack.unpackb(self.data, strict_map_key=False, timestamp=3)
         except Exception as error:  # such as a key that cannot be one
-            raise decode_error(error, self.data, codec="msgpack", topic=self.topic) from error
+            raise unpack_error(error, self.data, topic=self.topic) from error
 
     def discard(self) -> None:
         """Mark this message as finished, so that it is never delivered again.

@@ -102,6 +102,7 @@ class Terminal:
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
+        self._work = directory / "work"
         self._environment = {**environment, "PATH": f"{directory}/bin:{os.environ['PATH']}"}
         self._stack = ExitStack()
         self._ports: dict[str, int] = {}
@@ -111,12 +112,15 @@ class Terminal:
     def __enter__(self) -> Self:
         numbers = self._stack.enter_context(reserved_ports(2))
         self._ports = dict(zip(("9007", "9008"), numbers, strict=True))
-        binary = self._directory / "bin" / "haclient"
-        binary.parent.mkdir()
-        binary.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m haclient "$@"\n')
-        binary.chmod(0o700)
-        work = self._directory / "work"
-        work.mkdir()
+        binaries = self._directory / "bin"
+        binaries.mkdir()
+        for name, arguments in (("haclient", "-m haclient"), ("python", "")):
+            binary = binaries / name
+            binary.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+            binary.chmod(0o700)
+        self._work.mkdir()
+        # The environment of the reader is this one already.
+        self.save(".venv/bin/activate", "")
         with self._output.open("wb") as output:
             self._shell = subprocess.Popen(
                 [shutil.which("bash") or "bash", "-s"],
@@ -124,7 +128,7 @@ class Terminal:
                 stdout=output,
                 stderr=output,
                 text=True,
-                cwd=work,
+                cwd=self._work,
                 env=self._environment,
                 start_new_session=True,
             )
@@ -135,6 +139,12 @@ class Terminal:
             os.killpg(self._shell.pid, signal.SIGKILL)  # what it has left in the background, too
         self._shell.communicate()
         self._stack.close()
+
+    def save(self, name: str, text: str) -> None:
+        """Save a program of a page as a file in the directory of the reader."""
+        path = self._work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self._translated(text), encoding="utf-8")
 
     def type(self, step: Step, *, limit_s: float) -> None:
         """Type a command and wait until it has ended with 0 and its output has been shown.

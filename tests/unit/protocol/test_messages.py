@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+import msgpack
 import pytest
 from typing_extensions import override
 
@@ -112,6 +115,9 @@ def test_the_body_can_be_read_as_text_json_and_msgpack() -> None:
     assert Message(data=b"\xff!").text == "\ufffd!"
     assert Message(data=b'{"id": [1, null]}').json() == {"id": [1, None]}
     assert Message(data=b"\x81\xa2id\x01").msgpack() == {"id": 1}
+    assert Message(data=b"\x81\x01\xa2id").msgpack() == {1: "id"}
+    assert Message(data=b"\xd6\xff\0\0\0\1").msgpack() == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert Message(data=b"\xc7\1\5a").msgpack() == msgpack.ExtType(5, b"a")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'"\xff"', b"[" * 100_000])
@@ -120,9 +126,21 @@ def test_a_body_that_is_no_json_is_said_to_be_none(data: bytes) -> None:
         Message(topic="orders", data=data).json()
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\xa1\xff", b"\x81\x80\x01", b"\x91" * 100_000])
-def test_a_body_that_is_no_msgpack_is_said_to_be_none(data: bytes) -> None:
-    with pytest.raises(DecodeError, match=r"the body on 'orders' cannot be read as msgpack"):
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "truncated"),
+        (b"\x81\xa2id", "truncated"),
+        (b"\xc1", "not MessagePack"),
+        (b"\xa1\xff", "not UTF-8"),
+        (b"\x01\x02", "more follows"),
+        (b"\x81\x80\x01", "a value that raised TypeError"),
+        (b"\x91" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_body_that_is_no_msgpack_is_said_to_be_none(data: bytes, reason: str) -> None:
+    text = rf"the body on 'orders' cannot be read as msgpack.*{reason}"
+    with pytest.raises(DecodeError, match=text):
         Message(topic="orders", data=data).msgpack()
 
 
