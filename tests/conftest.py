@@ -1,7 +1,5 @@
 """What every test run shares."""
 
-from hypothesis import HealthCheck, settings
-
 from haclient_fake_server.pytest_plugin import (
     amps_broker,
     amps_broker_process,
@@ -33,7 +31,3 @@ __all__ = [
     "pytest_sessionfinish",
     "pytest_terminal_summary",
 ]
-
-# How long an example takes depends on what else the machine does.
-settings.register_profile("any time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any time")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from support.engine import Peer, World
+from support.lengths import length
 
 WORDS = [
     "",
@@ -90,7 +91,7 @@ def messages(draw: st.DrawFn) -> Message:
 
 
 @pytest.mark.row("TL4", "AK7")
-@settings(max_examples=200)
+@settings(max_examples=length(200))
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(messages(), max_size=4)), max_size=12))
 def test_no_command_ever_raises_and_a_restart_shows_the_same_log(
     batches: list[tuple[int, list[Message]]],

@@ -20,10 +20,11 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from haclient_fake_server.engine.settings import QueueTopic
+from support.lengths import length
 from support.queue_model import FILTERS
 from support.queue_pair import Job, QueuePair
 
-SHORT = 100
+SHORT = length(100)
 STEPS = 50
 QUIET = 6
 """So many rules run between two restarts, at least, that have something to restart with."""

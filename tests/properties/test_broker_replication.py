@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.settings import SowTopic
 from support.engine import Peer
+from support.lengths import length
 from support.replicas import Group
 
 PAIR = {"a": ("b",), "b": ("a",)}
@@ -215,7 +216,7 @@ class Run:
 
 @pytest.mark.row("RE1", "RE2", "RE3", "RE4", "RE6", "RE11", "AK6")
 @pytest.mark.parametrize("links", [PAIR, RING, MESH], ids=["pair", "ring", "mesh"])
-@settings(max_examples=150)
+@settings(max_examples=length(150))
 @given(steps=st.lists(actions, max_size=25))
 def test_replicas_agree_and_acks_are_true(
     links: dict[str, tuple[str, ...]], steps: list[tuple[str, int, int]]
@@ -228,7 +229,7 @@ def test_replicas_agree_and_acks_are_true(
 
 @pytest.mark.row("RE1", "RE4", "RE6")
 @pytest.mark.parametrize("links", [CHAIN, MIXED], ids=["chain", "mixed"])
-@settings(max_examples=150)
+@settings(max_examples=length(150))
 @given(steps=st.lists(actions, max_size=25))
 def test_a_chain_passes_on_and_asynchronous_destinations_catch_up(
     links: dict[str, tuple[str, ...]], steps: list[tuple[str, int, int]]

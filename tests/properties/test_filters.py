@@ -19,6 +19,7 @@ from haclient_fake_server.engine.filters import (
 )
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError
 from support.filter_oracle import Expression, Row, render, verdict
+from support.lengths import length
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
@@ -53,7 +54,7 @@ EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(OPERANDS, larger, max_
 
 
 @pytest.mark.row("SW7")
-@settings(max_examples=400)
+@settings(max_examples=length(400))
 @given(expression=EXPRESSIONS, row=ROWS)
 def test_every_filter_agrees_with_the_oracle(expression: Expression, row: Row) -> None:
     compiled = compile_filter(render(expression))
@@ -85,7 +86,7 @@ def document(row: Row) -> Document:
 
 
 @pytest.mark.row("SW7", "AK7")
-@settings(max_examples=500)
+@settings(max_examples=length(500))
 @given(text=ANY_TEXT, row=ROWS)
 @example(text="'\\\ud800'", row={})
 @example(text="/a LIKE '[[a'", row={"a": "a"})
@@ -102,7 +103,7 @@ def test_any_text_is_a_filter_or_a_filter_error_with_its_place(text: str, row: R
 
 
 @pytest.mark.row("SW2")
-@settings(max_examples=200)
+@settings(max_examples=length(200))
 @given(text=ANY_TEXT, rows=st.lists(ROWS, max_size=4))
 def test_any_text_is_an_order_or_an_order_error(text: str, rows: list[Row]) -> None:
     result = outcome(parse_order_by, text, OrderByError)
@@ -113,14 +114,14 @@ def test_any_text_is_an_order_or_an_order_error(text: str, rows: list[Row]) -> N
         assert sorted(numbers) == [*range(len(rows))]
 
 
-@settings(max_examples=200)
+@settings(max_examples=length(200))
 @given(body=st.binary(max_size=60) | ROWS.map(lambda row: json.dumps(row).encode()[:-1]))
 def test_any_body_can_be_asked(body: bytes) -> None:
     assert compile_filter("/a IS NULL OR /a IS NOT NULL")(Document(body))
 
 
 @pytest.mark.row("SW8")
-@settings(max_examples=300)
+@settings(max_examples=length(300))
 @given(topic=st.text(max_size=12) | st.text(alphabet="ab.*[]()^$|\\?{}1,", max_size=12))
 def test_any_topic_is_a_matcher_or_a_topic_error(topic: str) -> None:
     result = outcome(TopicMatcher, topic, TopicPatternError)

@@ -20,6 +20,7 @@ from haclient_fake_server.engine import replay
 from haclient_fake_server.engine.settings import SowTopic
 from haclient_fake_server.engine.sow import history
 from support.engine import START_US, Peer, World
+from support.lengths import length
 
 pytestmark = pytest.mark.row("CC15", "SW1")
 
@@ -187,7 +188,7 @@ class Conversation:
             self.follower.check(to_the_end=True)
 
 
-@settings(max_examples=150)
+@settings(max_examples=length(150))
 @given(actions=ACTIONS, step=st.sampled_from([1, 300]))
 def test_a_follower_gets_the_records_of_then_and_each_message_since_once(
     actions: list[tuple[str, int, int]], step: int

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from haclient_fake_server.engine.filters import Document, compile_filter, parse_order_by
 from haclient_fake_server.engine.sow.table import Query, SowKeyError, SowRecord, SowTopic
+from support.lengths import length
 
 pytestmark = pytest.mark.row("SW1", "SW2", "SW3")
 
@@ -108,7 +109,7 @@ class SowModel(RuleBasedStateMachine):
         assert len(self.topic) == len(self.model)
 
 
-SowModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+SowModel.TestCase.settings = settings(max_examples=length(60), stateful_step_count=25)
 
 
 TestSowAgainstADict = SowModel.TestCase

@@ -32,11 +32,12 @@ from haclient_stores.tracker import finished, runs
 from haclient_stores.tracker import tracker as tracking
 from simulation.disk import SimulatedDisk
 from support.bookmark_world import Message, World
+from support.lengths import length
 
 pytestmark = pytest.mark.row("BS2", "BS3", "BS4", "BS6", "BS9", "BS10", "BS11", "BS15", "BS19")
 
 STEPS = 50
-SHORT = 30  # examples of so many steps
+SHORT = length(30)  # examples of so many steps
 PATH = Path("/disk/s.bm")
 
 KINDS: dict[str, Callable[[Disk], object]] = {
@@ -295,7 +296,7 @@ def test_all_bookmark_stores_agree_with_the_model(
     assert AllStores.steps >= max(steps, SHORT * STEPS // 2)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(length(30)))
 def test_a_killed_store_goes_on_where_adapters_were_told(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

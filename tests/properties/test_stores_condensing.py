@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.tracker.entries import Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.lengths import length
 from support.tracker_invariants import assert_consistent
 
 pytestmark = pytest.mark.row("BS3", "BS10")
@@ -120,4 +121,4 @@ class Twins(RuleBasedStateMachine):
 
 
 TestTwins = Twins.TestCase
-TestTwins.settings = settings(max_examples=60, stateful_step_count=30)
+TestTwins.settings = settings(max_examples=length(60), stateful_step_count=30)

@@ -19,13 +19,14 @@ from haclient_stores.adapters.recovery_point import PointFeed, RecoveryPoint
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
 from haclient_stores.bookmark import Bookmark, BookmarkList, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from support.lengths import length
 from support.points import KeptPoints
 
 pytestmark = pytest.mark.row("RP6", "BS9", "HA17")
 
 OVERLAP_US = 5_000_000
 STEPS = 120
-SEEDS = 400
+SEEDS = length(400)
 
 
 class World:

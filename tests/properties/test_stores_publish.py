@@ -26,6 +26,7 @@ from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from haclient_stores.publish_stores.window import PublishWindow
 from simulation.disk import SimulatedDisk
 from support.frames import frame_of, put
+from support.lengths import length
 from support.publish_model import DIRECTORY, KINDS, PublishModel, Store
 
 pytestmark = pytest.mark.row(
@@ -46,7 +47,7 @@ ALL = {
         lasting=True,
     ),
 }
-SHORT = 120  # examples of so many steps
+SHORT = length(120)  # examples of so many steps
 
 
 class PublishMachine(RuleBasedStateMachine):
@@ -301,4 +302,4 @@ def test_every_store_does_what_the_model_says(
 
 
 TestWindow = WindowMachine.TestCase
-TestWindow.settings = settings(max_examples=50)
+TestWindow.settings = settings(max_examples=length(50))

@@ -9,6 +9,7 @@ from typing_extensions import override
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.bookmark_world import World
+from support.lengths import length
 from support.tracker_invariants import assert_consistent
 
 pytestmark = pytest.mark.row("BS2", "BS3", "BS4", "BS6", "BS9", "BS10", "BS11")
@@ -118,4 +119,4 @@ class TrackerMachine(RuleBasedStateMachine):
 
 
 TestTracker = TrackerMachine.TestCase
-TestTracker.settings = settings(max_examples=80, stateful_step_count=40)
+TestTracker.settings = settings(max_examples=length(80), stateful_step_count=40)

@@ -16,11 +16,12 @@ import pytest
 from haclient_stores.adapters import transactional
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
 from haclient_stores.tracker import tracker as tracking
+from support.lengths import length
 
 pytestmark = pytest.mark.row("BS23", "BS24")
 
 STEPS = 120
-SEEDS = 200
+SEEDS = length(200)
 MOVES = {
     "publish": 6.0,
     "deliver": 6.0,

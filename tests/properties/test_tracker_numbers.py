@@ -12,11 +12,12 @@ import pytest
 
 from haclient_stores.tracker.entries import Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.lengths import length
 from support.tracker_invariants import assert_consistent
 
 pytestmark = pytest.mark.row("BS3", "BS4", "BS6")
 
-SEEDS = 150
+SEEDS = length(150)
 STEPS = 60
 
 

@@ -3,7 +3,7 @@
 `--rows` prints which tests show which row and runs none. `--strict-skips`, which is the default
 where the environment has CI, makes the run fail when a test was skipped for want of a tool.
 `--full` runs everything at its full length: tests that are marked `full`, and the long form of
-those that ask `is_full`.
+those that ask `is_full`; without it random tests run a third of their examples and seeds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.lengths import load_profile
 from support.rows import read_rows, row_index
 
 __all__ = [
@@ -71,7 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The index is printed by one process: workers of pytest-xdist have no terminal."""
+    load_profile(full=is_full(config))
+    # The index is printed by one process: workers of pytest-xdist have no terminal.
     if config.getoption("--rows"):
         config.option.dist = "no"
 

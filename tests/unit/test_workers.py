@@ -20,6 +20,7 @@ from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import Delivery
 from haclient.workers import ProcessPool, ThreadPool, run_workers
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from support.lengths import length
 
 pytestmark = pytest.mark.usefixtures("freed_semaphores")
 
@@ -189,7 +190,7 @@ async def test_a_message_that_is_slow_holds_the_recovery_point_and_nothing_else(
 
 
 @pytest.mark.row("MS10")
-@settings(max_examples=15)
+@settings(max_examples=length(15))
 @given(
     keys=st.lists(st.sampled_from("abcde"), max_size=40),
     workers=st.integers(1, 4),

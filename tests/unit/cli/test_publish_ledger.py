@@ -13,6 +13,7 @@ from haclient.cli import publish_ledger
 from haclient.cli.lines import Scan
 from haclient.cli.publish_ledger import PublishLedger, Source
 from haclient.errors import StoreError, UsageError
+from support.lengths import length
 
 SOURCE = Source("/data/rows.csv", "rows", b"\n")
 
@@ -230,4 +231,4 @@ class Runs(RuleBasedStateMachine):
 
 
 TestRuns = Runs.TestCase
-TestRuns.settings = settings(max_examples=60, stateful_step_count=25)
+TestRuns.settings = settings(max_examples=length(60), stateful_step_count=25)

@@ -20,6 +20,7 @@ from haclient.transport.preflight import (
     check_preflight_headers,
     request_upgrade,
 )
+from support.lengths import length
 from support.links import Pieces, receive, send
 
 pytestmark = pytest.mark.row("AT8")
@@ -126,7 +127,7 @@ async def test_other_answers_refuse_the_connection_in_one_short_line(
 
 
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any))
-@settings(max_examples=30)
+@settings(max_examples=length(30))
 def test_client_and_server_agree_whatever_the_pieces(sizes: list[int]) -> None:
     async def run() -> None:
         near, far = (Pieces(end, sizes) for end in link_pair(capacity_bytes=64))

@@ -23,6 +23,7 @@ from haclient.transport.tls import SEND_BYTES, TlsLink, load_certificate, tls_re
 from haclient_fake_server.config import TlsFiles
 from haclient_fake_server.listener import HANDSHAKE_LIMIT_S, TlsListener, server_context
 from support.certificates import Certificates, make_certificates
+from support.lengths import length
 from support.links import Pieces, receive, send
 
 pytestmark = pytest.mark.row("AT2")
@@ -61,7 +62,7 @@ class Pair:
     window=st.integers(1, 70_000),
 )
 @example(sizes=[1], bodies=[b"0123456789" * 5], factor=100, window=70_000)
-@settings(max_examples=30)
+@settings(max_examples=length(30))
 def test_every_byte_arrives_in_both_directions_whatever_the_pieces(
     sizes: list[int], bodies: list[bytes], factor: int, window: int, files: Certificates
 ) -> None:

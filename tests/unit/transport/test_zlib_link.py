@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from haclient.transport.memory_network import link_pair
 from haclient.transport.zlib_link import RECEIVE_BYTES, SEND_BYTES, ZLIB_FIRST_BYTE, ZlibLink
+from support.lengths import length
 from support.links import Pieces, receive, send
 
 pytestmark = pytest.mark.row("AT7")
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.row("AT7")
     window=st.integers(1, 70_000),
 )
 @example(sizes=[1], bodies=[bytes(range(50))], factor=100, window=3)
-@settings(max_examples=30)
+@settings(max_examples=length(30))
 def test_every_byte_arrives_in_both_directions_whatever_the_pieces(
     sizes: list[int], bodies: list[bytes], factor: int, window: int
 ) -> None:

@@ -14,6 +14,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.conflation import MAX_KEY_FIELDS
 from haclient_fake_server.engine.settings import LogTopic, QueueTopic, SowTopic
 from support.engine import Peer, World
+from support.lengths import length
 
 pytestmark = pytest.mark.row("OP9")
 
@@ -202,7 +203,7 @@ def test_out_of_focus_replaces_the_message_and_says_what_the_subscriber_has() ->
     assert values(reader) == [("p", 4, 8)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=length(60))
 @given(
     steps=st.lists(
         st.tuples(st.integers(1, 3), st.integers(0, 9) | st.none(), st.integers(0, 4)),

@@ -12,6 +12,7 @@ from haclient.deltas import apply_delta
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from support.engine import Peer, World
+from support.lengths import length
 
 pytestmark = pytest.mark.row("CC12")
 
@@ -129,7 +130,7 @@ steps = st.lists(
     filter_=st.sampled_from(["", '/a = 1 OR /b = "x" OR /a/x > 1']),
     options=st.sampled_from(["oof", "no_empties,oof"]),
 )
-@settings(max_examples=150)
+@settings(max_examples=length(150))
 def test_records_and_deltas_lead_to_the_state_of_the_server(
     steps: list[tuple[str, dict[str, object]]], filter_: str, options: str
 ) -> None:

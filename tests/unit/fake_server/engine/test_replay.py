@@ -32,6 +32,7 @@ from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import encode_removals
 from haclient_stores.bookmark import Timestamp
 from support.engine import START_US, Peer, World, decode
+from support.lengths import length
 
 if TYPE_CHECKING:
     from _collections_abc import dict_values
@@ -548,7 +549,7 @@ KINDS: list[dict[str, str | int]] = [
 
 
 @pytest.mark.row("TL4", "RB9")
-@settings(max_examples=60)
+@settings(max_examples=length(60))
 @given(st.data())
 def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.DataObject) -> None:
     world = World()
@@ -629,7 +630,7 @@ ROUGH_CHUNK_BYTES = 400
 
 
 @pytest.mark.row("RB8", "RB11")
-@settings(max_examples=60)
+@settings(max_examples=length(60))
 @given(data=st.data())
 def test_a_replay_is_the_same_whether_or_not_each_record_is_looked_at(data: st.DataObject) -> None:
     world = World(sow_topics=(SowTopic("keyed", keys=("/id",)),))

@@ -50,6 +50,7 @@ from haclient_stores.disk.files import Disk, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
 from haclient_stores.publish_stores.file import FilePublishStore
 from support.disks import WatchedDisk
+from support.lengths import length
 from support.recording import Crash, Event, Image, RecordingDisk, kills, power_cuts
 
 SEGMENT_BYTES = 4096
@@ -216,7 +217,7 @@ def test_the_oldest_segments_may_be_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("TL16")
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=length(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_tail_that_is_torn_anywhere_is_cut_and_nothing_else(
     tmp_path: Path, data: st.DataObject

@@ -14,6 +14,7 @@ from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.engine.sow import history
 from support.engine import START_US, Peer, World
+from support.lengths import length
 
 pytestmark = pytest.mark.row("CC15")
 
@@ -37,7 +38,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=length(50))
 @given(changes=CHANGES, step=st.sampled_from([1, 300, history.STEP_BYTES]))
 def test_each_moment_has_the_records_that_there_were(
     changes: list[tuple[str, int]], step: int
