@@ -40,14 +40,6 @@ PURE = (
 MAX_MODULE_LINES = 800
 MAX_FUNCTION_LINES = 60
 
-# Modules that hold no behaviour of their own, or are tested by name elsewhere.
-WITHOUT_MIRROR = {
-    "haclient/_version.py": "one constant",
-    "haclient/ha.py": "tests/scenarios/test_ha_reconnecting.py runs it step by step",
-    "haclient/transport/reconnector.py": "tests/scenarios/test_ha_reconnecting.py runs its steps",
-    "haclient/stores.py": "re-exports; tests/packaging checks the names",
-    "stores/haclient_stores/interfaces.py": "interfaces; their implementations are tested",
-}
 # Names of machines, registries and private folders that must not travel with the sources.
 FOREIGN = re.compile(
     r"(?<![\w.])/(?:work|farm|root|home/\w+)/|/tmp/bash_jobs|index-url\s*=|https?://[^\s/]*pypi"
@@ -195,30 +187,25 @@ def test_every_module_says_what_it_is() -> None:
     check(silent, modules())
 
 
-def test_every_module_has_its_own_unit_test() -> None:
-    def untested(path: Path) -> Iterator[str]:
-        mirror = unit_test_of(path)
-        if not mirror.is_file():
-            yield f"has no {relative(mirror)}"
+def test_every_package_has_a_folder_of_tests() -> None:
+    """Of the same path below tests/unit, whichever modules the package is cut into."""
 
-    public = [path for path in modules() if path.name not in {"__init__.py", "__main__.py"}]
-    check(untested, [path for path in public if relative(path) not in WITHOUT_MIRROR])
+    def untested(package: Path) -> Iterator[str]:
+        folder = folder_of_tests(package)
+        if not any(folder.glob("test_*.py")):
+            yield f"has no tests in {relative(folder)}"
+
+    check(untested, sorted({path.parent for path in modules() if path.name != "__init__.py"}))
 
 
-def unit_test_of(path: Path) -> Path:
+def folder_of_tests(package: Path) -> Path:
     for folder, tests in PYSPARK_FOLDERS.items():
-        if path.is_relative_to(folder):
-            inner = path.relative_to(folder)
-            return ROOT / tests / inner.parent / f"test_{inner.name}"
-    for package, folder in SOURCES.items():
-        if path.is_relative_to(folder):
-            inner = path.relative_to(folder)
-            return ROOT / "tests/unit" / UNIT_FOLDERS[package] / inner.parent / f"test_{inner.name}"
-    raise AssertionError(path)
-
-
-def test_the_list_of_modules_without_a_mirror_is_not_stale() -> None:
-    assert [name for name in WITHOUT_MIRROR if unit_test_of(ROOT / name).is_file()] == []
+        if package.is_relative_to(folder):
+            return ROOT / tests / package.relative_to(folder)
+    for name, folder in SOURCES.items():
+        if package.is_relative_to(folder):
+            return ROOT / "tests/unit" / UNIT_FOLDERS[name] / package.relative_to(folder)
+    raise AssertionError(package)
 
 
 def test_only_modules_of_the_api_pages_list_their_names() -> None:

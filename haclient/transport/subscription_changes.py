@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import trio
 
@@ -21,9 +20,6 @@ from haclient.session.acks import PendingCommand
 from haclient.session.pause_state import PauseChange
 from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.commands import Commander, Fields
-
-MAX_UNANSWERED_CHANGES: Final = 1_024
-"""How many commands whose callers have given up are remembered until the server answers."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -82,15 +78,24 @@ class SubscriptionChanges:
     Args:
         commander: Sends the commands.
         changed: Called with each subscription whose command has changed.
+        max_unanswered: How many commands whose callers have given up are remembered until the
+            server answers.
 
     Attributes:
         cannot_hold_back: The addresses of servers, each with the name of a command whose
             subscriptions they do not pause when their queues are full, and are not asked again.
     """
 
-    def __init__(self, commander: Commander, *, changed: Callable[[Subscription], object]) -> None:
+    def __init__(
+        self,
+        commander: Commander,
+        *,
+        changed: Callable[[Subscription], object],
+        max_unanswered: int = 1_024,
+    ) -> None:
         self._commander = commander
         self._changed = changed
+        self._max_unanswered = max_unanswered
         self._answers = trio.lowlevel.ParkingLot()  # tasks that wait for any answer
         self._replace_count = 0
         self._unanswered: dict[str, None] = {}  # ids of commands whose callers have given up
@@ -230,7 +235,7 @@ class SubscriptionChanges:
     def _await_late_answer(self, change: _Change, command_id: str) -> None:
         """Note the answer when it arrives, although no caller waits for it any more."""
         table = self._commander.session.pending
-        if len(self._unanswered) >= MAX_UNANSWERED_CHANGES:  # the server does not answer
+        if len(self._unanswered) >= self._max_unanswered:  # the server does not answer
             oldest = next(iter(self._unanswered))
             del self._unanswered[oldest]
             table.forget(oldest)

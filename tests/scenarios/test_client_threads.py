@@ -40,7 +40,7 @@ async def test_messages_may_be_discarded_in_worker_threads(server: Server, tmp_p
         with message:  # discards when the block has succeeded
             assert threading.current_thread() is not threading.main_thread()
 
-    async with Client("c", bookmark_store=LoggedBookmarkStore(path)) as client:
+    async with Client("c", bookmark_store=LoggedBookmarkStore(path), exit_timeout=0) as client:
         peer = await server.log_on(client)
         await together(
             lambda: client.bookmark_subscribe(
@@ -80,7 +80,7 @@ class NotingStore(DictBookmarkStore):
 @pytest.mark.row("BS3", "BS22")
 async def test_a_store_sees_discards_on_the_clients_thread_only(server: Server) -> None:
     store = NotingStore()
-    async with Client("c", bookmark_store=store) as client:
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
         peer = await server.log_on(client)
         stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
         await together(stream.open, lambda: peer.answer("subscribe"))
@@ -104,7 +104,7 @@ async def test_messages_of_a_queue_may_be_acknowledged_in_worker_threads(server:
         message.ack(cancel=message.data == b"1")
         message.ack()
 
-    async with Client("c", ack_batch_size=7) as client:
+    async with Client("c", ack_batch_size=7, exit_timeout=0) as client:
         peer = await server.log_on(client)
         await together(
             lambda: client.queue_subscribe(
@@ -276,7 +276,7 @@ async def test_a_discard_in_a_forked_process_is_refused(
     server: Server, make: Callable[[], BookmarkStore]
 ) -> None:
     store = make()
-    async with Client("c", bookmark_store=store) as client:
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
         peer = await server.log_on(client)
         stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
         await together(stream.open, lambda: peer.answer("subscribe"))
@@ -289,7 +289,7 @@ async def test_a_discard_in_a_forked_process_is_refused(
 
 @pytest.mark.row("QC3", "QC13")
 async def test_a_message_of_a_queue_is_not_acknowledged_in_a_forked_process(server: Server) -> None:
-    async with Client("c", ack_batch_size=1) as client:
+    async with Client("c", ack_batch_size=1, exit_timeout=0) as client:
         peer = await server.log_on(client)
         stream = client.queue_stream("work", sub_id="s", max_backlog=1)
         await together(stream.open, lambda: peer.answer("subscribe"))

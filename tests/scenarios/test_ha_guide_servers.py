@@ -84,7 +84,7 @@ async def test_it_stays_connected_until_it_is_disconnected_also_between_two_atte
         async with HAClient(
             "c", server_chooser=chooser, delay_strategy=FixedDelayStrategy(600.0)
         ) as client:
-            await trio.sleep(24 * 3600)
+            await trio.sleep(3600)
             await east.cut()
             await client.flush(timeout=60)
             assert not client.disconnected
@@ -99,7 +99,7 @@ async def test_it_stays_connected_until_it_is_disconnected_also_between_two_atte
             assert trio.current_time() == began
             if server == "is away":
                 await east.start()
-            await trio.sleep(24 * 3600)
+            await trio.sleep(3600)
             assert client.disconnected
             assert len(chooser.times) == failed
             with pytest.raises(DisconnectedError, match="on purpose"):
@@ -145,8 +145,8 @@ async def test_without_a_limit_of_time_it_keeps_trying(strategy: DelayStrategy) 
         async with HAClient("c", server_chooser=chooser, delay_strategy=strategy) as client:
             await trio.sleep(10)
             await east.stop()
-            await trio.sleep(12 * 3600)
-            assert len(chooser.times) > 2000
+            await trio.sleep(1800)
+            assert len(chooser.times) > 80
             assert max(chooser.waits) <= 20.2  # the longest wait, and what chance adds
             await east.start()
             await client.flush(timeout=60)
