@@ -6,8 +6,9 @@ import pytest
 
 from support.clock import pytest_collection_modifyitems
 from support.peer import Server, listening
+from support.record_files import small_growth
 
-__all__ = ["other", "pytest_collection_modifyitems", "server"]
+__all__ = ["other", "pytest_collection_modifyitems", "server", "small_growth"]
 
 
 @pytest.fixture

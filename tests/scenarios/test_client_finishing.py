@@ -15,7 +15,7 @@ from haclient.protocol.messages import Message
 from haclient.stores import LoggedBookmarkStore, PrunePolicy, UndiscardedWatch
 from haclient.transport import store_maintenance
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from haclient_stores.bookmark_stores.record_file import GROW_BYTES
+from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.disk.files import PAGE_BYTES
 from support.clock import in_virtual_time
 from support.peer import Server, answering, together
@@ -161,6 +161,7 @@ async def test_everything_up_to_a_message_is_finished_in_one_call(
     store.close()
 
 
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.row("BS18")
 async def test_messages_for_which_the_store_may_not_grow_are_not_delivered(
     server: Server, tmp_path: Path
@@ -179,17 +180,17 @@ async def test_messages_for_which_the_store_may_not_grow_are_not_delivered(
             peer = await server.log_on(client)
             stream = client.bookmark_stream("orders", sub_id="s")
             await together(stream.open, lambda: peer.answer("subscribe"))
-            for first in range(1, 40_001, 1000):
-                await peer.publish("s", *[b"x"] * 1000, bm=f"7|{first}|")
+            for first in range(1, 2_501, 100):
+                await peer.publish("s", *[b"x"] * 100, bm=f"7|{first}|")
                 async for message in stream:  # none is ever discarded
                     taken = message.number
-                    if taken == first + 999:
+                    if taken == first + 99:
                         break
                 else:
                     break
-    assert asked[0] == PAGE_BYTES + 2 * GROW_BYTES
-    assert taken > 25_000  # of 65 536 records: one for each, and room for its discard
-    assert path.stat().st_size == PAGE_BYTES + GROW_BYTES  # a test may look at a file
+    assert asked[0] == PAGE_BYTES + 2 * BLOCK_BYTES
+    assert taken > 1_600  # of 4 096 records: one for each, and room for its discard
+    assert path.stat().st_size == PAGE_BYTES + BLOCK_BYTES  # a test may look at a file
     store = LoggedBookmarkStore(path)
     assert store.subscription("s").undiscarded_count == taken
     store.discard_up_to("s", store.log("s", f"7|{taken}|"))

@@ -30,6 +30,7 @@ from haclient.stores import (
     publish_store_size,
 )
 from haclient_fake_server.config import BrokerConfig, SowTopic
+from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
 from support.inbox import Inbox, until
@@ -307,6 +308,7 @@ async def test_a_store_file_belongs_to_one_instance_at_a_time(tmp_path: Path) ->
             await client.flush(timeout=60)
 
 
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.row("BS17")
 async def test_a_bookmark_file_is_pruned_when_the_application_is_idle(tmp_path: Path) -> None:
     store = LoggedBookmarkStore(tmp_path / "bm", prune_policy=None)
@@ -318,7 +320,7 @@ async def test_a_bookmark_file_is_pruned_when_the_application_is_idle(tmp_path: 
         ) as client,
     ):
         await client.bookmark_subscribe("orders", sub_id="s", handler=inbox)
-        bodies = [b"%d" % each for each in range(50_000)]
+        bodies = [b"%d" % each for each in range(5_000)]
         await client.publish_many("orders", bodies)
         await inbox.until(*bodies)
         await client.publish_flush(timeout=60)
@@ -330,11 +332,12 @@ async def test_a_bookmark_file_is_pruned_when_the_application_is_idle(tmp_path: 
         await client.publish_flush(timeout=60)
 
 
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.row("BS17", "BS16")
 @pytest.mark.parametrize(
     ("policy", "messages"),
-    [(PrunePolicy(every_messages=10_000), 11_000), (PrunePolicy(growths=1), 50_000)],
-    ids=["after 10 000 messages", "after a growth"],
+    [(PrunePolicy(every_messages=2_000), 2_100), (PrunePolicy(growths=1), 4_000)],
+    ids=["after 2 000 messages", "after a growth"],
 )
 async def test_a_bookmark_file_is_pruned_by_the_client_when_its_policy_says_so(
     policy: PrunePolicy, messages: int, tmp_path: Path
@@ -357,11 +360,11 @@ async def test_a_bookmark_file_is_pruned_by_the_client_when_its_policy_says_so(
     ):
         async with subscriber() as client:
             await client.bookmark_subscribe("orders", sub_id="s", handler=inbox)
-            await publisher.publish_many("orders", bodies[:5000])
-            await inbox.until(*bodies[:5000])
+            await publisher.publish_many("orders", bodies[:1000])
+            await inbox.until(*bodies[:1000])
             await trio.sleep(600)
             assert "store_pruned" not in happened
-            await publisher.publish_many("orders", bodies[5000:])
+            await publisher.publish_many("orders", bodies[1000:])
             await inbox.until(*bodies)
             await until(lambda: "store_pruned" in happened)
         async with subscriber() as client:  # a prune forgets nothing that counts
@@ -370,6 +373,7 @@ async def test_a_bookmark_file_is_pruned_by_the_client_when_its_policy_says_so(
             await after.until(b"new")
 
 
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.row("BS17", "BS16")
 def test_a_bookmark_file_is_pruned_when_the_application_ends(tmp_path: Path) -> None:
     """Not in virtual time: the last thing that a process does is the thread that prunes."""
@@ -388,7 +392,7 @@ def test_a_bookmark_file_is_pruned_when_the_application_ends(tmp_path: Path) -> 
             await inbox.until(*bodies)
             return path.stat().st_size
 
-    before = trio.run(process, *(b"%d" % each for each in range(50_000)))
+    before = trio.run(process, *(b"%d" % each for each in range(5_000)))
     assert path.stat().st_size < 0.6 * before
     trio.run(process, b"new")  # nothing comes again
 
@@ -465,6 +469,7 @@ async def test_the_adapter_refuses_the_client_whose_state_it_keeps(tmp_path: Pat
 # -- how large stores become -----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.row("BS14", "BS16")
 async def test_a_bookmark_log_grows_by_a_few_bytes_for_each_message_until_it_is_pruned(
     tmp_path: Path,
@@ -485,7 +490,7 @@ async def test_a_bookmark_log_grows_by_a_few_bytes_for_each_message_until_it_is_
         ) as client,
     ):
         await client.bookmark_subscribe("orders", sub_id="a long subscription id", handler=inbox)
-        bodies = [b"%d" % each for each in range(80_000)]
+        bodies = [b"%d" % each for each in range(6_000)]
         await client.publish_many("orders", bodies)
         await inbox.until(*bodies)
         await client.publish_flush(timeout=3600)
@@ -493,9 +498,10 @@ async def test_a_bookmark_log_grows_by_a_few_bytes_for_each_message_until_it_is_
         size = path.stat().st_size
         assert grown == sorted(grown)
         assert grown[-1] == size
-        assert 16 * len(bodies) < size < 2 * 24 * len(bodies) + 2**20  # an arrival and a discard
+        # An arrival and a discard each.
+        assert 16 * len(bodies) < size < 2 * 24 * len(bodies) + BLOCK_BYTES
         store.prune()
-        assert path.stat().st_size <= 2**20 + 4096  # a header, and room to grow
+        assert path.stat().st_size <= BLOCK_BYTES + 4096  # a header, and room to grow
 
 
 @pytest.mark.row("PS19", "PS18")

@@ -66,7 +66,7 @@ async def test_a_move_back_and_forth_loses_and_doubles_nothing(
             nursery.start_soon(publish)
             for _ in range(3):
                 for uri in (west, east):
-                    await trio.sleep(1.0)
+                    await trio.sleep(0.3)
                     async with trio.open_nursery() as both:
                         both.start_soon(publisher.move_to, uri)
                         both.start_soon(subscriber.move_to, uri)

@@ -6,8 +6,9 @@ from collections.abc import Generator
 import pytest
 
 from support.clock import pytest_collection_modifyitems
+from support.record_files import small_growth
 
-__all__ = ["freed_semaphores", "pytest_collection_modifyitems"]
+__all__ = ["freed_semaphores", "pytest_collection_modifyitems", "small_growth"]
 
 
 @pytest.fixture

@@ -330,6 +330,7 @@ async def seconds_to_publish(count: int) -> float:
     return time.process_time() - start
 
 
-async def test_a_point_costs_no_more_when_a_hundred_thousand_were_refused() -> None:
-    few = sum([await seconds_to_publish(10_000) for _ in range(10)])
-    assert await seconds_to_publish(100_000) < 3 * few
+async def test_a_point_costs_no_more_when_many_were_refused() -> None:
+    few = min([sum([await seconds_to_publish(1_000) for _ in range(10)]) for _ in range(3)])
+    many = min([await seconds_to_publish(10_000) for _ in range(3)])
+    assert many < 4 * few

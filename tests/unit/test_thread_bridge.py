@@ -16,6 +16,7 @@ from typing import cast
 import pytest
 import trio
 
+from haclient import thread_bridge
 from haclient.errors import DisconnectedError, UsageError
 from haclient.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
 from haclient.trio_thread import TrioThread
@@ -66,13 +67,16 @@ def test_a_call_runs_in_the_thread_of_the_client_and_returns_or_raises(thread: T
         bridge.now(lambda: 1 // 0, "failing")
 
 
-def test_a_signal_that_does_not_interrupt_a_wait_is_noticed_soon(thread: TrioThread) -> None:
+def test_a_signal_that_does_not_interrupt_a_wait_is_noticed_soon(
+    thread: TrioThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that comes in the moment before the wait does not; neither does `interrupt_main`."""
+    monkeypatch.setattr(thread_bridge, "_SIGNAL_CHECK_S", 0.05)
     ended = threading.Event()
 
     async def wait() -> None:
         try:
-            threading.Timer(0.2, _thread.interrupt_main).start()
+            threading.Timer(0.02, _thread.interrupt_main).start()
             await trio.sleep(LIMIT_S)
         finally:
             ended.set()
@@ -89,13 +93,16 @@ def test_a_signal_that_does_not_interrupt_a_wait_is_noticed_soon(thread: TrioThr
 
 
 @pytest.mark.parametrize("in_main_thread", [True, False])
-def test_a_lock_is_acquired_or_the_time_is_over(*, in_main_thread: bool) -> None:
+def test_a_lock_is_acquired_or_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, *, in_main_thread: bool
+) -> None:
+    monkeypatch.setattr(thread_bridge, "_SIGNAL_CHECK_S", 0.02)
     lock, got = threading.Lock(), list[bool]()
 
     def take() -> None:
         got.append(acquire(lock, timeout=0.01))
         got.append(acquire(lock, timeout=0))
-        got.append(acquire(lock, timeout=1.5))
+        got.append(acquire(lock, timeout=0.05))
         lock.release()
         got.append(acquire(lock))
 

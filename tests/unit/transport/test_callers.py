@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient import Client, Message, aio, blocking
 from haclient.errors import HAClientError, UsageError
+from haclient.transport import connection
 from haclient.transport.callers import AckLot, AckWaits, Consumers, calling, current_caller
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
@@ -41,6 +42,12 @@ async def test_the_caller_is_the_task_unless_it_carries_out_the_call_of_another_
         await wait_all_tasks_blocked()
     assert found["called"] is somebody
     assert found["of nobody"] in tasks
+
+
+@pytest.fixture(autouse=True)
+def checks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients notice in no time that nobody takes messages any more."""
+    monkeypatch.setattr(connection, "_RECHECK_EVERY_S", 0.02)
 
 
 @pytest.fixture

@@ -115,9 +115,10 @@ def seconds_to_pass_on(count: int) -> float:
     return time.process_time() - start
 
 
-def test_a_point_costs_no_more_when_a_hundred_thousand_are_passed_on() -> None:
-    few = min(sum(seconds_to_pass_on(10_000) for _ in range(10)) for _ in range(3))
-    assert seconds_to_pass_on(100_000) < 4 * few
+def test_a_point_costs_no_more_when_many_are_passed_on() -> None:
+    few = min(sum(seconds_to_pass_on(2_000) for _ in range(10)) for _ in range(3))
+    many = min(seconds_to_pass_on(20_000) for _ in range(3))
+    assert many < 4 * few
 
 
 def test_limits_that_cannot_be_are_refused() -> None:

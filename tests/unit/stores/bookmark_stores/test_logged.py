@@ -5,7 +5,7 @@ import os
 import random
 import threading
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.prune_request import PruneRequest
-from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
+from haclient_stores.bookmark_stores.record_file import GROW_BYTES
 from haclient_stores.bookmark_stores.records import Kind, word
 from haclient_stores.disk.durable_file import Durability
 from haclient_stores.disk.files import PAGE_BYTES, FileAccess, RealDisk
@@ -27,14 +27,6 @@ from support.disks import WatchedDisk
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "s.bm"
-
-
-@pytest.fixture
-def grows_by_a_block() -> Generator[None]:
-    """Files grow by a sixteenth of what they do otherwise, so that little fills them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_file, "GROW_BYTES", BLOCK_BYTES)
-        yield
 
 
 @pytest.mark.row("BS1", "BS7", "BS14")
@@ -178,7 +170,7 @@ def test_a_prune_that_fails_leaves_the_store_as_it_is(
         again.close()
 
 
-@pytest.mark.usefixtures("grows_by_a_block")
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.parametrize("is_possible", [False, True])
 def test_who_asks_for_a_prune_has_its_answer_at_the_end_at_the_latest(
     path: Path, *, is_possible: bool
@@ -376,7 +368,7 @@ def test_a_full_disk_stops_messages_and_never_a_discard(
     store.close()
 
 
-@pytest.mark.usefixtures("grows_by_a_block")
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.parametrize("durability", ["process", "group"])
 def test_acks_and_times_take_no_room_from_discards_on_a_full_disk(
     path: Path,

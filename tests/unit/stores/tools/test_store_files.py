@@ -82,11 +82,12 @@ def test_a_log_that_is_written_meanwhile_is_read_as_of_one_moment(tmp_path: Path
             sequence += 100
             for number in log.log_batch(batch):
                 log.discard(number)
+            stop.wait(0.001)  # lets the other thread run
 
     thread = threading.Thread(target=work)
     thread.start()
     seen: list[int] = []
-    while len(seen) < 5:
+    while len(seen) < 3 or not seen[-1]:
         with viewed(store.path) as found:
             point = str(found.most_recent("s")) if isinstance(found, LoggedBookmarkStore) else ""
             seen.append(int(point.split("|")[1]) if "|" in point else 0)
@@ -192,12 +193,13 @@ def test_a_view_ends_with_its_block_also_by_an_error(tmp_path: Path) -> None:
 def filled(path: Path) -> LoggedBookmarkStore:
     store = LoggedBookmarkStore(path)
     store.open_for("me")
-    for number in store.subscription("s").log_batch([f"7|{n}|" for n in range(1, 100_001)]):
+    for number in store.subscription("s").log_batch([f"7|{n}|" for n in range(1, 20_001)]):
         if number % 1000:
             store.discard("s", number)
     return store
 
 
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.row("BS16", "BS17")
 def test_logs_are_pruned_and_what_never_grows_is_left_alone(tmp_path: Path) -> None:
     filled(tmp_path / "s.bm").close()
@@ -212,10 +214,10 @@ def test_logs_are_pruned_and_what_never_grows_is_left_alone(tmp_path: Path) -> N
     assert ring.before_bytes == ring.after_bytes
     assert publish.before_bytes == publish.after_bytes
     assert steps == sorted(steps)
-    assert steps[-1] > 3_000_000
+    assert steps[-1] > 600_000
     store = LoggedBookmarkStore(tmp_path / "s.bm")
     assert store.client_name == "me"
-    assert store.subscription("s").undiscarded_count == 100
+    assert store.subscription("s").undiscarded_count == 20
     store.close()
 
 
