@@ -60,8 +60,8 @@ class Changer:
         Raises:
             UsageError: One of them is not active, or has no bookmark.
         """
-        self._core.running()
         word = "pause" if paused else "resume"
+        self._core.running(word)
         ids = check_texts("sub_ids", sub_ids)
         if not ids:
             raise UsageError(f"{word} needs the id of a subscription, or several")
@@ -101,7 +101,7 @@ class Changer:
         Raises:
             UsageError: It is not active.
         """
-        self._core.running()
+        self._core.running("replace")
         check_utf8("sub_id", sub_id)
         active = self.active(sub_id)
         if active is None or active.request is None:

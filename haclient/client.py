@@ -153,7 +153,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         Raises:
             UsageError: It was added before.
         """
-        self._core.thread.check("add_state_listener")
+        self._core.thread.check_setting("add_state_listener")
         self._core.events.add("state", listener)
 
     def remove_state_listener(self, listener: StateListener) -> None:
@@ -165,7 +165,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         Raises:
             UsageError: It was never added.
         """
-        self._core.thread.check("remove_state_listener")
+        self._core.thread.check_setting("remove_state_listener")
         self._core.events.remove("state", listener)
 
     @property

@@ -198,7 +198,7 @@ class HAClient(Client):
         Raises:
             UsageError: The time is negative, or the call comes from another thread.
         """
-        self._core.thread.check("set_reconnect_delay")
+        self._core.thread.check_setting("set_reconnect_delay")
         self._reconnector.delay = FixedDelayStrategy(delay)
 
     @property
@@ -286,7 +286,7 @@ class HAClient(Client):
             CommandError: The server refused a subscription; those before it are active.
             TimedOut: The server did not answer in time; those before it are active.
         """
-        self._core.running()
+        self._core.running("restore_subscriptions")
         if isinstance(auto_discard, str):
             raise UsageError(f"auto_discard is a bool or a list of ids, not {auto_discard!r}")
         limit_s = seconds(timeout)

@@ -139,7 +139,7 @@ class InspectedClient:
         Raises:
             UsageError: It was added before, or the call comes from another thread.
         """
-        self._core.thread.check("add_event_listener")
+        self._core.thread.check_setting("add_event_listener")
         self._core.events.add(EVENT, listener)
 
     def remove_event_listener(self, listener: EventListener) -> None:
@@ -151,7 +151,7 @@ class InspectedClient:
         Raises:
             UsageError: It was never added, or the call comes from another thread.
         """
-        self._core.thread.check("remove_event_listener")
+        self._core.thread.check_setting("remove_event_listener")
         self._core.events.remove(EVENT, listener)
 
     def add_command_listener(
@@ -172,7 +172,7 @@ class InspectedClient:
         Raises:
             UsageError: There is no such command, or the listener was added before.
         """
-        self._core.thread.check("add_command_listener")
+        self._core.thread.check_setting("add_command_listener")
         self._core.events.add(CommandTap.event_of(command), listener)
         self._core.session.tap = CommandTap.if_needed(self._core.events)
 
@@ -188,6 +188,6 @@ class InspectedClient:
         Raises:
             UsageError: There is no such command, or the listener was never added for it.
         """
-        self._core.thread.check("remove_command_listener")
+        self._core.thread.check_setting("remove_command_listener")
         self._core.events.remove(CommandTap.event_of(command), listener)
         self._core.session.tap = CommandTap.if_needed(self._core.events)

@@ -105,7 +105,7 @@ class Subscriber:
         is_closed = False
 
         async def open_stream() -> str:
-            self._core.running()
+            self._core.running(f"a stream of {command.name}")
             subscription = await self._open(
                 command, delivery, markers=markers, lasts=resumes, queue=queue
             )
@@ -132,7 +132,7 @@ class Subscriber:
             self._core.commander.leave([one for one in closing if self._is_active(one)])
             await trio.lowlevel.checkpoint()  # the writer sends it now
 
-        check_thread = self._core.thread.check
+        check_thread = self._core.thread.check_caller
         kind = MessageStream if queue is None else partial(QueueStream, auto_ack=auto_ack)
         return kind(delivery, open_=open_stream, close=close_stream, check_thread=check_thread)
 
@@ -176,7 +176,7 @@ class Subscriber:
             TimedOut: The server did not answer in time.
             UsageError: It replaces a subscription that is a stream.
         """
-        self._core.running()
+        self._core.running(command.name)
         check_callable("handler", handler, optional=False)
         handler = self._core.exceptions.watched(handler)
         if (active := self.changer.replaces(command)) is not None:
@@ -225,7 +225,7 @@ class Subscriber:
             DisconnectedError: There is no connection, and none will follow.
             TimedOut: The server did not answer in time.
         """
-        self._core.running()
+        self._core.running("queue_subscribe")
         handler = self._core.exceptions.watched(handler)
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=False, lasts=True, queue=queue)
@@ -297,7 +297,7 @@ class Subscriber:
         self._served.setdefault(subscription.sub_id, set()).add(subscription)
         delivery.is_served = True
         self._core.intake.opened(subscription, delivery)
-        self._core.running().start_soon(serve_until_ended)
+        self._core.running("a handler").start_soon(serve_until_ended)
 
     async def _publish(self, command: Command, handler: Handler | None) -> str:
         """Publish a command; `handler` gets the acks that name it."""
@@ -307,7 +307,7 @@ class Subscriber:
         if handler is None:
             await publisher.publish_command(command, command.command_id)
             return command.command_id
-        self._core.running()
+        self._core.running(command.name)
         handler = self._core.exceptions.watched(handler)
         if not awaited:
             raise UsageError(
@@ -446,7 +446,7 @@ class Subscriber:
         Raises:
             CommandError: The server refused it.
         """
-        self._core.running()
+        self._core.running("ack")
         what = f"the acknowledgement on {command.topic!r}"
         acks = "processed" if awaited == "processed" else f"processed,{awaited}"
         fields = {**command.to_fields(), "a": acks}

@@ -116,7 +116,7 @@ class AuditedPublisher(Publisher):
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
         waits: AckWaits | None = None,
         status: ConnectionStatus | None = None,
-        thread: ClientThread | None = None,
+        thread: ClientThread,
     ) -> None:
         super().__init__(
             store,

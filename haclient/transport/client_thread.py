@@ -41,41 +41,77 @@ class ClientThread:
             thread.check("publish")
 
     Attributes:
-        ident: `threading.get_ident()` of the thread; 0 before the block is entered, and the ident
-            of no thread in a process that was forked after that.
+        ident: `threading.get_ident()` of the thread while the client is open: from when its block
+            is entered until that was left. Otherwise, and in a process that was forked meanwhile,
+            the ident of no thread.
     """
 
-    __slots__ = ("__weakref__", "_name", "_pid", "_token", "ident")
+    __slots__ = ("__weakref__", "_home", "_name", "_pid", "_token", "ident")
 
     def __init__(self) -> None:
-        self.ident = 0
+        self.ident = _NO_THREAD
+        self._home = _NO_THREAD  # the same, and still so after the client was left
         self._name = ""
         self._pid = 0
         self._token: trio.lowlevel.TrioToken | None = None
 
     def bind(self) -> None:
         """Bind the client to the calling thread, which runs trio."""
-        self.ident = get_ident()
+        self.ident = self._home = get_ident()
         self._name = threading.current_thread().name
         self._pid = os.getpid()
         self._token = trio.lowlevel.current_trio_token()
         _bound.add(self)
 
+    def release(self, *, was_open: bool = True) -> None:
+        """Refuse calls from now on.
+
+        Args:
+            was_open: Whether the client was left; else it could not be entered.
+        """
+        self.ident = _NO_THREAD
+        if not was_open:
+            self._token = None
+
     def forked(self) -> None:
         """Belong to no thread: this process was forked from the client's."""
-        self.ident = _NO_THREAD
+        self.ident = self._home = _NO_THREAD
 
     def check(self, what: str) -> None:
-        """Refuse a call from another thread than the client's.
+        """Refuse a call before the client is entered, after it was left, or from another thread.
 
         Args:
             what: The call, such as `publish`.
 
         Raises:
+            UsageError: The client is not open; or it was entered in another thread, or in the
+                process that this one was forked from.
+        """
+        if self.ident == get_ident():
+            return
+        if self._token is None:
+            raise UsageError(
+                f"{what} of a client that was not entered: call it inside of `async with client:`"
+            )
+        self.check_caller(what)
+        raise UsageError(f"{what} of a client that was left: make a new one")
+
+    def check_setting(self, what: str) -> None:
+        """As `check`, for a call that prepares a client, too: it may come before it is entered."""
+        if self._token is not None:
+            self.check(what)
+
+    def check_caller(self, what: str) -> None:
+        """Refuse a call from another thread than the client's; it need not be open.
+
+        Args:
+            what: The call, such as `aclose of a stream`.
+
+        Raises:
             UsageError: The client was entered in another thread, or in the process that this one
                 was forked from.
         """
-        if self.ident in {0, get_ident()}:
+        if self._token is None or self._home == get_ident():
             return
         self._refuse_fork(what)
         raise UsageError(
@@ -119,7 +155,7 @@ class ClientThread:
                 this one was forked from; or this thread runs trio itself, which must not be
                 blocked.
         """
-        if get_ident() == self.ident:  # a closed store belongs to no thread
+        if get_ident() == self._home:  # a closed store belongs to no thread
             function(*arguments)
             return
         if self._token is None:

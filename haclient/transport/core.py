@@ -197,11 +197,16 @@ class Core:
                 "haclient runs on trio: start the program with trio.run(main), not with asyncio"
             )
         self.thread.bind()
-        if self._manager is not None:
-            self.session.reserved_ids = frozenset(each.sub_id for each in self._manager.entries())
-        self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
-        self._maintenance.claim()
-        await self._maintenance.recover(self.name)
+        try:
+            if self._manager is not None:
+                entries = self._manager.entries()
+                self.session.reserved_ids = frozenset(each.sub_id for each in entries)
+            self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
+            self._maintenance.claim()
+            await self._maintenance.recover(self.name)
+        except BaseException:  # it was not entered: calls are refused as before
+            self.thread.release(was_open=False)
+            raise
         self._nursery = await self._stack.enter_async_context(open_nursery())
         self._nursery.start_soon(partial(self.events.run, is_open=lambda: self.entered))
         for task in (self.queue_acks.run, *self._maintenance.tasks):
@@ -260,6 +265,7 @@ class Core:
                 try:
                     await self._maintenance.close()
                 finally:
+                    self.thread.release()
                     if self._open_clients is not None:
                         self._open_clients.left(self)
 
@@ -287,7 +293,7 @@ class Core:
             DisconnectedError: Another task called `disconnect` meanwhile.
             TimedOut: It took longer than `timeout` seconds.
         """
-        nursery = self.running()
+        nursery = self.running("connect")
         if self._dialler.busy:
             raise UsageError("connect is under way in another task: wait for that one")
         if self.connection is not None:
@@ -433,7 +439,7 @@ class Core:
         Raises:
             UsageError: A limit can never work.
         """
-        self.thread.check("set_heartbeat")
+        self.thread.check_setting("set_heartbeat")
         self.heartbeat = None if interval is None else Heartbeat(interval, idle_limit)
         connection = self.connection
         if connection is None or not self.status.is_logged_on:
@@ -696,18 +702,19 @@ class Core:
         """The header of a command with a new id."""
         return {"c": command, "cid": self.session.next_command_id(), **others}
 
-    def running(self) -> trio.Nursery:
+    def running(self, what: str) -> trio.Nursery:
         """The nursery of this client.
+
+        Args:
+            what: The call that needs it, such as `subscribe`.
 
         Raises:
             UsageError: The client is used outside its `async with`.
-            HAClientError: It was left, or is being left.
+            HAClientError: It is being left.
         """
-        self.thread.check("a method of the client")
+        self.thread.check(what)
         if self._nursery is None:
-            if self.status.stop_reason is not None:
-                raise self.status.stop_reason
-            raise UsageError("use the client as `async with Client(...) as client:`")
+            raise self.status.stop_reason or DisconnectedError(f"{what}: the client is being left")
         return self._nursery
 
     @property

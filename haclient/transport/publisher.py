@@ -80,7 +80,7 @@ class Publisher:
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
         waits: The waits of the client's callers.
         status: The client's; waits outlive a lost connection while it expects another one.
-        thread: The client's; without one every thread may publish.
+        thread: The client's.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Publisher:
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
         waits: AckWaits | None = None,
         status: ConnectionStatus | None = None,
-        thread: ClientThread | None = None,
+        thread: ClientThread,
     ) -> None:
-        self._thread = thread or ClientThread()
+        self._thread = thread
         self.store = store
         self.log: FrameLog | None = _as_log(store)
         self.writer: Writer | None = None

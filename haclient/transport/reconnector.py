@@ -127,7 +127,7 @@ class Reconnector:
             ReconnectGaveUp: The chooser has no server, or the delay strategy had enough.
             NameInUse: The client name belongs to another client.
         """
-        self._core.running().start_soon(self._run)
+        self._core.running("connect").start_soon(self._run)
         await self._core.ready()
 
     async def move_to(self, uri: str, *, timeout: float) -> None:
@@ -140,7 +140,7 @@ class Reconnector:
             HAClientError: What a logon at the new server raises; the client has stayed.
         """
         core, address = self._core, Uri.parse(uri).address
-        core.running()
+        core.running("move_to")
         if self._move is not None:
             raise UsageError(f"a move to {self._move.safe_uri} is under way: wait for its end")
         if core.status.stop_reason is not None:

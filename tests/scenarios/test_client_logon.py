@@ -238,7 +238,7 @@ async def test_a_server_that_lost_what_it_had_acknowledged_is_refused_on_request
 
 async def test_what_comes_too_early_or_too_often_is_refused(server: Server) -> None:
     client = Client("pub")
-    with pytest.raises(UsageError, match="async with Client"):
+    with pytest.raises(UsageError, match="of a client that was not entered"):
         await client.connect(server.uri)
     async with client:
         with pytest.raises(DisconnectedError, match="call connect first"):

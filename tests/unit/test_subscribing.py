@@ -16,6 +16,12 @@ def subscriber() -> Subscriber:
     return Subscriber(Core(Settings(name="c")), "raise")
 
 
+def open_subscriber() -> Subscriber:
+    core = Core(Settings(name="c"))
+    core.thread.bind()
+    return Subscriber(core, "raise")
+
+
 @pytest.mark.row("CC18")
 @pytest.mark.parametrize("name", ["publish", "delta_publish"])
 async def test_a_publish_has_nothing_to_stream(name: str) -> None:
@@ -26,15 +32,15 @@ async def test_a_publish_has_nothing_to_stream(name: str) -> None:
 @pytest.mark.row("CC18")
 async def test_messages_need_a_handler() -> None:
     with pytest.raises(UsageError, match="subscribe needs a handler"):
-        await subscriber().execute_async(Command("subscribe", topic="t"), None)
+        await open_subscriber().execute_async(Command("subscribe", topic="t"), None)
 
 
 @pytest.mark.row("CC17", "CC18")
 async def test_an_unsubscribe_command_has_to_say_from_what() -> None:
     with pytest.raises(UsageError, match="sub_id"):
-        await subscriber().execute_async(Command("unsubscribe"), None)
-    await subscriber().execute_async(Command("unsubscribe", query_id="gone"), None)
-    await subscriber().unsubscribe(["gone"], timeout=1)
+        await open_subscriber().execute_async(Command("unsubscribe"), None)
+    await open_subscriber().execute_async(Command("unsubscribe", query_id="gone"), None)
+    await open_subscriber().unsubscribe(["gone"], timeout=1)
 
 
 @pytest.mark.row("CC11")

@@ -12,17 +12,12 @@ from haclient.protocol.messages import Message
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.client_threads import bound_thread
 from support.forks import refusals
 
 
-def bound() -> ClientThread:
-    thread = ClientThread()
-    thread.bind()
-    return thread
-
-
 async def test_a_thread_of_its_own_is_refused_by_name() -> None:
-    thread = bound()
+    thread = bound_thread()
     thread.check("publish")
 
     def call() -> None:
@@ -34,8 +29,32 @@ async def test_a_thread_of_its_own_is_refused_by_name() -> None:
         await trio.to_thread.run_sync(call)
 
 
-def test_before_the_block_is_entered_every_thread_may_call() -> None:
-    ClientThread().check("publish")
+def test_before_the_block_is_entered_only_settings_may_be_changed() -> None:
+    thread = ClientThread()
+    with pytest.raises(UsageError, match=r"^publish of a client that was not entered: call it ins"):
+        thread.check("publish")
+    thread.check_setting("set_heartbeat")
+    thread.check_caller("aclose of a stream")
+
+
+async def test_after_the_block_nothing_may_be_called_but_what_closes_streams() -> None:
+    thread = bound_thread()
+    thread.check("publish")
+    thread.release()
+    for check in (thread.check, thread.check_setting):
+        with pytest.raises(UsageError, match=r"^publish of a client that was left: make a new"):
+            check("publish")
+    thread.check_caller("aclose of a stream")
+    with pytest.raises(UsageError, match="by the thread"):
+        await trio.to_thread.run_sync(thread.check_caller, "aclose of a stream")
+
+
+async def test_a_client_that_could_not_be_entered_is_as_before() -> None:
+    thread = bound_thread()
+    thread.release(was_open=False)
+    with pytest.raises(UsageError, match="that was not entered"):
+        thread.check("publish")
+    thread.check_setting("set_heartbeat")
 
 
 async def test_a_message_is_discarded_on_the_clients_thread_before_the_call_returns() -> None:
@@ -50,7 +69,7 @@ async def test_a_message_is_discarded_on_the_clients_thread_before_the_call_retu
 
     log.discard = noting  # type: ignore[method-assign]  # to see by whom it is called
     messages = [Message(number=log.log(f"7|{n}|")) for n in (1, 2)]
-    owner = LoggedBy(log, bound())
+    owner = LoggedBy(log, bound_thread())
     for message in messages:
         message.owner = owner
 
@@ -71,7 +90,7 @@ def test_a_discard_after_the_trio_run_is_a_usage_error() -> None:
 
     async def client() -> None:
         await trio.lowlevel.checkpoint()
-        threads.append(bound())
+        threads.append(bound_thread())
 
     trio.run(client)
     errors: list[UsageError] = []
@@ -95,7 +114,7 @@ def test_a_discard_after_the_trio_run_is_a_usage_error() -> None:
 async def test_a_second_trio_run_is_not_blocked_and_told_how_to_discard() -> None:
     log = SubscriptionTracker()
     log.begin(acked=False, start="0")
-    message = Message(number=log.log("7|1|"), owner=LoggedBy(log, bound()))
+    message = Message(number=log.log("7|1|"), owner=LoggedBy(log, bound_thread()))
 
     async def other_run() -> None:
         with pytest.raises(UsageError, match=r"trio.to_thread.run_sync\(message.discard\)"):
@@ -113,7 +132,9 @@ async def test_a_discard_after_the_store_was_closed_is_refused_in_every_thread(
     store = LoggedBookmarkStore(tmp_path / "log")
     log = store.subscription("s1")
     log.begin(acked=False, start="0")
-    messages = [Message(number=log.log(f"7|{n}|"), owner=LoggedBy(log, bound())) for n in (1, 2, 3)]
+    messages = [
+        Message(number=log.log(f"7|{n}|"), owner=LoggedBy(log, bound_thread())) for n in (1, 2, 3)
+    ]
     messages[0].discard()
     store.close()
     with pytest.raises(UsageError, match="closed"):
@@ -124,7 +145,7 @@ async def test_a_discard_after_the_store_was_closed_is_refused_in_every_thread(
 
 async def test_a_forked_process_has_no_thread_of_the_client() -> None:
     """Not even the one that forked, which has the same ident."""
-    log, thread = SubscriptionTracker(), bound()
+    log, thread = SubscriptionTracker(), bound_thread()
     log.begin(acked=False, start="0")
     message = Message(number=log.log("7|1|"), owner=LoggedBy(log, thread))
 
@@ -142,7 +163,7 @@ async def test_a_forked_process_has_no_thread_of_the_client() -> None:
         message.discard()
         raise UsageError  # all of this was possible
 
-    assert refusals(call, enter_again, lambda: ClientThread().check("publish")) == 2
+    assert refusals(call, enter_again, lambda: ClientThread().check_setting("publish")) == 2
     thread.check("publish")
     message.discard()
     assert log.undiscarded_count == 0

@@ -164,7 +164,7 @@ async def test_stores_are_closed_even_when_the_block_fails() -> None:
 async def test_everything_needs_the_block() -> None:
     core = Core(Settings(name="c"))
     with pytest.raises(UsageError, match="async with"):
-        core.running()
+        core.running("subscribe")
     await core.leave(None, None, None)
 
 

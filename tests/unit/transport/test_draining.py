@@ -16,6 +16,7 @@ from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import Writer
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.client_threads import bound_thread
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
@@ -35,7 +36,7 @@ async def test_what_is_left_is_told_with_the_reason(error: HAClientError) -> Non
         await flushed(timeout=timeout)
         raise error
 
-    publisher = Publisher(MemoryPublishStore())
+    publisher = Publisher(MemoryPublishStore(), thread=bound_thread())
     assert await drain(publisher, failing, limit_s=3.0) == str(error)
     assert await drain(publisher, flushed, limit_s=inf) == ""
     publisher.publish_nowait("t", b"by a handler that goes on")
@@ -48,7 +49,7 @@ async def test_without_a_store_nothing_is_left_that_a_server_has_confirmed() -> 
         await flushed(timeout=timeout)
         raise DisconnectedError("closed")
 
-    publisher = Publisher(None)
+    publisher = Publisher(None, thread=bound_thread())
     assert await drain(publisher, failing, limit_s=3.0) == ""
     near, _ = link_pair()
     writer = Writer(near, None, publisher.gate)
@@ -65,7 +66,7 @@ async def test_without_a_store_nothing_is_left_that_a_server_has_confirmed() -> 
 @pytest.mark.parametrize(("limit_s", "left"), [(3.0, False), (inf, True)])
 async def test_without_a_store_the_outbox_leaves_first(limit_s: float, *, left: bool) -> None:
     near, far = link_pair(capacity_bytes=10)
-    publisher = Publisher(None)
+    publisher = Publisher(None, thread=bound_thread())
     writer = Writer(near, None, publisher.gate)
     publisher.connected(writer)
     publisher.open_log()
@@ -97,7 +98,7 @@ async def test_the_outbox_and_the_flush_have_one_limit_together(
         timeouts.append(timeout)
 
     near, _ = link_pair(capacity_bytes=10)
-    publisher = Publisher(None)
+    publisher = Publisher(None, thread=bound_thread())
     writer = Writer(near, None, publisher.gate)
     publisher.connected(writer)
     publisher.open_log()

@@ -23,6 +23,7 @@ from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.ring import RingPublishStore
+from support.client_threads import bound_thread
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer
@@ -39,6 +40,7 @@ class Bench:
             store,
             max_unpersisted_bytes=1 << 20,
             status=self.status,
+            thread=bound_thread(),
         )
 
     def log_on(self, seen: int = 0, persisted: int = 0) -> Peer:
@@ -63,7 +65,7 @@ def store(request: pytest.FixtureRequest) -> PublishStore:
 
 
 @pytest.mark.row("PS1", "BS22")
-def test_a_store_of_our_own_is_its_own_log_and_any_other_gets_one() -> None:
+async def test_a_store_of_our_own_is_its_own_log_and_any_other_gets_one() -> None:
     ours, custom = MemoryPublishStore(), DictPublishStore()
     assert Bench(ours).publisher.log is ours
     assert isinstance(Bench(custom).publisher.log, SendingStore)
@@ -191,6 +193,7 @@ async def test_the_limit_is_kept_while_there_is_no_link(
         store,
         max_unpersisted_bytes=2000,
         status=ConnectionStatus(reconnects=True),
+        thread=bound_thread(),
     )
     if was_connected:
         writer = Writer(link_pair()[0], publisher.log, publisher.gate)

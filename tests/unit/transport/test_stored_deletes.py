@@ -20,6 +20,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from support.client_threads import bound_thread
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer, Server, answering, listening, together
@@ -224,7 +225,7 @@ async def test_durability_fsync_holds_for_it_too() -> None:
 
     store = Synced()
     status = ConnectionStatus(reconnects=True)
-    publisher = Publisher(store, status=status)
+    publisher = Publisher(store, status=status, thread=bound_thread())
     commander = Commander(Session(), None, status, unheard(0))
     with pytest.raises(TimedOut):
         await delete_stored(commander, publisher, {"c": "sow_delete", "t": "t"}, b"", timeout=1)
