@@ -91,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         help="TOPIC:/key[,/key]; TOPIC: where publishers name the keys",
     )
     parser.add_argument("--queue", action="append", default=[], help="NAME[:TOPIC][,option=value]")
+    parser.add_argument(
+        "--message-type", action="append", default=[], help="a message type besides those of AMPS"
+    )
     parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
     parser.add_argument("--fsync", choices=[*FsyncPolicy], default=FsyncPolicy.NONE)
     parser.add_argument(
@@ -115,6 +118,7 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         sow_topics=tuple(parse_sow_topic(text, allow_user_keys=True) for text in chosen.sow),
         replicate_to=tuple(map(parse_replicate_to, chosen.replicate_to)),
         queues=tuple(map(parse_queue, chosen.queue)),
+        message_types=tuple(chosen.message_type),
         fsync=FsyncPolicy(chosen.fsync),
         parquet=chosen.parquet,
         tls=tls_files(listen, chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca),

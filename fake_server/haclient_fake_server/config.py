@@ -12,8 +12,9 @@ from typing import Any, Final, cast
 from haclient.errors import UsageError
 from haclient.protocol.framing import MAX_PUBLISH_BYTES
 from haclient_fake_server.admin import parse_admin
-from haclient_fake_server.engine.patterns import PatternError, compile_search
+from haclient_fake_server.engine.patterns import PatternError, compile_search, topic_problem
 from haclient_fake_server.engine.settings import (
+    MAX_MESSAGE_TYPE,
     EngineSettings,
     LogTopic,
     QueueTopic,
@@ -44,6 +45,7 @@ _LISTS: Final[dict[str, type]] = {
     "sow_topics": SowTopic,
     "replicate_to": ReplicateTo,
     "queues": QueueTopic,
+    "message_types": str,
 }
 _BYTES: Final = {
     "segment_bytes": 1024,
@@ -121,6 +123,9 @@ class BrokerConfig:
         redial_s: Wait after the first failure to connect; each further failure doubles it.
         redial_max_s: The longest such wait.
         queues: The message queues.
+        message_types: Message types that clients may log on with, besides those of AMPS
+            (`json`, `fix`, `nvfix`, `xml`, `msgpack`, `bson`, `bflat`, `struct`, `binary`,
+            `protobuf`, `composite-*`) and those of the topics above.
         admin: Where the admin interface listens, `HOST:PORT`; empty for none. Port 0 takes a free
             one. It asks for no password: see `haclient_fake_server.admin`.
 
@@ -149,6 +154,7 @@ class BrokerConfig:
     redial_s: float = 0.05
     redial_max_s: float = 2.0
     queues: tuple[QueueTopic, ...] = ()
+    message_types: tuple[str, ...] = ()
     admin: str = ""
     tls: TlsFiles | None = None
 
@@ -166,6 +172,7 @@ class BrokerConfig:
             _check_users,
             _check_parquet,
             _check_queues,
+            _check_message_types,
             _check_admin,
             _check_tls,
         )
@@ -188,6 +195,7 @@ class BrokerConfig:
             replicate_to=self.replicate_to,
             queues=self.queues,
             max_message_bytes=self.max_frame_bytes,
+            message_types=self.message_types,
         )
 
 
@@ -261,6 +269,17 @@ def _check_queues(config: BrokerConfig) -> str:
         check_queues(config.queues, config.sow_topics, config.log_topics)
     except UsageError as error:
         return str(error)
+    return ""
+
+
+def _check_message_types(config: BrokerConfig) -> str:
+    for name in config.message_types:
+        # A URI names it as the last part of its path.
+        if not name or len(name) > MAX_MESSAGE_TYPE or "/" in name or topic_problem(name):
+            return (
+                f"message type {name[:40]!r}: wanted 1 to {MAX_MESSAGE_TYPE} characters, no slash "
+                "and no control character"
+            )
     return ""
 
 

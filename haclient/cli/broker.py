@@ -31,6 +31,7 @@ class _Request:
     log_topics: tuple[str, ...]
     sow_topics: tuple[str, ...]
     queues: tuple[str, ...]
+    message_types: tuple[str, ...]
     replicate_to: tuple[str, ...]
     user_file: Path | None
     parquet: bool
@@ -102,6 +103,7 @@ def _config(request: _Request) -> BrokerConfig:
         log_topics=log_topics,
         sow_topics=sow_topics,
         queues=queues,
+        message_types=request.message_types,
         replicate_to=replicate_to,
         parquet=request.parquet,
         admin=request.admin,
@@ -176,6 +178,13 @@ def broker() -> None:
     "max_deliveries, max_cancels, expiration (seconds), priority (expression), barrier (filter), "
     "dead_letter (topic), recovery_point (epoch, now, a bookmark or a time), file_backed. May be "
     "given several times.",
+)
+@click.option(
+    "--message-type",
+    "message_types",
+    multiple=True,
+    metavar="NAME",
+    help="A message type that clients may use besides those of AMPS. May be given several times.",
 )
 @click.option(
     "--replicate-to",

@@ -2,6 +2,9 @@
 
 There is one frame per ack type. The fields are in the order of published samples. A failure is
 reported in the `processed` ack, or in the first requested type when that is not one of them.
+
+The `reason` of a failure is one of a few words, those of the protocol. What exactly was wrong is in
+`detail`, a field of this broker alone, which clients that do not know it skip.
 """
 
 from __future__ import annotations
@@ -10,8 +13,12 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
+from haclient.errors import printable
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
+
+MAX_DETAIL_CHARACTERS: Final = 200
+"""The longest `detail` of a failure ack: it is a line for a person, and may quote the command."""
 
 BEAT: Final = encode_frame({"c": "heartbeat"})
 """The heartbeat that the server sends once per interval."""
@@ -51,7 +58,7 @@ class Refused(Exception):  # not a fault of this program: a command that it decl
 
     Attributes:
         reason: The reason in the failure ack: one of `Reason`.
-        detail: The value found, for the broker's log only.
+        detail: What was found and what was expected, for the ack and the broker's log.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -83,6 +90,7 @@ def ack(
     *,
     status: str = "success",
     reason: str = "",
+    detail: str = "",
     more: Mapping[str, str | int] | None = None,
 ) -> bytes:
     """An ack frame; `more` holds the fields that only some commands have."""
@@ -95,18 +103,24 @@ def ack(
     fields["status"] = status
     if reason:
         fields["reason"] = reason
+    if detail:
+        fields["detail"] = printable(detail)[:MAX_DETAIL_CHARACTERS]
     return encode_frame(fields)
 
 
 def failure_ack(
-    message: Message, reason: str, *, more: Mapping[str, str | int] | None = None
+    message: Message,
+    reason: str,
+    *,
+    detail: str = "",
+    more: Mapping[str, str | int] | None = None,
 ) -> bytes | None:
     """The ack that reports a command's failure; `None` if the command requested no ack."""
     wanted = requested(message.ack_type)
     if not wanted:
         return None
     kind = next((name for name in ("processed", "persisted") if name in wanted), min(wanted))
-    return ack(kind, message.command_id, status="failure", reason=reason, more=more)
+    return ack(kind, message.command_id, status="failure", reason=reason, detail=detail, more=more)
 
 
 def name_in_use_ack(client_name: str) -> bytes:

@@ -301,7 +301,7 @@ class Engine:
             command(connection, message)
         except Refused as error:
             state.report_refusal(connection, message, error.reason, error.detail)
-            state.send(connection, failure_ack(message, error.reason))
+            state.send(connection, failure_ack(message, error.reason, detail=error.detail))
 
     def _report_lost(self, points: Iterable[QueuePoint]) -> None:
         """Report what was removed from the log although a consumer or a queue still needs it."""

@@ -53,7 +53,7 @@ def conflator_of(state: State, request: Request, message_type: str) -> Conflator
     try:
         paths = tuple(parse_path(name) for name in names)
     except FilterError as error:
-        raise Refused(Reason.INVALID_OPTIONS, f"conflation_key: {error}") from error
+        raise Refused(Reason.INVALID_OPTIONS, f"conflation_key: {error.detail}") from error
     sow = _sow_of(state, request, message_type)
     topic = request.message.topic
     if not paths and sow is None:

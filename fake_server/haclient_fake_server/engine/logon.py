@@ -28,6 +28,7 @@ from haclient_fake_server.engine.acks import (
 )
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.requests import read_options
+from haclient_fake_server.engine.settings import COMPOSITE_PREFIX, MAX_MESSAGE_TYPE, EngineSettings
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import NEVER
 
@@ -36,8 +37,8 @@ DEFAULT_MESSAGE_TYPE = "json"
 _ACKED_STARTS: Final = 16
 """Starts of the log that a logon ack has: every client gets them, and they are in one line."""
 
-MAX_MESSAGE_TYPE = 255
-"""Characters of a message type: it is the key of the definitions of its topics in the journal."""
+_TOLD_TO_NOBODY: Final = frozenset({Reason.AUTH_FAILURE, Reason.NAME_IN_USE})
+"""Reasons whose detail is for the broker's log alone: it names users to somebody who is none."""
 
 
 def log_on(state: State, connection: Connection, message: Message) -> None:
@@ -51,9 +52,8 @@ def log_on(state: State, connection: Connection, message: Message) -> None:
             state, connection, message, Reason.AUTH_FAILURE, "auth", f"user {message.user_id!r}"
         )
         return
-    if len(message.message_type) > MAX_MESSAGE_TYPE:
-        detail = f"{len(message.message_type)} characters, at most {MAX_MESSAGE_TYPE}"
-        _refuse(state, connection, message, Reason.INVALID_MESSAGE_TYPE, "auth", detail)
+    if problem := _problem_of_type(state.settings, message.message_type):
+        _refuse(state, connection, message, Reason.INVALID_MESSAGE_TYPE, "auth", problem)
         return
     try:
         options = read_options(message)
@@ -71,6 +71,19 @@ def log_on(state: State, connection: Connection, message: Message) -> None:
         state.close(holder, "name in use")
     _admit(state, connection, message, name=name, ack_interval_s=options.ack_conflation_s)
     _confirm(state, connection, message)
+
+
+def _problem_of_type(settings: EngineSettings, message_type: str) -> str:
+    """Why nobody may log on with a message type; empty if anybody may.
+
+    With a misspelt one a client would publish to topics that nobody reads.
+    """
+    if len(message_type) > MAX_MESSAGE_TYPE:
+        return f"{len(message_type)} characters, at most {MAX_MESSAGE_TYPE}"
+    if not message_type or settings.knows_type(message_type):
+        return ""
+    known = ", ".join(sorted({*settings.known_types, f"{COMPOSITE_PREFIX}*"}))
+    return f"{message_type[:40]!r} is none of {known}; the broker's --message-type adds one"
 
 
 def _admit(
@@ -134,7 +147,9 @@ def _refuse(
     detail: str = "",
 ) -> None:
     state.report_refusal(connection, message, reason, detail)
-    state.send(connection, failure_ack(message, reason, more={"version": state.settings.version}))
+    more = {"version": state.settings.version}
+    told = "" if reason in _TOLD_TO_NOBODY else detail
+    state.send(connection, failure_ack(message, reason, detail=told, more=more))
     state.close(connection, closing)
 
 

@@ -18,6 +18,7 @@ caches its results, up to a limit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -99,17 +100,33 @@ class TopicPatternError(HAClientError):
 
     Attributes:
         reason: The reason in the failure ack.
+        detail: What is wrong, as the ack of a refusal has it.
         topic: The topic as it was given.
     """
 
     reason: Final = "bad regex topic"
 
     def __init__(self, topic: str, problem: str) -> None:
-        super().__init__(
+        self.detail = (
             f"topic {topic[:80]!r} is not a valid pattern: {problem};"
             " use option non_regex_topic for a literal topic"
         )
+        super().__init__(self.detail)
         self.topic = topic
+
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def topic_problem(topic: str) -> str:
+    """What makes a text unfit as a topic or a pattern of topics; empty if nothing does.
+
+    A line feed would split a topic in whatever prints topics in lines, and nobody means one.
+    """
+    found = _CONTROL.search(topic)
+    if found is None:
+        return ""
+    return f"character {found.start()} of the topic is a control character: {found[0]!r}"
 
 
 def is_regex_topic(topic: str) -> bool:

@@ -21,7 +21,7 @@ from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.patterns import to_bytes
+from haclient_fake_server.engine.patterns import to_bytes, topic_problem
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.queues.message_reader import Content
@@ -35,6 +35,8 @@ from haclient_fake_server.journal.format import Record, RecordFlag
 
 MAX_HEADER_BYTES: Final = 65_535
 """The longest SOW key or correlation id: a record has 16 bits for its length."""
+MAX_HEADER_CHARACTERS: Final = MAX_HEADER_BYTES // 4
+"""Characters of one that surely fits, since a character has up to four bytes."""
 MAX_FAST_CORRELATION_ID: Final = 1024
 """Characters of a correlation id that is surely within the limit, whatever they are."""
 MAX_EXPIRATION_S: Final = 2**32 - 1
@@ -128,9 +130,8 @@ class Publishing:
         """Execute a publish: the first of its topic, with rare headers, or to a SOW topic."""
         state = self._state
         problem = _problem(message)
-        if problem:
-            detail = SYSTEM_TOPIC_REFUSAL if is_system_topic(message.topic) else ""
-            self.refuse(connection, message, problem, detail)
+        if problem is not None:
+            self.refuse(connection, message, *problem)
             return
         table = state.tables[connection.message_type]
         known = message.topic in table.targets
@@ -198,7 +199,14 @@ class Publishing:
         more = {"s": sequence} if sequence else None
         for kind in ("processed", "persisted"):
             if kind in wanted:
-                frame = ack(kind, message.command_id, status="failure", reason=reason, more=more)
+                frame = ack(
+                    kind,
+                    message.command_id,
+                    status="failure",
+                    reason=reason,
+                    detail=detail,
+                    more=more,
+                )
                 send = state.confirm if kind == "persisted" and sequence else state.send
                 send(connection, frame)
 
@@ -246,16 +254,25 @@ def _complete(message: Message, route: Route, key: str) -> bool:
     return True
 
 
-def _problem(message: Message) -> Reason | None:
-    if not message.topic:
-        return Reason.INVALID_TOPIC
-    reserved = message.topic.startswith(RESERVED) and message.topic != DEVNULL
-    if reserved or is_system_topic(message.topic):
-        return Reason.NOT_ENTITLED
-    if len(message.correlation_id) * 4 > MAX_HEADER_BYTES or (
-        len(message.sow_key) * 4 > MAX_HEADER_BYTES
+def _problem(message: Message) -> tuple[Reason, str] | None:
+    """The reason and the detail of a publish that no topic takes."""
+    topic = message.topic
+    if not topic or (unfit := topic_problem(topic)):
+        return Reason.INVALID_TOPIC, unfit if topic else "no topic"
+    if is_system_topic(topic):
+        return Reason.NOT_ENTITLED, SYSTEM_TOPIC_REFUSAL
+    if topic.startswith(RESERVED) and topic != DEVNULL:
+        return Reason.NOT_ENTITLED, f"topics that begin with {RESERVED} are the server's own"
+    return _problem_of_headers(message)
+
+
+def _problem_of_headers(message: Message) -> tuple[Reason, str] | None:
+    for reason, text in (
+        (Reason.BAD_SOW_KEY, message.sow_key),
+        (Reason.INVALID_CORRELATION_ID, message.correlation_id),
     ):
-        return Reason.BAD_SOW_KEY if message.sow_key else Reason.INVALID_CORRELATION_ID
+        if len(text) > MAX_HEADER_CHARACTERS:
+            return reason, f"{len(text)} characters, at most {MAX_HEADER_CHARACTERS}"
     if (message.expiration or 0) > MAX_EXPIRATION_S:
-        return Reason.INVALID_EXPIRATION
+        return Reason.INVALID_EXPIRATION, f"{message.expiration} s, at most {MAX_EXPIRATION_S}"
     return None

@@ -17,7 +17,7 @@ from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.connections import Selection, Style
 from haclient_fake_server.engine.field_selection import FieldSelection, SelectError
 from haclient_fake_server.engine.filters import Document, FilterError, compile_filter
-from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError
+from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, topic_problem
 
 _COMMON: Final = frozenset(
     {"no_sowkey", "non_regex_topic", "select", "send_empties", "timestamp", "top_n"}
@@ -165,13 +165,15 @@ def read_request(message: Message, options: Options) -> Request:
     """
     if not message.topic:
         raise Refused(Reason.INVALID_TOPIC, "no topic")
+    if problem := topic_problem(message.topic):
+        raise Refused(Reason.INVALID_TOPIC, problem)
     if is_system_topic(message.topic):
         raise Refused(Reason.NOT_ENTITLED, SYSTEM_TOPIC_REFUSAL)
     try:
         matcher = TopicMatcher(message.topic, non_regex_topic=options.non_regex_topic)
         filter_ = compile_filter(message.filter) if message.filter else None
     except (TopicPatternError, FilterError) as error:
-        raise Refused(error.reason, str(error)) from error
+        raise Refused(error.reason, error.detail) from error
     try:
         fields_ = FieldSelection(options.select) if options.select else None
     except SelectError as error:

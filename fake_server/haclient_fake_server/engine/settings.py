@@ -10,8 +10,35 @@ from haclient.errors import UsageError
 from haclient.protocol.framing import MAX_PUBLISH_BYTES
 from haclient.protocol.uri import Uri
 from haclient_fake_server.engine.filters import FilterError, compile_expression, compile_filter
-from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, is_regex_topic
+from haclient_fake_server.engine.patterns import (
+    TopicMatcher,
+    TopicPatternError,
+    is_regex_topic,
+    topic_problem,
+)
 from haclient_stores.bookmark import BookmarkRange, MostRecent, parse_bookmark
+
+MESSAGE_TYPES: Final = frozenset(
+    {
+        "bflat",
+        "binary",
+        "bson",
+        "fix",
+        "json",
+        "msgpack",
+        "nvfix",
+        "protobuf",
+        "struct",
+        "xml",
+    }
+)
+"""The message types of AMPS, which every broker knows, besides those of composite messages."""
+
+MAX_MESSAGE_TYPE: Final = 255
+"""Characters of a message type: it is the key of the definitions of its topics in the journal."""
+
+COMPOSITE_PREFIX: Final = "composite-"
+"""What the names of composite message types begin with, such as `composite-local`."""
 
 MAX_QUEUE_TIME_S: Final = 10 * 365 * 86_400
 """The longest lease or expiration of a queue, ten years: longer ones mean `None`."""
@@ -122,6 +149,7 @@ class QueueTopic:
     def __post_init__(self) -> None:
         """Check the values."""
         checks = (
+            self._check_characters,
             self._check_topics,
             self._check_words,
             self._check_numbers,
@@ -157,6 +185,10 @@ class QueueTopic:
         if self.semantics == "at-most-once":
             return "round-robin"
         return self.delivery or "proportional"
+
+    def _check_characters(self) -> str:
+        topics = (self.name, *self.underlying, self.default_publish_target, self.dead_letter)
+        return next(filter(None, map(topic_problem, topics)), "")
 
     def _check_topics(self) -> str:
         if not self.name or is_regex_topic(self.name) or self.name.startswith("/HACLIENT/"):
@@ -294,6 +326,7 @@ class EngineSettings:
         replicate_to: Where it sends its log.
         queues: The message queues.
         max_message_bytes: A delta publish that would make a larger record is refused.
+        message_types: Message types besides those of AMPS and of the topics.
     """
 
     name: str = "broker"
@@ -305,6 +338,21 @@ class EngineSettings:
     replicate_to: tuple[ReplicateTo, ...] = ()
     queues: tuple[QueueTopic, ...] = ()
     max_message_bytes: int = MAX_PUBLISH_BYTES
+    message_types: tuple[str, ...] = ()
+
+    @property
+    def known_types(self) -> frozenset[str]:
+        """The message types that clients may log on with, besides composite ones."""
+        of_topics = {
+            *(each.message_type for each in self.log_topics),
+            *(each.message_type for each in self.sow_topics),
+            *(each.message_type for each in self.queues),
+        }
+        return MESSAGE_TYPES | {*self.message_types} | of_topics - {""}
+
+    def knows_type(self, message_type: str) -> bool:
+        """Whether clients may log on with a message type."""
+        return message_type.startswith(COMPOSITE_PREFIX) or message_type in self.known_types
 
     def _is_logged(self, topic: SowTopic) -> bool:
         return any(
@@ -322,6 +370,8 @@ class EngineSettings:
                     f"sow topic {topic.name!r}: names under /HACLIENT/ are the broker's own, "
                     "give it another one"
                 )
+            if problem := topic_problem(topic.name):
+                raise UsageError(f"sow topic {topic.name!r}: {problem}")
             if topic.history and not self._is_logged(topic):
                 raise UsageError(
                     f"sow topic {topic.name!r} keeps a history, which is in the log, but no log "

@@ -419,7 +419,7 @@ class State:
     def report_refusal(
         self, connection: Connection, message: Message, reason: str, detail: str
     ) -> None:
-        """Log why a command was refused; its sender gets the bare reason."""
+        """Log why a command was refused."""
         self._refusals += 1
         if self._refusals > MAX_REFUSALS_REPORTED:
             return

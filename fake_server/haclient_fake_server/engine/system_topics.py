@@ -236,7 +236,7 @@ class SystemTopics:
             matcher = TopicMatcher(query.topic)
             filter_ = compile_filter(query.filter) if query.filter else None
         except (TopicPatternError, FilterError) as error:
-            raise Refused(error.reason, str(error)) from error
+            raise Refused(error.reason, error.detail) from error
         if not state.logging or not (
             matcher.is_regex or state.is_logged(query.topic, connection.message_type)
         ):

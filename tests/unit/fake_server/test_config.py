@@ -39,6 +39,7 @@ def test_the_engine_is_told_what_concerns_it() -> None:
         ack_interval_s=0.5,
         version="5.3.4.0",
     )
+    assert BrokerConfig(message_types=("ours",)).engine_settings().message_types == ("ours",)
     settings = config.engine_settings()
     assert (settings.name, settings.users, settings.version) == (
         "east",
@@ -65,6 +66,9 @@ def test_a_policy_may_be_given_as_a_plain_word() -> None:
     [
         ({"name": ""}, "wanted a name that is not empty"),
         ({"name": None}, "wanted a name that is not empty"),
+        ({"message_types": "ours"}, "message_types has a str: wanted a tuple of str"),
+        ({"message_types": ("",)}, "message type '': wanted 1 to 255 characters"),
+        ({"message_types": ("a/b",)}, "message type 'a/b': wanted 1 to 255 characters, no slash"),
         ({"listen": "tcp://127.0.0.1:0"}, "listen has a str: wanted a tuple of str"),
         ({"listen": (1,)}, "listen has a int: wanted a tuple of str"),
         ({"data_dir": "data"}, "data_dir='data': wanted a pathlib.Path, or None"),

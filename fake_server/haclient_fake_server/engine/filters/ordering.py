@@ -35,6 +35,7 @@ class OrderByError(HAClientError):
         position: Where in the text, in characters from 0.
         expected: What was expected there.
         found: What was found instead.
+        detail: The three of them, as the ack of a refusal has them.
     """
 
     reason: Final = "invalid orderby"
@@ -43,6 +44,7 @@ class OrderByError(HAClientError):
         super().__init__(
             f"invalid orderby at character {position}: expected {expected}, found {found}"
         )
+        self.detail = f"character {position}: expected {expected}, found {found}"
         self.position = position
         self.expected = expected
         self.found = found

@@ -49,12 +49,14 @@ class FilterError(HAClientError):
         position: Where in the text, in characters from 0.
         expected: What was expected there.
         found: What was found instead.
+        detail: The three of them, as the ack of a refusal has them.
     """
 
     reason: Final = "bad filter"
 
     def __init__(self, position: int, *, expected: str, found: str) -> None:
         super().__init__(f"bad filter at character {position}: expected {expected}, found {found}")
+        self.detail = f"character {position}: expected {expected}, found {found}"
         self.position = position
         self.expected = expected
         self.found = found

@@ -472,7 +472,7 @@ def _query(request: Request) -> Query:
     try:
         order_by = parse_order_by(message.order_by) if message.order_by else Query().order_by
     except OrderByError as error:
-        raise Refused(Reason.INVALID_ORDERBY, str(error)) from error
+        raise Refused(Reason.INVALID_ORDERBY, error.detail) from error
     return Query(
         matches=request.filter,
         keys=parse_sow_keys(message.sow_keys) if message.sow_keys else None,

@@ -7,6 +7,7 @@ import pytest
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import BEAT, ack, failure_ack, name_in_use_ack, requested
+from haclient_fake_server.engine.settings import SowTopic
 from haclient_fake_server.engine.state import MAX_REFUSALS_REPORTED
 from support.engine import World, decode
 
@@ -47,6 +48,71 @@ def test_a_failure_is_told_in_the_first_ack_that_was_asked_for(asked: str, told:
     assert frame is not None
     (message,) = decode(frame)
     assert (message.ack_type, message.status, message.reason) == (told, "failure", "bad filter")
+
+
+def test_a_detail_is_one_line_of_limited_length_after_the_reason() -> None:
+    frame = ack("processed", status="failure", reason="bad filter", detail="a\n\x1bb" + 300 * "c")
+    assert frame[4:] == (
+        b'{"c":"ack","a":"processed","status":"failure","reason":"bad filter",'
+        b'"detail":"a \\\\x1bb' + 192 * b"c" + b'"}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "reason", "detail"),
+    [
+        (
+            {"c": "subscribe", "t": "orders", "filter": "/id == 1"},
+            "bad filter",
+            "character 5: expected a value, found '='",
+        ),
+        (
+            {"c": "sow", "t": "prices", "orderby": "/id UP"},
+            "invalid orderby",
+            "character 4: expected ASC, DESC, a comma or the end, found 'UP'",
+        ),
+        (
+            {"c": "subscribe", "t": "orders", "opts": "projection=[/a]"},
+            "invalid options",
+            "projection is not supported with subscribe by this broker",
+        ),
+        (
+            {"c": "subscribe", "t": "orders", "bm": "yesterday"},
+            "invalid bookmark",
+            "'yesterday'",
+        ),
+        ({"c": "sow", "t": "orders"}, "invalid topic", "'orders' has no state of the world"),
+        ({"c": "p", "t": "prices"}, "bad sow key", "topic 'prices' needs key field /id"),
+        ({"c": "p", "t": "keyed"}, "bad sow key", "topic 'keyed' needs a sow_key"),
+        ({"c": "sow_delete", "t": "prices"}, "bad sow key", "topic 'prices' needs key field /id"),
+        ({"c": "p", "t": "/AMPS/x"}, "not entitled", "topics that begin with /AMPS"),
+        ({"c": "subscribe", "t": "("}, "bad regex topic", "topic '(' is not a valid pattern"),
+        ({"c": "p", "t": "a\nb"}, "invalid topic", "character 1 of the topic is a control"),
+        ({"c": "sow", "t": "a\tb"}, "invalid topic", "character 1 of the topic is a control"),
+        ({"c": "subscribe", "t": "\x85"}, "invalid topic", "character 0 of the topic is a control"),
+        ({"c": "sow_delete", "t": "a\x7f"}, "invalid topic", "character 1 of the topic is"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["processed", "persisted"])
+def test_a_refusal_says_what_exactly_was_wrong(
+    command: dict[str, str], reason: str, detail: str, kind: str
+) -> None:
+    world = World(sow_topics=(SowTopic("prices", ("/id",)), SowTopic("keyed")))
+    peer = world.client()
+    peer.send(b"{}", cid="1", a=kind, **command)
+    (failure,) = peer.take()
+    assert (failure.status, failure.reason, failure.ack_type) == ("failure", reason, kind)
+    assert failure.detail.startswith(detail) or detail in failure.detail
+    assert world.events[-1].endswith(f"refused: {reason}: {failure.detail}")
+
+
+def test_a_body_that_is_no_json_is_told_of_with_its_topic() -> None:
+    world = World(sow_topics=(SowTopic("prices", ("/id",)),))
+    peer = world.client()
+    peer.send(b"no", c="p", t="prices", cid="1", a="processed")
+    (failure,) = peer.take()
+    assert failure.reason == "bad message"
+    assert failure.detail == "topic 'prices' takes JSON bodies only, to find their keys"
 
 
 def test_a_failure_that_nobody_wants_to_hear_is_not_told() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.settings import MESSAGE_TYPES, LogTopic, QueueTopic, SowTopic
 from support.engine import World
 
 PUBBER = 7094790850998930143
@@ -220,9 +221,56 @@ def test_a_message_type_that_fits_no_record_is_refused() -> None:
     peer.send(**logon(mt="j" * 70_000))
     (ack,) = peer.take()
     assert (ack.status, ack.reason) == ("failure", "invalid message type")
+    assert ack.detail == "70000 characters, at most 255"
     assert peer.closed
-    world.client("next", mt="j" * 255).publish(1)
+    longest = "j" * 255
+    world = World(message_types=(longest,))
+    world.client("next", mt=longest).publish(1)
     assert world.journal.next_position == 2
+
+
+@pytest.mark.parametrize("message_type", ["jsno", "JSON", "composite", "x" * 100])
+def test_a_message_type_that_nobody_knows_is_refused_by_name(message_type: str) -> None:
+    """A client that misspells it would publish to topics that nobody reads."""
+    world = World()
+    peer = world.connect()
+    peer.send(**logon(mt=message_type))
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("failure", "invalid message type")
+    assert ack.detail.startswith(
+        f"'{message_type[:40]}' is none of bflat, binary, bson, composite-*, fix, json, "
+    )
+    assert ack.detail.endswith("the broker's --message-type adds one")
+    assert peer.closed
+    assert ack.detail in world.events[-1]
+
+
+@pytest.mark.parametrize(
+    "message_type",
+    ["", *sorted(MESSAGE_TYPES), "composite-local", "ours", "logged", "prices", "work"],
+)
+def test_the_types_of_amps_of_the_topics_and_those_that_were_added_are_known(
+    message_type: str,
+) -> None:
+    world = World(
+        message_types=("ours",),
+        log_topics=(LogTopic(".*"), LogTopic(".*", "logged")),
+        sow_topics=(SowTopic("a", message_type="prices"),),
+        queues=(QueueTopic(name="b", message_type="work"),),
+    )
+    world.client(mt=message_type)
+
+
+@pytest.mark.row("AD6")
+def test_who_is_not_logged_on_is_told_of_no_other_user() -> None:
+    world = World(users={"ann": "1", "joe": "2"})
+    world.client(user_id="ann", pw="1")
+    for fields in ({"user_id": "joe", "pw": "2"}, {"user_id": "eve", "pw": "3"}):
+        peer = world.connect()
+        peer.send(**logon(**fields))
+        (ack,) = peer.take()
+        assert (ack.status, ack.detail) == ("failure", "")
+    assert "belongs to user 'ann'" in world.events[-2]
 
 
 @pytest.mark.row("AD9")
