@@ -46,7 +46,6 @@ class Reason(enum.StrEnum):
     LOGON_REQUIRED = "logon required"
     NAME_IN_USE = "name in use"
     NOT_ENTITLED = "not entitled"
-    NOT_SUPPORTED = "not supported"
     SUBID_IN_USE = "subid in use"
     TOO_MANY_GUARDS = "too many guards"
     TOO_MANY_QUERIES = "too many queries"
