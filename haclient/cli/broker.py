@@ -223,4 +223,8 @@ def broker() -> None:
 @with_request(_Request)
 def run_broker(request: _Request) -> int:
     """Run one broker until SIGTERM."""
-    return run_until_signal(partial(_serve, _config(request), request), is_service=True)
+    return run_until_signal(
+        partial(_serve, _config(request), request),
+        lambda: "stopped; everything that was confirmed is in the log",
+        is_service=True,
+    )

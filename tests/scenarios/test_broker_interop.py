@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from haclient.chooser import DefaultServerChooser
+from haclient.client import Client
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import DisconnectedError, HAClientError
+from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
 from haclient.transport.memory_network import network
 from haclient_fake_server.config import BrokerConfig, SowTopic
@@ -156,3 +161,24 @@ async def test_script_10_replace_changes_the_filter_without_loss() -> None:
         await client.send(b'{"n":30}', c="p", t="orders")
         bodies = [message.data for message in await client.publishes(2)]
         assert bodies == [b'{"n":1}', b'{"n":30}']
+
+
+@in_virtual_time
+async def test_a_client_says_which_message_type_its_server_does_not_know(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = BrokerConfig(listen=("mem://unknown-type:1",))
+    async with running_broker(config):
+        uri = "mem://unknown-type:1/amps/jsno"
+        async with Client("plain") as client:
+            await client.connect(uri)
+            with pytest.raises(DisconnectedError, match="invalid message type: 'jsno' is none of"):
+                await client.logon()
+        chooser = DefaultServerChooser([uri])
+        delays = FixedDelayStrategy(1, give_up_after=10)
+        client = HAClient("ha", server_chooser=chooser, delay_strategy=delays)
+        with pytest.raises(HAClientError, match="'jsno' is none of"):
+            async with client:
+                pass
+    warnings = [each.message for each in caplog.records if each.name.startswith("haclient.")]
+    assert any("invalid message type: 'jsno' is none of" in text for text in warnings)

@@ -48,6 +48,7 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
     code: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     told: list[str] = []
 
@@ -61,9 +62,11 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
     words = ("--listen", "tcp://127.0.0.1:0", "--data", str(tmp_path / "log"))
     more = ("--sow", "people:/id", "--log-topic", "^a", "--user-file", str(users))
     to = ("--replicate-to", "tcp://127.0.0.1:1,async")
-    assert run(["broker", "run", *words, *more, *to]) == code
+    types = ("--message-type", "ours", "--message-type", "theirs")
+    assert run(["broker", "run", *words, *more, *to, *types]) == code
     [line] = told
     assert line.startswith("listening tcp://127.0.0.1:")
+    assert "error" not in capfd.readouterr().err
 
 
 @pytest.mark.row("CLI5")
@@ -90,6 +93,9 @@ def test_without_data_the_log_has_a_place_that_is_named(
         (("--listen", "mem://broker:1"), "no other process reaches it"),
         (("--replicate-to", "tcp://west:1,maybe"), "'maybe' after the address is not sync or"),
         (("--replicate-to", "west"), "west"),
+        (("--message-type", "a/b"), "message type 'a/b': wanted 1 to 255 characters, no slash"),
+        (("--queue", "a\nb"), "character 1 of the topic is a control character"),
+        (("--sow", "a\nb:/id"), "character 1 of the topic is a control character"),
     ],
 )
 def test_a_broker_that_cannot_run_says_why(
