@@ -5,8 +5,8 @@
 `POST /orders` answers when the server has persisted the order, `GET /orders/<id>` asks for it by a
 query, and `GET /health` is for a readiness probe. The client is opened by the first request of a
 process, so that each worker of a server that forks has its own, and is closed when that ends. While
-no server can be reached, the answer is 503 after some seconds. A
-project has `OneClient` in a module of an app, and its settings in `settings.py`.
+no server can be reached, the answer is 503 after some seconds. A project has `amps` in a module of
+an app, and its settings in `settings.py`.
 
 The broker needs a SOW topic `orders` with the key `/id`:
 
@@ -16,11 +16,8 @@ The broker needs a SOW topic `orders` with the key `/id`:
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 from django.conf import settings
@@ -31,10 +28,10 @@ from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
 from haclient.blocking import HAClient
-from haclient.errors import HAClientError, TimedOut
+from haclient.contrib.wsgi import ProcessClient
+from haclient.errors import HAClientError
 
 LIMIT_S = 10.0  # or the requests of a long outage would take all threads
-OPEN_LIMIT_S = 5.0  # without a server the request fails; the next one tries again
 
 
 class Order(msgspec.Struct):
@@ -45,52 +42,13 @@ class Order(msgspec.Struct):
     px: float
 
 
-class OneClient:
-    """The client of this process, which is opened when it is needed first."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._client: HAClient | None = None
-        self._closes_at_end = False
-
-    def get(self) -> HAClient:
-        """The client, open; any number of threads may use it."""
-        if not self._lock.acquire(timeout=OPEN_LIMIT_S):  # or each would wait for all before it
-            raise TimedOut("another request has been opening the client for too long")
-        try:
-            if self._client is not None and not self._client.health().is_alive:
-                self._end()  # it has ended for good, by an error that earlier requests have got
-            if self._client is None:
-                uri = os.environ.get("AMPS_URI", "tcp://127.0.0.1:9007/amps/json")
-                # Each process needs a name of its own. In containers the process ids are equal.
-                name = f"orders-web-{socket.gethostname()}-{os.getpid()}"
-                client = HAClient.memory_backed(name, servers=[uri])
-                self._client = client.open(timeout=OPEN_LIMIT_S)
-                if not self._closes_at_end:
-                    self._closes_at_end = True
-                    threading.Thread(target=self._close_at_end, daemon=True).start()
-            return self._client
-        finally:
-            self._lock.release()
-
-    def _close_at_end(self) -> None:
-        # Functions of `atexit` would come too late: Python waits for the client's thread first.
-        threading.main_thread().join()
-        self.close()
-
-    def close(self) -> None:
-        """Close it, if it was opened."""
-        with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            with suppress(HAClientError):  # by which it has ended
-                client.close()
+def make(name: str) -> HAClient:
+    """A client, whose name no other process has."""
+    uri = os.environ.get("AMPS_URI", "tcp://127.0.0.1:9007/amps/json")
+    return HAClient.memory_backed(name, servers=[uri])
 
 
-amps = OneClient()
+amps = ProcessClient("orders-web", make)
 
 
 class UnavailableMiddleware:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -181,6 +182,7 @@ class TrioThread:
         callback_threads: The tasks that wait for a callback of this client, by the ident of the
             thread that runs it now.
         clients: What an orderly end of the process asks of this client, in its thread.
+        closes_at_exit: Whether the end of the program is where this client is to be closed.
     """
 
     def __init__(self, name: str) -> None:
@@ -203,6 +205,7 @@ class TrioThread:
         self.is_reported = False
         self.callback_threads: dict[int, trio.lowlevel.Task] = {}
         self.clients = OpenClients()
+        self.closes_at_exit = False
 
     # -- life -----------------------------------------------------------------
 
@@ -255,9 +258,11 @@ class TrioThread:
                 `error`.
 
         Raises:
-            UsageError: It was started before, or this process is a fork.
+            UsageError: It was started before, or this process is a fork, or gevent has replaced
+                what the thread needs.
         """
         self.check_process()
+        _check_threads_are_real()
         with self._lock:
             if self._thread is not None:
                 raise UsageError(
@@ -439,6 +444,22 @@ class TrioThread:
             )
 
 
+def _check_threads_are_real() -> None:
+    """Refuse a process in which gevent has replaced threads or `select`.
+
+    Raises:
+        UsageError: It has: trio cannot run.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    replaced = [each for each in ("thread", "select") if monkey and monkey.is_module_patched(each)]
+    if replaced:
+        raise UsageError(
+            f"gevent has replaced the modules {' and '.join(replaced)}, which the client's thread "
+            "needs: call monkey.patch_all(thread=False, select=False), or use gunicorn's worker "
+            "gthread"
+        )
+
+
 class _ExitWatch:
     """Closes the clients that are open when the program ends.
 
@@ -475,7 +496,7 @@ class _ExitWatch:
             self._watches = False  # what is opened from here on is closed by a watch of its own
             threads = [thread for thread in self._threads if thread.is_running]
         for thread in threads:
-            if thread.is_abandoned:
+            if thread.is_abandoned and not thread.closes_at_exit:
                 warn_unclosed(thread)
             thread.stop()
 

@@ -47,7 +47,8 @@ def flask_example(broker: BrokerThread) -> Generator[ModuleType]:
 def fastapi_example(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert broker.uri
     module = importlib.import_module("examples.fastapi_orders")
-    monkeypatch.setattr(module, "OPEN_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(module.amps, "_open_timeout_s", LIMIT_S)
+    module.shipped_orders.clear()
     return module
 
 
@@ -82,7 +83,7 @@ def test_fastapi_places_finds_and_follows_orders(
             assert {answer.status_code for answer in await asyncio.gather(*posts)} == {201}
             gets = (web.get(f"/orders/{number}") for number in range(20))
             assert [answer.json() for answer in await asyncio.gather(*gets)] == orders
-            await (await fastapi_example.app.state.amps.get()).publish("shipped", b"7")
+            await (await fastapi_example.amps.get()).publish("shipped", b"7")
             while (await web.get("/shipped")).json() != ["7"]:  # noqa: ASYNC110  # as a browser would
                 await asyncio.sleep(0.001)
 
@@ -136,11 +137,11 @@ def test_flask_answers_without_a_server_and_when_there_is_one_again(
 ) -> None:
     web = flask_example.app.test_client()
     with socket.create_server(("127.0.0.1", 0)) as taken:  # it accepts, and says nothing
-        monkeypatch.setattr(flask_example, "OPEN_LIMIT_S", 0.1)
+        monkeypatch.setattr(flask_example.amps, "_open_timeout_s", 0.1)
         monkeypatch.setenv("AMPS_URI", f"tcp://127.0.0.1:{taken.getsockname()[1]}/amps/json")
         failed = web.get("/health")
         assert (failed.status_code, "not logged on" in failed.json["error"]) == (503, True)
-    monkeypatch.setattr(flask_example, "OPEN_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(flask_example.amps, "_open_timeout_s", LIMIT_S)
     monkeypatch.setenv("AMPS_URI", broker.uri)
     assert web.post("/orders", json=ORDER).status_code == 201
 
@@ -150,7 +151,7 @@ def test_a_request_does_not_wait_for_all_that_open_the_client_before_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = importlib.import_module(f"examples.{name}")
-    monkeypatch.setattr(example, "OPEN_LIMIT_S", 0.1)
+    monkeypatch.setattr(example.amps, "_open_timeout_s", 0.1)
     with example.amps._lock, pytest.raises(TimedOut, match="another request"):
         example.amps.get()
 
@@ -162,7 +163,7 @@ def test_django_answers_without_a_server(
     example = importlib.import_module("examples.django_orders")
     web = Client(headers={"host": "localhost"})
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(example, "OPEN_LIMIT_S", 0.1)
+        monkeypatch.setattr(example.amps, "_open_timeout_s", 0.1)
         monkeypatch.setenv("AMPS_URI", f"tcp://127.0.0.1:{taken.getsockname()[1]}/amps/json")
         failed = web.get("/health")
     assert (failed.status_code, "not logged on" in failed.json()["error"]) == (503, True)
@@ -175,12 +176,12 @@ def test_fastapi_answers_without_a_server_and_when_there_is_one_again(
         async with fastapi_running(fastapi_example) as web:
             failed = await web.get("/health")
             assert (failed.status_code, "not logged on" in failed.json()["error"]) == (503, True)
-            monkeypatch.setattr(fastapi_example, "OPEN_LIMIT_S", LIMIT_S)
+            monkeypatch.setattr(fastapi_example.amps, "_open_timeout_s", LIMIT_S)
             monkeypatch.setenv("AMPS_URI", broker.uri)
             assert (await web.post("/orders", json=ORDER)).status_code == 201
 
     with socket.create_server(("127.0.0.1", 0)) as taken:  # it accepts, and says nothing
-        monkeypatch.setattr(fastapi_example, "OPEN_LIMIT_S", 0.1)
+        monkeypatch.setattr(fastapi_example.amps, "_open_timeout_s", 0.1)
         monkeypatch.setenv("AMPS_URI", f"tcp://127.0.0.1:{taken.getsockname()[1]}/amps/json")
         asyncio.run(main())
 
@@ -200,7 +201,7 @@ def test_fastapi_replaces_a_client_that_has_ended_for_good(
 ) -> None:
     async def main() -> None:
         async with fastapi_running(fastapi_example) as web:
-            amps = fastapi_example.app.state.amps
+            amps = fastapi_example.amps
             first = await amps.get()
             await ends(first)
             answers = await asyncio.gather(*(web.post("/orders", json=ORDER) for _ in range(5)))
@@ -219,13 +220,14 @@ def test_fastapi_answers_when_the_client_fails_during_a_request(
 ) -> None:
     async def main() -> None:
         async with fastapi_running(fastapi_example) as web:
-            client: haclient.aio.HAClient = await fastapi_example.app.state.amps.get()
+            client: haclient.aio.HAClient = await fastapi_example.amps.get()
 
             async def get() -> haclient.aio.HAClient:
                 await client.disconnect()
                 return client
 
-            monkeypatch.setattr(fastapi_example.app.state.amps, "get", get)
+            amps, overrides = fastapi_example.amps, fastapi_example.app.dependency_overrides
+            monkeypatch.setitem(overrides, amps.get, get)
             failed = await web.post("/orders", json=ORDER)
             assert (failed.status_code, list(failed.json())) == (503, ["error"])
 

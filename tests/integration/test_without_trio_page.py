@@ -19,9 +19,10 @@ from support.process import Child
 pytestmark = pytest.mark.row("CC35")
 PAGE = Path(__file__).parents[2] / "docs/without-trio.md"
 SERVER = "tcp://127.0.0.1:9007/amps/json"
-BLOCKING, SIGNALS, NOTEBOOK, ASYNCIO = (
+PROGRAMS = [
     block.text for block in blocks(PAGE.read_text(encoding="utf-8")) if block.language == "python"
-)
+]
+BLOCKING, SIGNALS, NOTEBOOK, ASYNCIO = PROGRAMS[:4]  # then parts of the examples for the web
 ORDER = {"id": 1, "px": 10.5}
 
 

@@ -60,7 +60,15 @@ def test_the_stores_export_what_is_documented() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["haclient", "haclient.stores", "haclient.errors", "haclient.aio", "haclient.blocking"],
+    [
+        "haclient",
+        "haclient.stores",
+        "haclient.errors",
+        "haclient.aio",
+        "haclient.blocking",
+        "haclient.contrib.fastapi",
+        "haclient.contrib.wsgi",
+    ],
 )
 def test_every_promised_name_can_be_imported_and_is_listed(module: str) -> None:
     package = importlib.import_module(module)

@@ -20,6 +20,8 @@ from haclient import (
     aio,
     blocking,
 )
+from haclient.contrib.fastapi import Lifespan, lifespan
+from haclient.contrib.wsgi import ProcessClient
 from haclient.errors import HAClientError
 from haclient.stores import FilePublishStore, MemoryBookmarkStore
 
@@ -122,3 +124,23 @@ def running() -> None:
     assert_type(blocking.run(main, grace=10), str | None)
     assert_type(aio.run(main_of_asyncio), str | None)
     aio.run(main_of_asyncio())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # called too early
+
+
+async def web(stream: aio.MessageStream) -> None:
+    def make(name: str) -> aio.HAClient:
+        return aio.HAClient.memory_backed(name, servers=SERVERS)
+
+    async def on_open(client: aio.HAClient) -> None:
+        await client.subscribe("orders", handler=handle)
+
+    amps = lifespan("api", make, on_open=on_open, open_timeout=1.0)
+    assert_type(amps, Lifespan)
+    assert_type(await amps.get(), aio.HAClient)
+    async for text in amps.events(stream, event=lambda message: message.text):
+        assert_type(text, str)
+
+    def make_blocking(name: str) -> blocking.HAClient:
+        return blocking.HAClient.memory_backed(name, servers=SERVERS)
+
+    assert_type(ProcessClient("web", make_blocking).get(), blocking.HAClient)
+    ProcessClient("web", make)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # of aio

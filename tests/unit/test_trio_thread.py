@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -289,3 +291,20 @@ def test_a_thread_runs_once_and_only_while_it_is_open() -> None:
     assert entered.wait(LIMIT_S)
     thread.stop()
     thread.join()
+
+
+@pytest.mark.parametrize("replaced", ["thread", "select", ""])
+def test_a_process_whose_threads_gevent_has_replaced_is_refused(
+    replaced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gevent = SimpleNamespace(is_module_patched=lambda name: name == replaced)
+    monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
+    if replaced:
+        with pytest.raises(
+            UsageError, match=f"gevent has replaced the modules {replaced}, .*gthread"
+        ):
+            TrioThread("a").start(Block()(), lambda: None)
+    else:
+        thread = opened(Block()())
+        thread.stop()
+        thread.join()

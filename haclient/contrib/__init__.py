@@ -1,0 +1,1 @@
+"""Ready-made pieces for web frameworks, none of which they import."""

@@ -1,0 +1,260 @@
+"""One client for a FastAPI or Starlette application, and its messages as server-sent events.
+
+::
+
+    amps = lifespan("orders-api", lambda name: HAClient.memory_backed(name, servers=SERVERS))
+    app = FastAPI(lifespan=amps)
+    Client = Annotated[HAClient, Depends(amps.get)]
+
+    @app.post("/orders")
+    async def place(order: Order, client: Client) -> None:
+        await client.publish_persisted("orders", order.model_dump_json(), timeout=10.0)
+
+    @app.get("/orders/live")
+    async def live(client: Client) -> StreamingResponse:
+        return StreamingResponse(amps.events(client.stream("orders")), media_type=EVENT_STREAM)
+
+**The shutdown of a server** such as uvicorn begins with a signal. It then waits until all requests
+have ended, without a limit by default, and only then ends the lifespan of the application. A
+response of server-sent events has no end of its own. So the lifespan watches SIGTERM and SIGINT,
+which the server still gets, and closes the streams at once: their responses end, then the lifespan,
+then the client, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # FastAPI runs in it
+import re
+import signal
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from types import FrameType
+from typing import Final
+
+from haclient.aio import HAClient, MessageStream
+from haclient.contrib.process_name import process_name
+from haclient.errors import DisconnectedError, HAClientError, TimedOut
+from haclient.protocol.messages import Message
+from haclient.shutdown import STOP_SIGNALS
+
+__all__ = ["EVENT_STREAM", "Lifespan", "lifespan", "server_sent_event"]
+
+EVENT_STREAM: Final = "text/event-stream"
+"""The media type of `Lifespan.events`."""
+
+OPEN_TIMEOUT_S: Final = 5.0
+KEEP_ALIVE_S: Final = 15.0
+"""Proxies close connections on which nothing is sent, often after a minute."""
+
+
+async def _nothing(_client: HAClient) -> None:
+    """`on_open` by default."""
+
+
+def lifespan(
+    name: str,
+    make: Callable[[str], HAClient],
+    *,
+    on_open: Callable[[HAClient], Awaitable[object]] = _nothing,
+    open_timeout: float = OPEN_TIMEOUT_S,
+) -> Lifespan:
+    """Keep one client open while an application runs: `FastAPI(lifespan=lifespan(...))`.
+
+    An application starts without a server, too: then each request tries again. A client that has
+    ended for good, by an error of a handler or a refused logon, is replaced by the next request.
+
+    Args:
+        name: The first part of the client's name. Host and process are added to it, since two
+            clients of one name cut each other off.
+        make: Makes a client with the whole name, not opened.
+        on_open: Called with each client that was opened, such as to subscribe; if it raises, the
+            client is closed and `get` raises that.
+        open_timeout: Seconds for `get` to open the client.
+
+    Returns:
+        The lifespan. Use it as a dependency: `Depends(amps.get)`.
+    """
+    return Lifespan(name, make, on_open=on_open, open_timeout=open_timeout)
+
+
+class Lifespan:
+    """The client of an application; made by `lifespan`."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[str], HAClient],
+        *,
+        on_open: Callable[[HAClient], Awaitable[object]],
+        open_timeout: float,
+    ) -> None:
+        self._name = name
+        self._make = make
+        self._on_open = on_open
+        self._open_timeout_s = open_timeout
+        self._lock = asyncio.Lock()
+        self._client: HAClient | None = None
+        self._streams: set[MessageStream] = set()
+        self._is_ending = False
+        self._closing: asyncio.Task[None] | None = None
+
+    def __call__(self, app: object) -> AbstractAsyncContextManager[None]:
+        """The context manager that the application enters when it starts.
+
+        An application with a lifespan of its own enters it in there: `async with amps(app):`.
+
+        Args:
+            app: The application.
+        """
+        del app  # one client for all: a mounted application may have the same lifespan
+        return self._life()
+
+    @asynccontextmanager
+    async def _life(self) -> AsyncGenerator[None]:
+        loop = asyncio.get_running_loop()
+        self._lock = asyncio.Lock()  # of this loop: a test may start the application again
+        self._is_ending = False
+        with suppress(HAClientError):  # the application starts; requests try again
+            await self.get()
+        try:
+            with _stop_signals_seen(lambda: loop.call_soon_threadsafe(self._end_streams)):
+                yield
+        finally:
+            self._is_ending = True
+            await self._close_streams()
+            await self.aclose()
+
+    async def get(self) -> HAClient:
+        """The client, open; any number of requests may use it at a time.
+
+        Raises:
+            TimedOut: No server has accepted the logon within `open_timeout`.
+            HAClientError: The client cannot be opened.
+        """
+        try:
+            async with asyncio.timeout(self._open_timeout_s), self._lock:
+                if self._client is not None and not self._client.health().is_alive:
+                    await self._end()  # for good, by an error that earlier requests have got
+                if self._client is None:
+                    self._client = await self._opened()
+                return self._client
+        except TimeoutError as error:
+            if isinstance(error, HAClientError):
+                raise
+            raise TimedOut(
+                f"get: the client was not logged on within {self._open_timeout_s:g} s"
+            ) from error
+
+    async def _opened(self) -> HAClient:
+        client = await self._make(process_name(self._name)).open()
+        try:
+            await self._on_open(client)
+        except BaseException:  # refused, or cancelled with the request
+            await client.aclose()
+            raise
+        return client
+
+    async def aclose(self) -> None:
+        """Close the client in order if it was opened; a later `get` opens another one."""
+        async with self._lock:
+            await self._end()
+
+    async def _end(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(HAClientError):  # by which it has ended
+                await client.aclose()
+
+    # -- server-sent events ---------------------------------------------------
+
+    def _end_streams(self) -> None:
+        self._is_ending = True
+        self._closing = asyncio.ensure_future(self._close_streams())
+
+    async def _close_streams(self) -> None:
+        for stream in list(self._streams):
+            await stream.aclose()
+
+    async def events(
+        self,
+        stream: MessageStream,
+        *,
+        event: Callable[[Message], str] | None = None,
+        keep_alive: float = KEEP_ALIVE_S,
+    ) -> AsyncGenerator[str]:
+        """The messages of a stream as server-sent events, for `StreamingResponse`.
+
+        They end when the server shuts down, when the stream ends, and when the response is
+        cancelled since the browser has left. In each case the server is unsubscribed. When a
+        plain stream loses its connection they end, too: an `EventSource` of a browser asks again
+        by itself.
+
+        Args:
+            stream: The stream, not opened.
+            event: Returns the text of an event, with the empty line behind it; by default
+                `server_sent_event` of the body.
+            keep_alive: After so many seconds without a message a comment is sent.
+
+        Yields:
+            Events and comments.
+        """
+        if self._is_ending:
+            return
+        self._streams.add(stream)
+        try:
+            with suppress(DisconnectedError):
+                await stream.open()
+                async for message in stream.with_timeout(keep_alive):
+                    if message is None:
+                        yield ": keep-alive\n\n"
+                    else:
+                        yield event(message) if event else server_sent_event(message.text)
+        finally:
+            self._streams.discard(stream)
+            await stream.aclose()
+
+
+def server_sent_event(data: str, *, event: str = "", event_id: str = "") -> str:
+    """The text of an event.
+
+    Args:
+        data: What a browser gets as `data`; it may have many lines.
+        event: Its type; `message` for a browser where it is empty.
+        event_id: Its id, which a browser that connects again sends as `Last-Event-ID`.
+
+    Returns:
+        The text, with the empty line that ends it.
+    """
+    head = f"event: {event}\n" if event else ""
+    head += f"id: {event_id}\n" if event_id else ""
+    lines = re.split(r"\r\n|\r|\n", data)  # each of them ends a field
+    return head + "".join(f"data: {line}\n" for line in lines) + "\n"
+
+
+@contextmanager
+def _stop_signals_seen(react: Callable[[], object]) -> Generator[None]:
+    """Call `react` at SIGTERM and SIGINT, then the handler that was there before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a server in another thread, such as that of a test, gets no signals
+        return
+    before = {int(each): signal.getsignal(each) for each in STOP_SIGNALS}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        react()
+        handler = before[number]
+        if callable(handler):
+            handler(number, frame)
+        elif handler is signal.SIG_DFL:
+            signal.signal(number, handler)
+            signal.raise_signal(number)
+
+    for each, handler in before.items():
+        if handler is not None:  # else it was not installed by Python, and could not be restored
+            signal.signal(each, handle)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            if handler is not None:
+                signal.signal(each, handler)
