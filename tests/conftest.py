@@ -8,6 +8,7 @@ from haclient_fake_server.pytest_plugin import (
     amps_under_trio,
 )
 from support.house_rules import (
+    full_length,
     pytest_addoption,
     pytest_collection_finish,
     pytest_collection_modifyitems,
@@ -24,6 +25,7 @@ __all__ = [
     "amps_cluster",
     "amps_memory_broker",
     "amps_under_trio",
+    "full_length",
     "pytest_addoption",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",

@@ -8,24 +8,27 @@ that had been printed but not yet discarded.
 from __future__ import annotations
 
 import importlib.util
-import json
 import random
 import re
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from haclient.cli.app import run
 from haclient.cli.demo.processes import reserved_ports
 from haclient_fake_server.testing.processes import BrokerProcess
+from support.command_line import printed_to_pipe
 from support.process import LIMIT_S, Child, haclient, running_broker, start_haclient
 
 PIPE_BYTES = 8192  # a subscriber runs at most this far ahead of what the test has read
-TOPIC = "rows"
 FIRST = b"the first row of all"
+GIVES_UP = ("--timeout", "8")  # after the death of the broker; before it, something comes sooner
 PATIENT = ("--timeout", str(LIMIT_S))  # a broker may take long to start again
 
 
@@ -43,34 +46,51 @@ def rows_of(path: Path) -> list[bytes]:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """For a test that kills it."""
     with running_broker(tmp_path / "broker") as broker:
         yield broker
 
 
+class PublishSummary(msgspec.Struct):
+    """What `publish --json` prints."""
+
+    published: int
+    skipped: int
+    resent: int
+
+
 class Job:
-    """The commands of the job against one broker, with one publish store and one bookmark store."""
+    """The commands of the job, with one publish store and one bookmark store.
+
+    What is killed is a process of its own; the other commands run in this one.
+    """
 
     def __init__(self, broker: BrokerProcess, directory: Path, file: Path) -> None:
         self.file = file
         self.publish_store = directory / "publisher"
         self._bookmark_store = directory / "subscriber"
-        self._common = ("--server", broker.uri, "--topic", TOPIC)
+        self._common = ("--server", broker.uri, "--topic", directory.name)
+
+    @property
+    def publish_from_stdin(self) -> tuple[str | Path, ...]:
+        return ("publish", *self._common, "--store", self.publish_store)
 
     @property
     def publish(self) -> tuple[str | Path, ...]:
-        return ("publish", *self._common, "--file", self.file, "--store", self.publish_store)
+        return (*self.publish_from_stdin, "--file", self.file)
 
     @property
     def subscribe(self) -> tuple[str | Path, ...]:
         store = ("--store", self._bookmark_store, "--bookmark", "recent")
         return ("subscribe", *self._common, *store)
 
-    def published(self) -> dict[str, int]:
-        """Run the publisher to its end; its summary."""
-        result = haclient(*self.publish, "--json")
-        assert result.code == 0, result.err
-        summary: dict[str, int] = json.loads(result.out)
-        return summary
+    def published(self, file: Path | None = None) -> PublishSummary:
+        """Publish a file to its end."""
+        report = StringIO()
+        with redirect_stdout(report):
+            words = (*self.publish_from_stdin, "--file", file or self.file, "--json")
+            assert run([*map(str, words)]) == 0
+        return msgspec.json.decode(report.getvalue(), type=PublishSummary)
 
     def watching(self) -> Child:
         """Somebody without a store who shows how far the publisher is."""
@@ -81,19 +101,23 @@ class Job:
 
         A subscriber that starts slowly would begin when the publisher has ended.
         """
-        result = haclient("publish", *self._common, stdin=FIRST)
-        assert result.code == 0, result.err
+        assert run(["publish", *self._common, "-m", FIRST.decode()]) == 0
         assert subscriber.lines(1) == [FIRST]
 
     def subscribing(self, *more: str) -> Child:
         return start_haclient(*self.subscribe, *more, pipe_bytes=PIPE_BYTES)
 
-    def everything(self) -> list[bytes]:
-        """All that the broker has of the topic."""
-        with start_haclient("subscribe", *self._common, "--bookmark", "epoch", "--exit") as child:
-            found = child.rest()
-            assert child.wait() == 0, child.err
-            return found
+    def everything(self, *words: str | Path) -> list[bytes]:
+        """All that the broker has of the topic, or what another replay prints."""
+        found: list[bytes] = []
+        replay = words or ("subscribe", *self._common, "--bookmark", "epoch")
+        with printed_to_pipe(found.extend):
+            assert run([*map(str, replay), "--exit"]) == 0
+        return [line.removesuffix(b"\n") for line in found]
+
+    def rest(self) -> list[bytes]:
+        """What the subscriber has not had yet."""
+        return self.everything(*self.subscribe)
 
 
 @pytest.mark.row("CLI1", "CLI3", "CLI9")
@@ -115,7 +139,7 @@ def test_every_row_arrives_once_when_the_broker_is_killed_and_comes_back(
     assert found == rows
     assert job.everything() == [FIRST, *rows]
     again = job.published()
-    assert (again["published"], again["skipped"]) == (0, len(rows))
+    assert (again.published, again.skipped) == (0, len(rows))
 
 
 @pytest.mark.row("CLI1", "CLI3", "CLI9")
@@ -126,10 +150,10 @@ def test_who_gives_up_on_a_dead_broker_goes_on_in_the_next_run(
     rows = rows_of(job.file)
     with (
         job.watching() as watcher,
-        start_haclient(*job.publish, "--rate", "25", "--timeout", "1") as publisher,
+        start_haclient(*job.publish, "--rate", "25", *GIVES_UP) as publisher,
     ):
         watcher.lines(1)  # from now on a row comes in each of the subscriber's limits
-        with job.subscribing("--timeout", "5") as subscriber:
+        with job.subscribing(*GIVES_UP) as subscriber:
             found = subscriber.lines(20)
             assert publisher.is_running
             broker.kill()
@@ -143,17 +167,14 @@ def test_who_gives_up_on_a_dead_broker_goes_on_in_the_next_run(
     assert 20 <= len(found) < len(rows)
     broker.start()
     summary = job.published()
-    assert summary["resent"] > 0
-    assert summary["published"] + summary["skipped"] == len(rows)
-    with job.subscribing("-n", str(len(rows) - len(found)), "--timeout", "20") as second:
-        found += second.rest()
-        assert second.wait() == 0, second.err
-    assert found == rows
+    assert summary.resent > 0
+    assert summary.published + summary.skipped == len(rows)
+    assert found + job.rest() == rows
     assert job.everything() == rows
 
 
 @pytest.mark.row("CLI1", "HA7", "HA17", "SC6")
-@pytest.mark.parametrize("remembers", ["store", "memory"])
+@pytest.mark.parametrize("remembers", ["store", pytest.param("memory", marks=pytest.mark.full)])
 def test_a_job_goes_on_at_the_second_server(tmp_path: Path, remembers: str) -> None:
     rows = rows_of(data_file("stocks.csv"))
     with reserved_ports(2) as ports, ExitStack() as stack:
@@ -167,14 +188,14 @@ def test_a_job_goes_on_at_the_second_server(tmp_path: Path, remembers: str) -> N
             )
             for name, port, other in zip(("east", "west"), ports, reversed(ports), strict=True)
         ]
-        common = ("--server", f"{east.uri},{west.uri}", "--topic", TOPIC, *PATIENT)
+        common = ("--server", f"{east.uri},{west.uri}", "--topic", "rows", *PATIENT)
         store = ("--store", tmp_path / "reader") if remembers == "store" else ()
         begin = ("--bookmark", "recent" if remembers == "store" else "epoch")
         file = ("--file", data_file("stocks.csv"), "--rate", "250")
         subscriber = stack.enter_context(
             start_haclient("subscribe", *common, *store, *begin, "-n", str(len(rows) + 1))
         )
-        assert haclient("publish", *common, stdin=FIRST).code == 0
+        assert run(["publish", *common, "-m", FIRST.decode()]) == 0
         assert subscriber.lines(1) == [FIRST]  # it is at work before the publisher starts
         west.pause()  # which holds the acknowledgements: the publisher cannot end before the kill
         publisher = stack.enter_context(start_haclient("publish", *common, *file))
@@ -192,33 +213,32 @@ def test_a_job_goes_on_at_the_second_server(tmp_path: Path, remembers: str) -> N
 
 @pytest.mark.row("CLI3")
 def test_rows_are_exactly_once_over_any_number_of_sigterms(
-    broker: BrokerProcess, tmp_path: Path
+    shared_broker: BrokerProcess, tmp_path: Path, *, full_length: bool
 ) -> None:
-    job = Job(broker, tmp_path, data_file("airports.csv"))
+    job = Job(shared_broker, tmp_path, data_file("airports.csv"))
     rows, chance, found = rows_of(job.file), random.Random(11), list[bytes]()
-    assert job.published()["published"] == len(rows)
-    for _ in range(6):
+    assert job.published().published == len(rows)
+    ends = 6 if full_length else 2
+    for _ in range(ends):
         with job.subscribing() as child:
             found += child.lines(chance.randint(1, 300))
             assert child.stop(signal.SIGTERM) == 0, child.err
             found += child.rest()
-    assert 6 < len(found) < len(rows)
-    with job.subscribing("-n", str(len(rows) - len(found)), "--timeout", "20") as last:
-        found += last.rest()
-        assert last.wait() == 0, last.err
-    assert found == rows
+    assert ends < len(found) < len(rows)
+    assert found + job.rest() == rows
 
 
 @pytest.mark.row("CLI3")
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_sigkill_repeats_at_most_the_row_that_was_printed_last(
-    broker: BrokerProcess, tmp_path: Path, seed: int
+    shared_broker: BrokerProcess, tmp_path: Path, seed: int, *, full_length: bool
 ) -> None:
-    job = Job(broker, tmp_path, data_file("airports.csv"))
+    job = Job(shared_broker, tmp_path, data_file("airports.csv"))
     rows, chance = rows_of(job.file), random.Random(seed)
     job.published()
     taken = 0  # rows that came out so far, without repetition
-    for _ in range(6):
+    kills = 6 if full_length else 3
+    for _ in range(kills):
         with job.subscribing() as child:
             found = child.lines(chance.randint(1, 300))
             child.kill()
@@ -226,40 +246,38 @@ def test_a_sigkill_repeats_at_most_the_row_that_was_printed_last(
         repeated = 1 if taken and found[0] == rows[taken - 1] else 0
         assert found[repeated:] == rows[taken : taken + len(found) - repeated]
         taken += len(found) - repeated
-    assert 6 < taken < len(rows)
-    with job.subscribing("--exit") as last:
-        found = last.rest()
-        assert last.wait() == 0, last.err
+    assert kills < taken < len(rows)
+    found = job.rest()
     repeated = 1 if found[0] == rows[taken - 1] else 0
     assert found[repeated:] == rows[taken:]
 
 
 @pytest.mark.row("CLI9", "PS8")
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.full)])
 def test_a_publisher_killed_at_any_moment_publishes_only_what_is_missing(
-    broker: BrokerProcess, tmp_path: Path, seed: int
+    shared_broker: BrokerProcess, tmp_path: Path, seed: int, *, full_length: bool
 ) -> None:
-    job = Job(broker, tmp_path, data_file("seattle-weather.csv"))
+    job = Job(shared_broker, tmp_path, data_file("seattle-weather.csv"))
     rows, chance, seen = rows_of(job.file), random.Random(seed), 0
     with job.watching() as watcher:
         job.see_first_row(watcher)
-        for _ in range(3):
-            with start_haclient(*job.publish, "--rate", "150") as publisher:
-                seen += len(watcher.lines(chance.randint(1, 250)))
+        for _ in range(3 if full_length else 2):
+            with start_haclient(*job.publish, "--rate", "100") as publisher:
+                seen += len(watcher.lines(chance.randint(1, 100)))
                 assert publisher.is_running
                 publisher.kill()
         assert seen < len(rows)
         summary = job.published()
-        assert summary["published"] + summary["skipped"] == len(rows)
-        assert summary["skipped"] >= seen
+        assert summary.published + summary.skipped == len(rows)
+        assert summary.skipped >= seen
     assert job.everything() == [FIRST, *rows]
 
 
 @pytest.mark.row("CLI9", "PS9")
 def test_a_store_that_knows_less_than_the_server_doubles_nothing(
-    broker: BrokerProcess, tmp_path: Path
+    shared_broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    job = Job(broker, tmp_path, data_file("stocks.csv"))
+    job = Job(shared_broker, tmp_path, data_file("stocks.csv"))
     rows, older = rows_of(job.file), tmp_path / "older"
     with (
         job.watching() as watcher,
@@ -272,15 +290,15 @@ def test_a_store_that_knows_less_than_the_server_doubles_nothing(
     shutil.rmtree(job.publish_store)
     shutil.copytree(older, job.publish_store)  # as after a power failure
     summary = job.published()
-    assert (summary["published"], summary["skipped"]) == (0, len(rows))
+    assert (summary.published, summary.skipped) == (0, len(rows))
     assert job.everything() == rows
 
 
 @pytest.mark.row("CLI9")
 def test_stdin_and_other_files_in_between_neither_skip_nor_double_a_row(
-    broker: BrokerProcess, tmp_path: Path
+    shared_broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    job = Job(broker, tmp_path, data_file("stocks.csv"))
+    job = Job(shared_broker, tmp_path, data_file("stocks.csv"))
     rows, other = rows_of(job.file), tmp_path / "other.csv"
     other.write_bytes(b"other 1\nother 2\nother 3\n")
     with (
@@ -289,14 +307,12 @@ def test_stdin_and_other_files_in_between_neither_skip_nor_double_a_row(
     ):
         watcher.lines(100)
         publisher.kill()
-    common = ("--server", broker.uri, "--topic", TOPIC, "--store", job.publish_store)
-    piped = haclient("publish", *common, stdin=b"piped 1\npiped 2\n")
+    piped = haclient(*job.publish_from_stdin, stdin=b"piped 1\npiped 2\n")
     assert piped.code == 0, piped.err
-    between = haclient("publish", *common, "--file", other)
-    assert between.code == 0, between.err
+    assert job.published(other).published == 3
     summary = job.published()
-    assert summary["published"] + summary["skipped"] == len(rows)
-    assert haclient("publish", *common, "--file", other, "--json").lines[0].count('"published":0')
+    assert summary.published + summary.skipped == len(rows)
+    assert job.published(other).published == 0
     found = job.everything()
     extra = [b"piped 1", b"piped 2", b"other 1", b"other 2", b"other 3"]
     assert [row for row in found if row not in extra] == rows

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,18 +12,20 @@ import trio
 from typing_extensions import override
 
 from haclient.chooser import ConnectionInfo, DefaultServerChooser
+from haclient.cli.app import run
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient_fake_server.testing.processes import BrokerProcess
+from haclient_stores.bookmark import EPOCH
 from support.certificates import Certificates, make_certificates
 from support.journey import Journey
-from support.process import LIMIT_S, python_environment
+from support.process import LIMIT_S
 
 pytestmark = pytest.mark.row("AT2")
 
-COMMAND = [sys.executable, "-m", "haclient"]
+COUNT = 4  # of large messages
 
 
 @pytest.fixture(scope="module")
@@ -33,60 +34,74 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @contextmanager
-def broker(files: Certificates, *arguments: str, data: Path) -> Generator[BrokerProcess]:
-    tls = ["--tls-cert", str(files.server), *arguments]
-    command = [*COMMAND, "broker", "run"]
+def broker(*arguments: str, data: Path) -> Generator[BrokerProcess]:
+    command = [sys.executable, "-m", "haclient", "broker", "run"]
     with BrokerProcess(
-        *tls, data_dir=data, listen="tcps://127.0.0.1:0", command=command
+        *arguments, data_dir=data, listen="tcps://127.0.0.1:0", command=command
     ) as process:
         assert process.address.startswith("tcps://127.0.0.1:")
         yield process
 
 
-def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        input=stdin,
-        env=python_environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def running(
+    files: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    """One that nobody kills."""
+    with broker("--tls-cert", str(files.server), data=tmp_path_factory.mktemp("log")) as process:
+        yield process
 
 
-def test_a_key_in_a_file_of_its_own(files: Certificates, tmp_path: Path) -> None:
-    command = [*COMMAND, "broker", "run"]
-    with BrokerProcess(
-        "--tls-cert",
-        str(files.server_chain),
-        "--tls-key",
-        str(files.server_key),
-        data_dir=tmp_path / "data",
-        listen="tcps://127.0.0.1:0",
-        command=command,
+async def survives_kills(broker: BrokerProcess, uri: str, kills: int) -> None:
+    """Nothing is lost while a broker is killed so often."""
+    async with Journey([uri]) as journey:
+        for _ in range(kills):
+            await journey.publish(200, padding=200)
+            broker.kill()
+            await journey.publish(200)
+            await trio.to_thread.run_sync(broker.start)
+        await journey.arrive()
+        assert len(journey.finished) == kills * 400
+
+
+class Commands:
+    """Runs the command line in this process and tells what came of it."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
+        self._capture = capture
+
+    def __call__(self, *words: str | Path) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        code = run([*map(str, words)])
+        return code, *self._capture.readouterr()
+
+
+@pytest.fixture
+def commands(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    monkeypatch.delenv("AMPS_URI", raising=False)
+    return Commands(capfd)
+
+
+def test_a_key_in_a_file_of_its_own(
+    files: Certificates, tmp_path: Path, commands: Commands
+) -> None:
+    with broker(
+        *("--tls-cert", str(files.server_chain), "--tls-key", str(files.server_key)),
+        data=tmp_path / "data",
     ) as process:
-        done = run("ping", "--server", process.uri, "--tls-ca", str(files.authority))
-        assert done.returncode == 0, done.stderr
-    listen = ("--listen", "tcps://127.0.0.1:0", "--data", str(tmp_path / "other"))
-    keyless = run("broker", "run", "--tls-cert", str(files.server_chain), *listen)
-    assert keyless.returncode == 2
-    assert "key" in keyless.stderr
-    assert len(keyless.stderr.splitlines()) == 1
+        code, _, err = commands("ping", "--server", process.uri, "--tls-ca", files.authority)
+        assert (code, err) == (0, "")
+    listen = ("--listen", "tcps://127.0.0.1:0", "--data", tmp_path / "other")
+    code, _, err = commands("broker", "run", "--tls-cert", files.server_chain, *listen)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "key" in err
 
 
 async def test_nothing_is_lost_while_a_broker_with_tls_is_killed(
     files: Certificates, tmp_path: Path
 ) -> None:
-    with broker(files, data=tmp_path / "one") as process:
-        async with Journey([f"{process.uri}?ca={files.authority}"]) as journey:
-            for _ in range(3):
-                await journey.publish(500, padding=200)
-                process.kill()
-                await journey.publish(500)
-                await trio.to_thread.run_sync(process.start)
-            await journey.arrive()
-            assert len(journey.finished) == 3000
+    with broker("--tls-cert", str(files.server), data=tmp_path / "one") as process:
+        await survives_kills(process, f"{process.uri}?ca={files.authority}", 2)
 
 
 class Watching(DefaultServerChooser):
@@ -108,7 +123,7 @@ async def test_a_certificate_that_is_damaged_for_a_while_ends_no_client(
 ) -> None:
     authority = tmp_path / "authority.pem"
     authority.write_bytes(files.authority.read_bytes())
-    with broker(files, data=tmp_path / "data") as process:
+    with broker("--tls-cert", str(files.server), data=tmp_path / "data") as process:
         chooser = Watching(f"{process.uri}?ca={authority}")
         delays = FixedDelayStrategy(0.05)
         async with HAClient.memory_backed(
@@ -139,19 +154,12 @@ async def test_a_compressed_connection_survives_kills_of_its_broker(
     tls = ["--tls-cert", str(files.server)] if scheme == "tcps" else []
     with BrokerProcess(*tls, data_dir=tmp_path / "data", listen=listen) as process:
         trust = f"&ca={files.authority}" if tls else ""
-        async with Journey([f"{process.uri}?compression=zlib{trust}"]) as journey:
-            for _ in range(2):
-                await journey.publish(500, padding=200)
-                process.kill()
-                await journey.publish(500)
-                await trio.to_thread.run_sync(process.start)
-            await journey.arrive()
-            assert len(journey.finished) == 2000
+        await survives_kills(process, f"{process.uri}?compression=zlib{trust}", 1)
 
 
 @pytest.mark.parametrize("option", ["", "&compression=zlib"], ids=["plain", "zlib"])
 async def test_large_messages_pass_in_both_directions_at_the_same_time(
-    files: Certificates, tmp_path: Path, option: str
+    files: Certificates, running: BrokerProcess, option: str
 ) -> None:
     body = bytes(range(256)) * 20_000  # 5 MB: far more than sockets hold
     got: list[bytes] = []
@@ -160,50 +168,36 @@ async def test_large_messages_pass_in_both_directions_at_the_same_time(
     def handle(message: Message) -> None:
         got.append(message.data)
         message.discard()
-        if len(got) == 10:
+        if len(got) == COUNT:
             done.set()
 
-    with broker(files, data=tmp_path / "data") as process:
-        uri = f"{process.uri.replace('/json', '/binary')}?ca={files.authority}{option}"
-        async with HAClient.memory_backed("one", servers=[uri]) as client:
-            await client.bookmark_subscribe("blobs", sub_id="s", handler=handle)
-            for number in range(10):
-                await client.publish("blobs", bytes([number]) + body)
-            await client.publish_flush(timeout=LIMIT_S)
-            with trio.fail_after(LIMIT_S):
-                await done.wait()
-    assert got == [bytes([number]) + body for number in range(10)]
+    uri = f"{running.uri.replace('/json', '/binary')}?ca={files.authority}{option}"
+    topic = f"blobs{len(option)}"
+    async with HAClient.memory_backed("one", servers=[uri]) as client:
+        await client.bookmark_subscribe(topic, sub_id="s", handler=handle)
+        for number in range(COUNT):
+            await client.publish(topic, bytes([number]) + body)
+        await client.publish_flush(timeout=LIMIT_S)
+        with trio.fail_after(LIMIT_S):
+            await done.wait()
+    assert got == [bytes([number]) + body for number in range(COUNT)]
 
 
 def test_commands_publish_and_subscribe_with_a_certificate_of_their_own(
-    files: Certificates, tmp_path: Path
+    files: Certificates, tmp_path: Path, commands: Commands
 ) -> None:
-    with broker(files, "--tls-client-ca", str(files.authority), data=tmp_path / "data") as process:
-        server = ["--server", process.uri, "--tls-ca", str(files.authority)]
-        mine = ["--tls-cert", str(files.client), "--tls-key", str(files.key)]
-        done = run("publish", *server, *mine, "--topic", "orders", stdin="one\ntwo\n")
-        assert done.returncode == 0, done.stderr
-        command = [
-            "subscribe",
-            *server,
-            *mine,
-            "--topic",
-            "orders",
-            "--bookmark",
-            "epoch",
-            "-n",
-            "2",
-        ]
-        done = run(*command)
-        assert (done.returncode, done.stdout) == (0, "one\ntwo\n"), done.stderr
-        done = run("ping", *server, "--timeout", f"{LIMIT_S}")
-        assert done.returncode == 1
-        assert "wants a certificate of ours" in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-        done = run("ping", "--server", process.uri, "--timeout", f"{LIMIT_S}")
-        assert done.returncode == 1
-        assert "is not trusted" in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+    tls = ("--tls-cert", str(files.server), "--tls-client-ca", str(files.authority))
+    with broker(*tls, data=tmp_path / "data") as process:
+        server = ("--server", process.uri, "--tls-ca", files.authority)
+        mine = ("--tls-cert", files.client, "--tls-key", files.key)
+        words = (*server, *mine, "--topic", "orders")
+        assert commands("publish", *words, "-m", "one", "-m", "two")[::2] == (0, "")
+        replay = ("subscribe", *words, "--bookmark", "epoch", "-n", "2")
+        assert commands(*replay) == (0, "one\ntwo\n", "")
+        for asked, why in ((server, "wants a certificate of ours"), (server[:2], "is not trusted")):
+            code, _, err = commands("ping", *asked, "--timeout", f"{LIMIT_S}")
+            assert (code, err.count("\n")) == (1, 1)
+            assert why in err
 
 
 @pytest.mark.parametrize(
@@ -219,24 +213,23 @@ def test_commands_publish_and_subscribe_with_a_certificate_of_their_own(
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    files: Certificates, arguments: list[str], why: str
+    files: Certificates, commands: Commands, arguments: list[str], why: str
 ) -> None:
-    done = run(*(each.format(ca=files.authority) for each in arguments))
-    assert why in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 2
+    code, _, err = commands(*(each.format(ca=files.authority) for each in arguments))
+    assert (code, err.count("\n")) == (2, 1)
+    assert why in err
 
 
 async def test_brokers_replicate_over_tls(files: Certificates, tmp_path: Path) -> None:
-    with broker(files, "--name", "east", data=tmp_path / "east") as east:
-        to = f"{east.address}/amps/json?ca={files.authority}"
-        with broker(files, "--name", "west", "--replicate-to", to, data=tmp_path / "west") as west:
-            uri = f"{west.uri}?ca={files.authority}"
-            async with HAClient.memory_backed("one", servers=[uri]) as client:
+    trust, tls = f"ca={files.authority}", ("--tls-cert", str(files.server))
+    with broker(*tls, data=tmp_path / "east") as east:
+        to = ("--name", "west", "--replicate-to", f"{east.address}/amps/json?{trust}")
+        with broker(*tls, *to, data=tmp_path / "west") as west:
+            async with HAClient.memory_backed("one", servers=[f"{west.uri}?{trust}"]) as client:
                 await client.publish("orders", b"1")
-                await client.publish_flush(timeout=LIMIT_S)  # east has it: the link is synchronous
-        done = run(
-            *("subscribe", "--server", east.uri, "--tls-ca", str(files.authority)),
-            *("--topic", "orders", "--bookmark", "epoch", "-n", "1"),
-        )
-        assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+                await client.publish_flush(timeout=LIMIT_S)  # both have it: the link is synchronous
+        async with (
+            HAClient("two", servers=[f"{east.uri}?{trust}"]) as client,
+            client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH) as messages,
+        ):
+            assert (await anext(messages)).data == b"1"

@@ -19,6 +19,7 @@ from support.lengths import load_profile
 from support.rows import read_rows, row_index
 
 __all__ = [
+    "full_length",
     "is_full",
     "pytest_addoption",
     "pytest_collection_finish",
@@ -60,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def is_full(config: pytest.Config) -> bool:
     """Whether a test that has a short form runs at its full length."""
     return bool(config.getoption("--full"))
+
+
+@pytest.fixture(scope="session")
+def full_length(request: pytest.FixtureRequest) -> bool:
+    """Whether a test that has a short form runs at its full length."""
+    return is_full(request.config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
