@@ -9,7 +9,7 @@ __all__ = ["PICTURE", "drawing"]
 
 PICTURE = Path(__file__).with_name("overview.svg")
 
-WIDTH, HEIGHT = 900, 372
+WIDTH, HEIGHT = 760, 392
 # The picture has a ground of its own, so that it can be read on a page of any colour.
 STYLE = """
   svg { --ground: #ffffff; --ink: #1f2933; --soft: #5b6773; --line: #7b8794; --client: #e3edfb;
@@ -18,12 +18,12 @@ STYLE = """
     svg { --ground: #14181d; --ink: #e8edf2; --soft: #a9b4bf; --line: #8a96a3; --client: #1d3354;
           --broker: #173a29; --disk: #463a17; --kill: #ff7b72; }
   }
-  text { font: 15px system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif;
+  text { font: 18px system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif;
          fill: var(--ink); text-anchor: middle; }
   .name { font-weight: 600; }
-  .note { font-size: 13px; fill: var(--soft); }
+  .note { font-size: 15px; fill: var(--soft); }
   .legend { text-anchor: start; }
-  .number { font-size: 13px; font-weight: 700; fill: var(--ground); }
+  .number { font-size: 15px; font-weight: 700; fill: var(--ground); }
   rect, ellipse, path { stroke: var(--line); stroke-width: 1.5; }
   .ground { fill: var(--ground); stroke: none; }
   .client { fill: var(--client); }
@@ -46,7 +46,7 @@ def box(x: int, y: int, kind: str, *, name: str, note: str) -> list[str]:
     return [
         f'<rect x="{x}" y="{y}" width="170" height="62" rx="8" class="{kind}"/>',
         text(x + 85, y + 27, name, "name"),
-        text(x + 85, y + 48, note, "note"),
+        text(x + 85, y + 49, note, "note"),
     ]
 
 
@@ -68,15 +68,15 @@ def arrow(path: str, kind: str = "") -> str:
 def kill(x: int, y: int, number: int) -> list[str]:
     """The mark of a kill, with its number in the legend."""
     return [
-        f'<circle cx="{x}" cy="{y}" r="12" class="kill"/>',
+        f'<circle cx="{x}" cy="{y}" r="13" class="kill"/>',
         text(x, y + 5, f"{number}", "number"),
     ]
 
 
 KILLS = [
-    (200, 92, "Publisher killed: the next one sends what the store has; the broker drops repeats."),
-    (535, 32, "Broker killed: both programs go on with the other broker."),
-    (870, 92, "Subscriber killed: the next one resumes with the first message not finished."),
+    (190, 102, "Publisher killed: the next one sends what the store still has."),
+    (465, 32, "Broker killed: both programs go on with the other one."),
+    (740, 102, "Subscriber killed: the next one resumes where it stopped."),
 ]
 FRAME = f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">
@@ -93,30 +93,30 @@ FRAME = f"""\
 def drawing() -> str:
     """The whole picture."""
     parts = [
-        *box(30, 92, "client", name="Publisher", note="your program"),
-        *disk(40, 196, "publish store"),
-        arrow("M115 154V184"),
-        *box(365, 32, "broker", name="Broker A", note="log of all messages"),
-        *box(365, 162, "broker", name="Broker B", note="the same log"),
-        arrow("M435 94V159"),
-        arrow("M465 162V97"),
-        text(516, 133, "replicate", "note"),
-        *box(700, 92, "client", name="Subscriber", note="your program"),
-        *disk(710, 196, "bookmark store"),
-        arrow("M785 154V184"),
-        arrow("M200 112L362 66"),
-        text(262, 72, "publish", "note"),
-        arrow("M200 134L362 190", "standby"),
-        arrow("M535 63L697 112"),
-        text(632, 72, "deliver", "note"),
-        arrow("M535 193L697 137", "standby"),
-        text(262, 190, "after a fail-over", "note"),
-        text(638, 190, "after a fail-over", "note"),
+        *box(20, 102, "client", name="Publisher", note="your program"),
+        *disk(30, 206, "publish store"),
+        arrow("M105 164V194"),
+        *box(295, 32, "broker", name="Broker A", note="log of all messages"),
+        *box(295, 182, "broker", name="Broker B", note="the same log"),
+        arrow("M350 94V179"),
+        arrow("M375 182V97"),
+        text(430, 143, "replicate", "note"),
+        *box(570, 102, "client", name="Subscriber", note="your program"),
+        *disk(580, 206, "bookmark store"),
+        arrow("M655 164V194"),
+        arrow("M190 122L292 68"),
+        text(224, 82, "publish", "note"),
+        arrow("M190 146L292 206", "standby"),
+        arrow("M465 68L567 122"),
+        text(540, 82, "deliver", "note"),
+        arrow("M465 206L567 146", "standby"),
+        text(238, 214, "fail-over", "note"),
+        text(522, 214, "fail-over", "note"),
     ]
     for number, (x, y, words) in enumerate(KILLS, start=1):
         parts += kill(x, y, number)
-        parts += kill(48, 246 + 30 * number, number)
-        parts.append(text(70, 251 + 30 * number, words, "legend"))
+        parts += kill(38, 262 + 32 * number, number)
+        parts.append(text(62, 268 + 32 * number, words, "legend"))
     return FRAME % "\n".join(parts)
 
 
