@@ -91,6 +91,16 @@ def _log_to_stderr() -> logging.Handler:
     return handler
 
 
+def _context_of(words: Sequence[str]) -> click.Context:
+    """The command that words name: click's parser does not say whose option it refuses."""
+    context = click.Context(commands, info_name="haclient")
+    for word in words:
+        group = context.command
+        if isinstance(group, click.Group) and (command := group.commands.get(word)):
+            context = click.Context(command, context, info_name=word)
+    return context
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
@@ -109,6 +119,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         known = exit_code_of(error)
         if known is None:
             raise
+        if isinstance(known[1], click.UsageError) and known[1].ctx is None:
+            known[1].ctx = _context_of(sys.argv[1:] if arguments is None else arguments)
         return print_failure(known[1])
     finally:
         logging.getLogger().removeHandler(handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,16 +89,17 @@ def _config(request: _Request) -> BrokerConfig:
     if request.data is not None:
         check_data_directory(request.data)
     users = None if request.user_file is None else read_users(request.user_file)
-    # First what can be refused: a mistake must leave no temporary directory.
+    if request.tls_cert is None and any(each.startswith("tcps:") for each in request.listen):
+        raise UsageError("--listen tcps://...: TLS needs a certificate: give --tls-cert FILE")
     log_topics = tuple(map(config.parse_log_topic, request.log_topics))
     sow_topics = tuple(map(config.parse_sow_topic, request.sow_topics))
     queues = tuple(map(config.parse_queue, request.queues))
     tls = config.tls_files(request.listen, request.tls_cert, request.tls_key, request.tls_client_ca)
     replicate_to = tuple(map(config.parse_replicate_to, request.replicate_to))
-    return config.BrokerConfig(
+    checked = config.BrokerConfig(
         name=request.name,
         listen=request.listen,
-        data_dir=request.data or Path(tempfile.mkdtemp(prefix="haclient-broker-")),
+        data_dir=request.data,
         users=users,
         log_topics=log_topics,
         sow_topics=sow_topics,
@@ -109,6 +110,9 @@ def _config(request: _Request) -> BrokerConfig:
         admin=request.admin,
         tls=tls,
     )
+    if request.data is None:  # last: a mistake must leave no temporary directory
+        return replace(checked, data_dir=Path(tempfile.mkdtemp(prefix="haclient-broker-")))
+    return checked
 
 
 async def _serve(config: BrokerConfig, request: _Request) -> int:

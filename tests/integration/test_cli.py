@@ -45,7 +45,7 @@ def test_messages_come_out_as_they_went_in(shared_broker: BrokerProcess) -> None
     ("number", "code", "told"),
     [
         (signal.SIGTERM, 0, ""),
-        (signal.SIGINT, 130, "haclient: error: interrupted after 1 messages\n"),
+        (signal.SIGINT, 130, "haclient: note: interrupted after 1 messages\n"),
     ],
     ids=["term", "int"],
 )
@@ -188,7 +188,7 @@ def test_what_nobody_has_read_comes_again_from_the_store(
 @pytest.mark.parametrize(
     ("number", "code", "told"),
     [
-        (signal.SIGINT, 130, "haclient: error: interrupted after 1 messages\n"),
+        (signal.SIGINT, 130, "haclient: note: interrupted after 1 messages\n"),
         (signal.SIGTERM, 0, ""),
     ],
     ids=["int", "term"],

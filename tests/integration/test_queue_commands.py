@@ -62,7 +62,7 @@ def test_a_killed_consumer_loses_nothing_and_repeats_no_more_than_its_backlog(
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize(
     ("number", "code", "message"),
-    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "haclient: error: interrupted after ")],
+    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "haclient: note: interrupted after ")],
     ids=["term", "int"],
 )
 def test_a_signal_leaves_nothing_unacknowledged_that_was_printed(
