@@ -18,6 +18,7 @@ from haclient.pyspark.environment import (
     probe,
     register,
 )
+from support.warm_python import WARM_PYTHON
 
 THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
 WORKER = {
@@ -38,6 +39,7 @@ def fake_java(folder: Path, script: str) -> dict[str, str]:
     return {"JAVA_HOME": str(folder)}
 
 
+@pytest.mark.usefixtures("java")
 def test_the_installation_that_runs_the_tests_is_fine() -> None:
     check_installation()
 
@@ -96,6 +98,11 @@ def test_workers_on_this_machine_get_the_interpreter_of_the_program(spark: Spark
     assert spark.sparkContext.pythonExec == sys.executable
 
 
+def test_workers_are_forks_of_a_process_that_has_imported_everything(spark: SparkSession) -> None:
+    (argv,) = spark.sparkContext.range(1).map(lambda _: sys.orig_argv).collect()
+    assert "support.warm_python" in argv
+
+
 def test_a_worker_is_asked_for_what_it_has(spark: SparkSession) -> None:
     register(spark, probe_workers=True)
 
@@ -105,7 +112,8 @@ def test_workers_without_what_is_needed_are_refused_in_one_line(
 ) -> None:
     lacking = tmp_path / "python3"  # the same Python, in which pyarrow cannot be imported
     lacking.write_text(
-        f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n',
+        f"#!/bin/sh\nunset {WARM_PYTHON}\n"
+        f'PYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n',
         encoding="utf-8",
     )
     lacking.chmod(0o755)

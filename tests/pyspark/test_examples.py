@@ -6,19 +6,22 @@ import json
 import runpy
 import subprocess
 import sys
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from support.process import QUICK_JAVA, python_environment
+from support.process import python_environment
 from support.streams import STARTS, TOO_LATE
 
 SCRIPT = Path(__file__).parents[2] / "examples/pyspark_pipeline.py"
 COUNT = 500
 
 
-def run_example(parent: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
+def run_example(
+    parent: Path, java: Mapping[str, str]
+) -> tuple[subprocess.CompletedProcess[str], Path]:
     """Run it in a new directory; started again if PySpark gave up a process."""
     for start in count():
         folder = parent / f"kept-{start}"
@@ -27,7 +30,7 @@ def run_example(parent: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
             [sys.executable, str(SCRIPT), *words],
             capture_output=True,
             text=True,
-            env=python_environment(QUICK_JAVA),
+            env=python_environment(java),
             check=False,
         )
         if TOO_LATE not in done.stderr or start + 1 == STARTS:
@@ -36,8 +39,10 @@ def run_example(parent: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
 
 
 @pytest.mark.row("AU1", "AU2")
-def test_the_pipeline_brings_every_row_back_once_and_audits_it(tmp_path: Path) -> None:
-    done, folder = run_example(tmp_path)
+def test_the_pipeline_brings_every_row_back_once_and_audits_it(
+    tmp_path: Path, java: Mapping[str, str]
+) -> None:
+    done, folder = run_example(tmp_path, java)
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
     assert (verdict["orders"], verdict["copies"], verdict["differing"]) == (COUNT, COUNT, 0)

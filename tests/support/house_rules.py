@@ -17,6 +17,7 @@ import pytest
 
 from support.lengths import load_profile
 from support.rows import read_rows, row_index
+from support.spark_shards import SHARDS
 
 __all__ = [
     "full_length",
@@ -46,6 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--full", action="store_true", help="run every test, and each at its full length"
+    )
+    group.addoption(
+        "--spark-shard",
+        type=int,
+        choices=range(SHARDS),
+        help="of the tests that start a JVM, run the smoke tests and this shard; by default all",
     )
     group.addoption(
         "--store-steps",

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from haclient.pyspark.jobs.history import export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient.stores import AuditLog, LoggedBookmarkStore
 from support.journals import JournalWriter, message
-from support.process import QUICK_JAVA, python_environment
+from support.process import python_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,9 +76,11 @@ def haclient(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Haclien
     return run_command
 
 
-def test_a_command_in_a_process_of_its_own_starts_and_stops_a_session(tmp_path: Path) -> None:
+def test_a_command_in_a_process_of_its_own_starts_and_stops_a_session(
+    tmp_path: Path, java: Mapping[str, str]
+) -> None:
     (tmp_path / "one.bm").write_bytes(b"nothing")
-    environment = python_environment(QUICK_JAVA)
+    environment = python_environment(java)
     command = [sys.executable, "-m", "haclient", "pyspark", "fleet", str(tmp_path / "one.bm")]
     done = subprocess.run(
         [*command, "--master", "local[1]", "--json"],
@@ -91,6 +93,7 @@ def test_a_command_in_a_process_of_its_own_starts_and_stops_a_session(tmp_path: 
 GOOD = [(n, f"order {n}") for n in range(1, 7)]
 
 
+@pytest.mark.smoke
 @pytest.mark.row("AU8")
 def test_an_audit_ends_with_4_and_names_what_is_wrong(
     archive: Archive, haclient: Haclient, tmp_path: Path

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,14 +44,17 @@ TOPIC = "orders"
 WEAK = "weak"  # of a stream that is at-least-once
 LANES = 4
 BATCHES = 5
-ROWS = 80_000  # of a batch
+ROWS = 20_000  # of a batch
 KEYS = 997
 FEW_ROWS = 1000  # of that stream
 LIMIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[StandaloneCluster]:
+def cluster(
+    java: Mapping[str, str],  # noqa: ARG001 - it starts several JVMs
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Generator[StandaloneCluster]:
     with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 
@@ -245,7 +248,7 @@ class World:
 
 def in_batch(batch: int) -> int:
     """A number of rows: a good part of this batch is in the log, and a good part is not."""
-    return batch * ROWS + ROWS // 3
+    return batch * ROWS + ROWS // 8
 
 
 def expected_publishes(spark: SparkSession, query_id: str) -> DataFrame:

@@ -170,6 +170,7 @@ def test_the_largest_backlogs_are_found_among_all_subscriptions(
     assert "desk 11 s1" in text
 
 
+@pytest.mark.row("AU8")
 def test_a_report_is_a_page_tables_and_a_verdict_that_names_the_page(
     spark: SparkSession, tmp_path: Path
 ) -> None:

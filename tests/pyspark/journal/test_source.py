@@ -523,6 +523,7 @@ def run_stream(spark: SparkSession, folder: Path, out: Path, **options: str) -> 
     return [progress["numInputRows"] for progress in finish(start).recentProgress]
 
 
+@pytest.mark.smoke
 @pytest.mark.row("SS1", "RP10")
 def test_a_stream_into_parquet_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
     journal, out = tmp_path / "journal", tmp_path / "out"

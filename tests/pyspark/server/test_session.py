@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.rows import COLUMNS
+from haclient.pyspark.server.settings import task_name
 from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
 from support.broker_thread import BrokerThread, broker_thread, publish
 from support.streams import run_stream, written
@@ -45,6 +47,7 @@ def bodies(rows: DataFrame) -> list[bytes]:
     return [bytes(row.data) for row in rows.select("data").collect()]
 
 
+@pytest.mark.smoke
 @pytest.mark.row("SB1", "SB5", "SS11")
 def test_a_topic_has_all_columns_and_its_order(spark: SparkSession, broker: BrokerThread) -> None:
     rows = frame(spark, broker, topic="orders")
@@ -107,6 +110,31 @@ def while_it_runs(act: Callable[[], None]) -> Callable[[Iterator[pa.RecordBatch]
     return act_then_pass_on
 
 
+def note_name(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Any]:
+    """A function for `mapInArrow` that keeps the name of each attempt; the first one fails."""
+
+    def note_then_pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:  # the file shows a name that is there already
+            (folder / task_name("reader")).touch(exist_ok=False)
+            with suppress(FileNotFoundError):
+                (folder / "fails").unlink()
+                raise RuntimeError("a fault")
+            yield batch
+
+    return note_then_pass_on
+
+
+@pytest.mark.row("SS10")
+def test_no_two_tasks_and_no_two_attempts_have_the_same_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "fails").touch()
+    rows = spark.range(0, 3, numPartitions=3)
+    for started in (4, 7):  # three tasks and the attempt that fails; then three of another job
+        assert rows.mapInArrow(note_name(tmp_path), rows.schema).count() == 3
+        assert len(list(tmp_path.glob("reader-*"))) == started
+
+
 @pytest.mark.row("SB3")
 def test_the_end_is_fixed_when_the_query_is_planned(spark: SparkSession) -> None:
     with broker_thread() as broker:
@@ -163,6 +191,7 @@ def sizes_of(query: StreamingQuery) -> list[int]:
     return [size for each in query.recentProgress if (size := each["numInputRows"])]
 
 
+@pytest.mark.smoke
 @pytest.mark.row("SS1", "SS5", "SS6", "SS8")
 def test_a_stream_goes_on_where_it_ended_and_tells_its_lag(
     spark: SparkSession, tmp_path: Path

@@ -27,8 +27,7 @@ def test_a_comma_at_the_end_of_the_servers_is_none_of_theirs() -> None:
     assert read_batch(read).common.read.uris == ("tcp://a:1/amps/json",)
 
 
-@pytest.mark.row("SS10")
-def test_no_two_tasks_have_the_same_name() -> None:
+def test_no_two_names_outside_of_tasks_are_the_same() -> None:
     names = {task_name("reader") for _ in range(100)}
     assert len(names) == 100
     assert all(name.startswith("reader-") for name in names)

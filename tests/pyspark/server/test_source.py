@@ -73,6 +73,7 @@ def test_all_of_a_topic_is_read_in_the_order_of_the_log(broker: BrokerThread) ->
     }
 
 
+@pytest.mark.row("SB1", "SB2")
 @pytest.mark.parametrize(
     ("options", "count"),
     [
@@ -83,6 +84,10 @@ def test_all_of_a_topic_is_read_in_the_order_of_the_log(broker: BrokerThread) ->
         ({"topicPattern": "rades"}, 50),
         ({"topicPattern": ".*"}, 170),
         ({"topic": "orders", "filter": "/id < 10"}, 10),
+        # Of matches and others in turns: a range that were read without the filter has others, too.
+        ({"topic": "orders", "filter": "/id % 10 = 3"}, 10),
+        ({"topic": "orders", "filter": "/id % 10 = 3", "offsetMode": "vector"}, 10),
+        ({"topicPattern": "^(orders|trades)", "filter": "/id % 10 = 3"}, 15),
         ({"topic": "orders", "startingBookmark": "NOW"}, 0),
         ({"topic": "orders", "startingBookmark": "7094790850998930143|90|"}, 10),
         ({"topic": "orders", "endingBookmark": "7094790850998930143|90|"}, 90),

@@ -18,6 +18,7 @@ from support.sink_world import LANES, ROWS, SinkWorld, bodies
 LIMIT_S = 100.0
 
 
+@pytest.mark.smoke
 @pytest.mark.row("SK1", "SK2", "SK4")
 def test_a_stream_is_once_in_the_log_and_in_order(world: SinkWorld) -> None:
     for number in range(2):
