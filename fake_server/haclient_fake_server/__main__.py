@@ -24,6 +24,7 @@ from haclient_fake_server.config import (
     parse_queue,
     parse_replicate_to,
     parse_sow_topic,
+    read_users,
     tls_files,
 )
 from haclient_fake_server.kill_points import KillPoint, KillPoints
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--message-type", action="append", default=[], help="a message type besides those of AMPS"
     )
+    parser.add_argument("--user-file", type=Path, help="users that may log on, lines user:password")
     parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
     parser.add_argument("--fsync", choices=[*FsyncPolicy], default=FsyncPolicy.NONE)
     parser.add_argument(
@@ -118,6 +120,7 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         sow_topics=tuple(parse_sow_topic(text, allow_user_keys=True) for text in chosen.sow),
         replicate_to=tuple(map(parse_replicate_to, chosen.replicate_to)),
         queues=tuple(map(parse_queue, chosen.queue)),
+        users=None if chosen.user_file is None else read_users(chosen.user_file),
         message_types=tuple(chosen.message_type),
         fsync=FsyncPolicy(chosen.fsync),
         parquet=chosen.parquet,

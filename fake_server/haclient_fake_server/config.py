@@ -36,6 +36,9 @@ __all__ = [
     "parse_queue",
     "parse_replicate_to",
     "parse_sow_topic",
+    "queue_argument",
+    "read_users",
+    "sow_argument",
 ]
 
 
@@ -363,6 +366,32 @@ def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
     return SowTopic(topic, keys=paths, history=history)
 
 
+def read_users(path: Path) -> dict[str, str]:
+    """The users and passwords of a file with lines `user:password`; `#` starts a comment line.
+
+    Raises:
+        UsageError: A line has no colon, no user, or names a user again. It names the line, never
+            what it contains.
+    """
+    users: dict[str, str] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--user-file {path}: it is not a text file in UTF-8") from error
+    except OSError as error:
+        raise UsageError(f"--user-file {path}: {error.strerror}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, colon, password = line.partition(":")
+        if not colon or not user:
+            raise UsageError(f"{path}: line {number} is not of the form user:password")
+        if user in users:
+            raise UsageError(f"{path}: line {number} names a user for the second time")
+        users[user] = password
+    return users
+
+
 def parse_replicate_to(text: str) -> ReplicateTo:
     """`URI[,sync|async]`, as on a command line; without a mode it is synchronous.
 
@@ -438,6 +467,35 @@ def parse_queue(text: str) -> QueueTopic:
                 message = message.replace(f": {attribute}=", f": {option}=", 1)
                 break
         raise UsageError(f"--queue {text}: {message}") from error
+
+
+def queue_argument(queue: QueueTopic) -> str:
+    """A queue as an argument of the command line; `parse_queue` may find something else in it.
+
+    Args:
+        queue: The queue; what no option says is left out.
+    """
+    name = f"{queue.name}:{queue.topics[0]}" if queue.topics else queue.name
+    plain = QueueTopic(name=queue.name)
+    options = {
+        option: getattr(queue, attribute)
+        for option, (attribute, _) in _QUEUE_OPTIONS.items()
+        if getattr(queue, attribute) != getattr(plain, attribute)
+    }
+    words = (
+        f"{option}={str(value).lower() if isinstance(value, bool) else value}"
+        for option, value in options.items()
+    )
+    return ",".join((name, *words))
+
+
+def sow_argument(topic: SowTopic) -> str:
+    """A topic with a state of the world as an argument of the command line.
+
+    Args:
+        topic: The topic; its message type is left out.
+    """
+    return f"{topic.name}:{','.join((*topic.keys, *(['history'] if topic.history else [])))}"
 
 
 def _queue_options(text: str, parts: Sequence[str]) -> dict[str, object]:

@@ -41,32 +41,6 @@ class _Request:
     tls_client_ca: Path | None
 
 
-def read_users(path: Path) -> dict[str, str]:
-    """The users and passwords of a file with lines `user:password`; `#` starts a comment line.
-
-    Raises:
-        UsageError: A line has no colon, no user, or names a user again. It names the line, never
-            what it contains.
-    """
-    users: dict[str, str] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--user-file {path}: it is not a text file in UTF-8") from error
-    except OSError as error:
-        raise UsageError(f"--user-file {path}: {error.strerror}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        user, colon, password = line.partition(":")
-        if not colon or not user:
-            raise UsageError(f"{path}: line {number} is not of the form user:password")
-        if user in users:
-            raise UsageError(f"{path}: line {number} names a user for the second time")
-        users[user] = password
-    return users
-
-
 def check_data_directory(path: Path) -> None:
     """Check that a directory is new, empty, or the data directory of a broker.
 
@@ -88,7 +62,7 @@ def _config(request: _Request) -> BrokerConfig:
     check_reachable(request.listen)
     if request.data is not None:
         check_data_directory(request.data)
-    users = None if request.user_file is None else read_users(request.user_file)
+    users = None if request.user_file is None else config.read_users(request.user_file)
     if request.tls_cert is None and any(each.startswith("tcps:") for each in request.listen):
         raise UsageError("--listen tcps://...: TLS needs a certificate: give --tls-cert FILE")
     log_topics = tuple(map(config.parse_log_topic, request.log_topics))

@@ -28,7 +28,15 @@ import trio
 from haclient.errors import UsageError
 from haclient.transport.memory_network import network, origin
 from haclient.transport.nursery import open_nursery
-from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.config import (
+    BrokerConfig,
+    LogTopic,
+    ReplicateTo,
+    SowTopic,
+    parse_queue,
+    queue_argument,
+    sow_argument,
+)
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.faults import (
@@ -190,7 +198,11 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         data_dir=config.data_dir,
         log_topics=tuple(LogTopic(each.pattern) for each in config.log_topics)
         or BrokerConfig().log_topics,
-        sow_topics=tuple(SowTopic(each.name, each.keys) for each in config.sow_topics),
+        sow_topics=tuple(
+            SowTopic(each.name, each.keys, history=each.history) for each in config.sow_topics
+        ),
+        queues=tuple(parse_queue(queue_argument(each)) for each in config.queues),
+        message_types=config.message_types,
         replicate_to=tuple(ReplicateTo(each.uri, each.mode) for each in config.replicate_to),
         fsync=config.fsync,
         segment_bytes=config.segment_bytes,
@@ -209,7 +221,11 @@ def arguments_of(config: BrokerConfig) -> list[str]:
     for topic in plain.log_topics:
         arguments += ["--log-topic", topic.pattern]
     for sow in plain.sow_topics:
-        arguments += ["--sow", f"{sow.name}:{','.join(sow.keys)}"]
+        arguments += ["--sow", sow_argument(sow)]
+    for queue in plain.queues:
+        arguments += ["--queue", queue_argument(queue)]
+    for name in plain.message_types:
+        arguments += ["--message-type", name]
     for to in plain.replicate_to:
         arguments += ["--replicate-to", f"{to.uri},{to.mode}"]
     if plain.admin:

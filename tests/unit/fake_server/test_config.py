@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from haclient_fake_server.config import (
     parse_queue,
     parse_replicate_to,
     parse_sow_topic,
+    queue_argument,
+    read_users,
+    sow_argument,
 )
 
 
@@ -231,3 +235,50 @@ def test_queues_are_checked_with_the_rest_of_a_configuration() -> None:
     wrong: Any = ("work",)
     with pytest.raises(UsageError, match="queues has a str: wanted a tuple of QueueTopic"):
         BrokerConfig(queues=wrong)
+
+
+def test_users_are_read_with_colons_in_their_passwords(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text("# comment\n\nalice:se:cret\nbob:\n", encoding="utf-8")
+    assert read_users(file) == {"alice": "se:cret", "bob": ""}
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("x\n", "line 1"), (":p\n", "line 1"), ("a:1\na:2\n", "line 2 names a user for the second")],
+)
+def test_a_bad_line_is_named_by_its_number(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "users"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=told):
+        read_users(file)
+
+
+def test_a_user_file_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        read_users(tmp_path / "none")
+    file = tmp_path / "binary"
+    file.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UsageError, match="not a text file in UTF-8"):
+        read_users(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jobs",
+        "jobs:orders",
+        "jobs,max_backlog=10,lease=2.5,semantics=at-least-once",
+        "jobs,queue_backlog=3,priority=/px,dead_letter=dead,file_backed,max_deliveries=2",
+    ],
+)
+def test_a_queue_is_the_same_after_it_was_an_argument(text: str) -> None:
+    queue = parse_queue(text)
+    assert parse_queue(queue_argument(queue)) == queue
+
+
+@pytest.mark.parametrize("text", ["a:/id", "a:/id,/px,history", "a:", "a:history"])
+def test_a_topic_with_a_state_is_the_same_after_it_was_an_argument(text: str) -> None:
+    topic = parse_sow_topic(text, allow_user_keys=True)
+    assert parse_sow_topic(sow_argument(topic), allow_user_keys=True) == topic

@@ -14,7 +14,14 @@ from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
 from haclient.transport.memory_network import network
 from haclient_fake_server.__main__ import _config, _parser
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.config import (
+    BrokerConfig,
+    FsyncPolicy,
+    LogTopic,
+    QueueTopic,
+    ReplicateTo,
+    SowTopic,
+)
 from haclient_fake_server.testing.cluster import Cluster, LocalBroker, ProcessBroker, arguments_of
 from haclient_fake_server.testing.faults import (
     CLIENT,
@@ -66,6 +73,8 @@ FULL = BrokerConfig(
     listen=("tcp://127.0.0.1:9",),
     log_topics=(LogTopic("^a"), LogTopic("b")),
     sow_topics=(SowTopic("prices", ("/id", "/side")), SowTopic("keyed")),
+    queues=(QueueTopic(name="jobs", topics=("b",), lease_s=2.5, file_backed=True),),
+    message_types=("ours",),
     replicate_to=(ReplicateTo("tcp://127.0.0.1:8"), ReplicateTo("tcp://127.0.0.1:7", "async")),
     fsync=FsyncPolicy.BATCH,
     segment_bytes=2**20,
@@ -87,8 +96,9 @@ def test_a_configuration_becomes_arguments_and_these_the_same_configuration(
             replace(FULL, flush_interval_s=1.0, ack_interval_s=0.1),
             "ack_interval_s, flush_interval_s",
         ),
-        (replace(FULL, log_topics=(), replicate_to=()), "log_topics"),
-        (replace(FULL, log_topics=(LogTopic("a", "json"),)), "log_topics"),
+        (replace(FULL, log_topics=(), queues=(), replicate_to=()), "log_topics"),
+        (replace(FULL, queues=(QueueTopic(name="q", topics=("b", "a")),)), "queues"),
+        (replace(FULL, log_topics=(LogTopic("a", "json"),), queues=()), "log_topics"),
         (replace(FULL, replicate_to=(ReplicateTo("tcp://h:1", heartbeat_s=1.0),)), "heartbeat_s"),
         (
             replace(
