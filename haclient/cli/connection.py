@@ -107,7 +107,8 @@ class _Sweep(ServerChooser):
             self._failures.append((Uri.parse(info["uri"]).safe, error))
         if not self.is_connected and self.refused is None and len(self._failures) < self._count:
             told = one_line(self._with_server(error))
-            print_error(f"{told}; trying the next server", kind="warning")
+            following = Uri.parse(self._ring.current_uri()).safe
+            print_error(f"{told}; trying {following} now", kind="warning")
 
     @override
     def error(self) -> str:
@@ -178,7 +179,7 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
     # Each failure of the first sweep ends up in the error, or in our own warning.
     hidden = hidden_warnings(
         "haclient.client",
-        "client %s: attempt",
+        "client %s: attempt %d at %s failed",
         while_=lambda: not sweep.is_connected,
     )
     try:

@@ -80,7 +80,7 @@ def test_several_servers_that_refuse_are_all_named(here: Here) -> None:
     both = here("subscribe", "t", "--server", servers)
     first, error = both.err.splitlines(keepends=True)  # the first is told while the next is tried
     assert first.startswith("haclient: warning: cannot connect to tcp://127.0.0.1:1/amps/json: ")
-    assert first.endswith("; trying the next server\n")
+    assert first.endswith("; trying tcp://127.0.0.1:2/amps/json now\n")
     assert_one_line(Result(both.code, both.out, error), 1, "127.0.0.1:1", "127.0.0.1:2")
 
 
@@ -104,7 +104,7 @@ def test_a_password_that_each_server_refuses_ends_it_at_once(
     result = here(command, "--server", f"{wrong},{wrong}", "--topic", "logged")
     first, error = result.err.splitlines(keepends=True)
     assert first.startswith("haclient: warning: ")
-    assert first.endswith("; trying the next server\n")
+    assert first.endswith(" now\n")
     assert_one_line(Result(result.code, result.out, error), 1)
     assert "wrong" not in result.err
 

@@ -247,3 +247,30 @@ def test_an_option_whose_variable_is_not_set_is_named(
     assert result.exit_code == 2, result.output
     name = option.opts[-1] if isinstance(option, click.Option) else option.human_readable_name
     assert re.search(f"Invalid value for .*{re.escape(name)}.*:", " ".join(result.output.split()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered_words"),
+    [
+        ("haclient sub", {"subscribe"}),
+        ("haclient queue ", {"browse", "consume", "depth", "move"}),
+        ("haclient subscribe --boo", {"--bookmark"}),
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_words_of_the_command_line_complete_in_a_shell(
+    shell: str, typed: str, offered_words: set[str], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("_HACLIENT_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    *_, last = typed.split(" ")
+    monkeypatch.setenv("COMP_CWORD", last if shell == "fish" else str(typed.count(" ")))
+    with pytest.raises(SystemExit):
+        run([])
+    words = re.findall(r"(?:plain,)?([a-z-]+)", capsys.readouterr().out)
+    assert offered_words <= set(words)
+    monkeypatch.setenv("_HACLIENT_COMPLETE", f"{shell}_source")
+    with pytest.raises(SystemExit):
+        run([])
+    assert "_HACLIENT_COMPLETE" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from pathlib import Path
@@ -53,6 +54,20 @@ async def test_a_silent_server_passes_the_turn_on() -> None:
 async def test_the_second_server_is_taken_when_the_first_is_dead(broker: BrokerProcess) -> None:
     async with open_client(Connection(servers=(CLOSED[0], broker.uri), name="me")) as client:
         assert not client.disconnected
+
+
+async def test_each_attempt_is_named_on_request_and_none_twice(
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.INFO, "haclient.client")
+    async with open_client(Connection(servers=(CLOSED[0], broker.uri), name="me")):
+        pass
+    attempts = [each.getMessage() for each in caplog.records if "attempt" in each.getMessage()]
+    assert [text.partition(" at ")[0] for text in attempts] == [
+        "client me: attempt 1",
+        "client me: attempt 2",
+    ]
+    assert capsys.readouterr().err.endswith(f"; trying {broker.uri} now\n")
 
 
 async def test_the_default_name_is_of_this_process(broker: BrokerProcess) -> None:
