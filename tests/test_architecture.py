@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from haclient.session.recovery import NEXT
+from support.sources import tree
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -23,7 +24,7 @@ def test_the_page_has_the_paths_of_a_publish_a_message_and_a_record() -> None:
 
 @pytest.mark.parametrize(("file", "name"), sorted(set(ROW.findall(PAGE))))
 def test_a_named_function_is_in_the_named_file(file: str, name: str) -> None:
-    assert name in set(_definitions(ast.parse((ROOT / file).read_text(encoding="utf-8"))))
+    assert name in set(_definitions(tree(ROOT / file)))
 
 
 @pytest.mark.parametrize("path", sorted(set(PATH.findall(PAGE))))
@@ -61,7 +62,7 @@ def _imports() -> dict[str, set[str]]:
 
 def _imported(name: str, path: Path, known: set[str]) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         match node:
             case ast.Import(names=names):
                 found |= {each.name for each in names}
@@ -96,8 +97,8 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def _definitions(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
+def _definitions(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         if isinstance(node, ast.ClassDef):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+
+from support.sources import tree
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
@@ -81,17 +82,6 @@ def tracked_files() -> tuple[str, ...]:
     except (OSError, subprocess.CalledProcessError):
         return tuple(relative(path) for path in ROOT.rglob("*.py") if ".nox" not in path.parts)
     return tuple(sorted(name for name in names if (ROOT / name).is_file()))
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    # A million nodes and no cycle: the collector would take longer than the parser.
-    gc.disable()
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    finally:
-        gc.enable()
-        gc.freeze()
 
 
 def check(find: Callable[[Path], Iterator[str]], paths: list[Path]) -> None:

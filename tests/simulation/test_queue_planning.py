@@ -9,12 +9,13 @@ from simulation.jobs import fields_of, is_barrier, is_poison, priority_of
 from simulation.planning import plan_of
 from simulation.plans import Plan
 from simulation.simulator import simulate
+from support.lengths import length
 
 pytestmark = pytest.mark.simulation
 
 PLANS = [plan for plan in map(plan_of, range(1, 401)) if plan.queues]
 A_STORY = 12  # steps
-SOME_SEEDS = [plan.seed for plan in PLANS if len(plan.script) > A_STORY][:6]
+SOME_SEEDS = [plan.seed for plan in PLANS if len(plan.script) > A_STORY][: length(6)]
 
 
 @pytest.mark.parametrize("seed", SOME_SEEDS)

@@ -12,11 +12,12 @@ import pytest
 from simulation.command import run_seed
 from simulation.planning import FAULTS, plan_of
 from simulation.simulator import simulate
+from support.lengths import length
 
 pytestmark = pytest.mark.simulation
 
 ROOT = Path(__file__).parents[2]
-SOME_SEEDS = range(1, 11)
+SOME_SEEDS = range(1, 1 + length(10))
 
 
 @pytest.mark.row("FI3", "FI8")

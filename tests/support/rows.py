@@ -9,9 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from support.sources import tree
 
 __all__ = ["is_row", "marked_rows", "marked_rows_in", "read_rows", "row_index", "row_order"]
 
@@ -39,21 +42,19 @@ def read_rows(path: Path) -> dict[str, str]:
     return rows
 
 
-def marked_rows(tests: Path) -> dict[str, set[Path]]:
-    """Row -> test files that mark something with it."""
-    found: dict[str, set[Path]] = {}
-    for path in sorted(tests.rglob("test_*.py")):
-        for row in marked_rows_in(path.read_text(encoding="utf-8")):
-            found.setdefault(row, set()).add(path)
-    return found
+@cache
+def marked_rows(tests: Path) -> frozenset[str]:
+    """The rows with which a test below this folder is marked."""
+    paths = sorted(tests.rglob("test_*.py"))
+    return frozenset(row for path in paths for row in marked_rows_in(tree(path)))
 
 
-def marked_rows_in(source: str) -> Iterator[str]:
+def marked_rows_in(module: ast.Module) -> Iterator[str]:
     """The arguments of every `pytest.mark.row(...)` of a test module, as decorator or elsewhere.
 
     Also of `[pytest.mark.row(row) for row in ("PS1", "PS2")]`.
     """
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(module):
         match node:
             case ast.Call(
                 func=ast.Attribute(value=ast.Attribute(attr="mark"), attr="row"), args=arguments
