@@ -178,6 +178,15 @@ def test_the_picture_is_what_its_script_draws() -> None:
     assert ET.fromstring(text("docs/overview.svg")).tag.endswith("svg")  # noqa: S314  # ours
 
 
+@pytest.mark.parametrize("package", ["haclient", "haclient.stores", "haclient.pyspark"])
+def test_every_exported_name_is_on_a_page_of_the_api(package: str) -> None:
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/api").glob("*.md"))
+    shown = set(re.findall(r"^\.\. (?:auto|py:)\w+:: \S*?(\w+)$", pages, flags=re.MULTILINE))
+    shown |= {name for name in haclient.errors.__all__ if "automodule:: haclient.errors" in pages}
+    exported = importlib.import_module(package).__all__
+    assert [name for name in exported if name not in shown and name != "__version__"] == []
+
+
 def test_every_dependency_and_extra_is_imported() -> None:
     """But for `OF_USERS`, which an extra only holds to the versions that fit."""
     project = tomllib.loads(text("pyproject.toml"))["project"]
