@@ -18,6 +18,7 @@ from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES as SMALL
 from support.frames import put, take_all
+from support.lengths import length
 from support.publish_model import PublishModel
 from support.recording import RecordingDisk
 
@@ -46,7 +47,7 @@ KINDS: list[Callable[..., PublishLog]] = [file, hybrid, ring]
 
 
 @pytest.mark.row("PS11", "PS13", "PS18", "PS24")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(length(10)))
 def test_every_message_goes_through_all_kinds_and_sizes(seed: int) -> None:
     rng = random.Random(seed)
     disk = RecordingDisk()

@@ -26,6 +26,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
+from support.lengths import length
 from support.peer import Peer, Server, answering
 from support.recovery import drop, entered, live, lose, until_stable
 
@@ -84,7 +85,7 @@ class Run:
 
 
 @pytest.mark.row("SM11", "BS11")
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(length(40)))
 async def test_no_message_of_an_old_connection_comes_after_one_of_the_new(
     server: Server, seed: int
 ) -> None:

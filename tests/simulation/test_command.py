@@ -18,8 +18,11 @@ BUG = "missing_time_anchor"
 
 @pytest.fixture(scope="module")
 def found_by() -> int:
-    """A seed that finds the bug: a story of a few steps, so that it is soon shrunk."""
-    plans = (plan_of(seed) for seed in range(1, 500))
+    """A seed that finds the bug: a story of a few steps, so that it is soon shrunk.
+
+    The one that has done so before, or else another one.
+    """
+    plans = (plan_of(seed) for seed in (58, *range(1, 500)))
     return next(p.seed for p in plans if len(p.script) < 12 and failures_of(p, BUG))
 
 

@@ -16,6 +16,7 @@ from haclient.health_chooser import HealthAwareServerChooser
 from haclient.priority_chooser import PriorityServerChooser
 from haclient.random_chooser import RandomServerChooser
 from support.clock import in_virtual_time
+from support.lengths import length
 
 pytestmark = in_virtual_time
 
@@ -183,7 +184,7 @@ async def test_another_chooser_is_told_of_a_refusal_without_the_password() -> No
 
 
 @pytest.mark.row("SC12", "SC9")
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(length(60)))
 async def test_the_servers_that_are_not_refused_are_found_in_any_order(seed: int) -> None:
     """A new order of the inner chooser may begin with the one that the last order ended with."""
     servers = Servers()
@@ -225,7 +226,7 @@ async def test_servers_of_which_nothing_is_known_are_tried_once_all_others_are_r
 
 
 @pytest.mark.row("SC12", "SC9")
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(length(60)))
 async def test_each_server_of_the_inner_chooser_is_found_in_one_round(seed: int) -> None:
     uris = [A, B, *(f"tcp://more{number}:9007/amps/json" for number in range(seed % 4 + 1))]
     inner = RandomServerChooser(uris, source=random.Random(seed))

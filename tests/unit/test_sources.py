@@ -16,6 +16,7 @@ from simulation.disk import SimulatedDisk
 from support.broker_thread import BrokerThread, broker_thread
 from support.disks import WatchedDisk
 from support.frames import put
+from support.lengths import length
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ class _Server:
             self.records[sequence] = frame[-6:]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(length(40)))
 def test_no_record_is_left_out_or_published_twice_whatever_a_crash_takes(seed: int) -> None:
     chance, server, disk = random.Random(seed), _Server(), SimulatedDisk()
     path, clock, lost = Path("/store"), CLOCK, 0

@@ -15,6 +15,7 @@ from haclient.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, Us
 from haclient.subscription_file import FileSubscriptionManager
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
 from simulation.disk import SimulatedDisk
+from support.lengths import length
 
 pytestmark = pytest.mark.row("SM10")
 
@@ -83,8 +84,8 @@ def test_a_line_that_a_crash_has_cut_off_had_not_happened(tmp_path: Path) -> Non
     manager.add(entry("b"))
     manager.close()
     both = path.read_bytes()
-    for length in range(len(whole) + 1, len(both)):
-        path.write_bytes(both[:length])
+    for size in range(len(whole) + 1, len(both)):
+        path.write_bytes(both[:size])
         assert found(path) == [entry("a")]
         assert path.read_bytes() == whole, "the rest is gone, so that the next line is whole"
     path.write_bytes(both)
@@ -95,11 +96,11 @@ def test_a_file_that_is_cut_off_within_its_first_line_is_damaged(tmp_path: Path)
     path = tmp_path / "file"
     opened(path).close()
     whole = path.read_bytes()
-    for length in range(1, len(whole)):
-        path.write_bytes(whole[:length])
+    for size in range(1, len(whole)):
+        path.write_bytes(whole[:size])
         with pytest.raises(StoreCorrupt, match="line 1 is cut off: restore it, or remove it"):
             FileSubscriptionManager(path)
-        assert path.read_bytes() == whole[:length]
+        assert path.read_bytes() == whole[:size]
     path.write_bytes(whole)
     assert found(path) == []
 
@@ -147,7 +148,7 @@ class FaultyManager:
         assert is_so, (self.in_file(), list(self.model.entries()), list(self.manager.entries()))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(length(20)))
 def test_a_change_that_could_not_be_written_can_be_made_again(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.errors import StoreError
 from support.clock import in_virtual_time
+from support.lengths import length
 from support.peer import Peer, Server, answering, listening, together
 from support.recovery import entered, live, lose
 
@@ -158,7 +159,7 @@ async def attempt(command: Callable[[], Awaitable[object]], scope: trio.CancelSc
         await command()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(length(60)))
 async def test_at_rest_the_server_holds_back_what_the_application_wants_and_nothing_else(
     server: Server, seed: int
 ) -> None:
