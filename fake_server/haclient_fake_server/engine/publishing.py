@@ -41,10 +41,6 @@ MAX_FAST_CORRELATION_ID: Final = 1024
 """Characters of a correlation id that is surely within the limit, whatever they are."""
 MAX_EXPIRATION_S: Final = 2**32 - 1
 
-MAX_TOPIC_CHARACTERS: Final = 64 * 2**20
-"""The names of all topics together, since every journal segment repeats those that are logged. A
-publish to a new topic above this is refused; a replicated one is taken, since its origin has it."""
-
 RESERVED: Final = "/AMPS"
 DEVNULL: Final = "/AMPS/devnull"
 
@@ -140,8 +136,9 @@ class Publishing:
             detail = "this queue has no topic that a publish to its name goes to"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
-        if not known and state.topic_characters + len(message.topic) > MAX_TOPIC_CHARACTERS:
-            detail = f"a new topic, and the names of all come to {MAX_TOPIC_CHARACTERS} characters"
+        limit = state.settings.max_topic_characters
+        if not known and state.topic_characters + len(message.topic) > limit:
+            detail = f"a new topic, and the names of all come to {limit} characters"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
         route = table.targets.get(message.topic) or table.route(message.topic)

@@ -327,6 +327,9 @@ class EngineSettings:
         queues: The message queues.
         max_message_bytes: A delta publish that would make a larger record is refused.
         message_types: Message types besides those of AMPS and of the topics.
+        max_topic_characters: The length of the names of all topics together, since every segment of
+            the journal repeats those that are logged. A publish to a new topic above it is refused;
+            a replicated one is taken, since its origin has it.
     """
 
     name: str = "broker"
@@ -339,6 +342,7 @@ class EngineSettings:
     queues: tuple[QueueTopic, ...] = ()
     max_message_bytes: int = MAX_PUBLISH_BYTES
     message_types: tuple[str, ...] = ()
+    max_topic_characters: int = 64 * 2**20
 
     @property
     def known_types(self) -> frozenset[str]:

@@ -22,9 +22,6 @@ from haclient_fake_server.engine.journal import Cursor
 CHUNK_ROWS: Final = 65_536
 """Rows of one chunk: an index of a row within it has 16 bits."""
 
-_PACK_ABOVE: Final = 1024
-"""Rows that a chunk has before it is packed: fewer are not worth it."""
-
 Place: TypeAlias = int
 """Where a record is in the journal: 24 bits for the segment's number, 40 for the offset in it. For
 a record of the current batch, whose block is not written yet, the offset in that block."""
@@ -169,9 +166,19 @@ class MessageTable:
 
     Args:
         has_priorities: Whether each message has a priority.
+        chunk_rows: Rows of one chunk, at most `CHUNK_ROWS`.
+        pack_above: Rows that a chunk has before it is packed: fewer are not worth it.
     """
 
-    def __init__(self, *, has_priorities: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        has_priorities: bool = False,
+        chunk_rows: int = CHUNK_ROWS,
+        pack_above: int = 1024,
+    ) -> None:
+        self._chunk_rows = chunk_rows
+        self._pack_above = pack_above
         self._chunks: list[_Chunk] = []
         self._firsts: list[int] = []  # of each chunk: the lowest position that it may hold
         self._has_priorities = has_priorities
@@ -208,7 +215,7 @@ class MessageTable:
                 until `add_to_places`, in its block.
             priority: The higher, the sooner; only where the table has priorities.
         """
-        if not self._chunks or len(self._chunks[-1].states) == CHUNK_ROWS:
+        if not self._chunks or len(self._chunks[-1].states) == self._chunk_rows:
             self._chunks.append(_Chunk())
             self._firsts.append(row.position)
         chunk = self._chunks[-1]
@@ -329,9 +336,9 @@ class MessageTable:
         rows = len(chunk.states)
         if not chunk.live:
             # The last chunk is still filled, unless it is full.
-            if chunk is not self._chunks[-1] or rows == CHUNK_ROWS:
+            if chunk is not self._chunks[-1] or rows == self._chunk_rows:
                 self._drop(self._chunks.index(chunk))
-        elif rows > _PACK_ABOVE:
+        elif rows > self._pack_above:
             chunk.pack()
 
     def first_available(self) -> int | None:
@@ -393,8 +400,8 @@ class MessageTable:
     def fill(self, columns: TableColumns) -> None:
         """Fill an empty table with messages as `columns` returned them, all available."""
         positions, places, publishers, sequences, priorities = columns
-        for start in range(0, len(positions), CHUNK_ROWS):
-            end = start + CHUNK_ROWS
+        for start in range(0, len(positions), self._chunk_rows):
+            end = start + self._chunk_rows
             chunk = _Chunk()
             chunk.positions, chunk.places = positions[start:end], places[start:end]
             chunk.publishers, chunk.sequences = publishers[start:end], sequences[start:end]

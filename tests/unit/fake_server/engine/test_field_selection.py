@@ -74,7 +74,7 @@ def test_a_name_that_is_given_twice_counts_once_with_its_last_value() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["", "hello", "7", '"text"', '{"a":1', '{"a":NaN}', '{"a":1} x', "[" * 100_000]
+    "body", ["", "hello", "7", '"text"', '{"a":1', '{"a":NaN}', '{"a":1} x', "[" * 5_000]
 )
 def test_a_body_without_fields_is_sent_as_it_is(body: str) -> None:
     assert select(body, "-/", "+/b") == body
@@ -93,7 +93,7 @@ def test_a_mistake_anywhere_makes_it_no_json(body: str, depth: int) -> None:
         assert select(whole, "-/b/c") == whole
 
 
-DEPTH = 100_000
+DEPTH = 5_000  # more than the interpreter recurses
 
 
 def test_what_is_left_out_is_left_out_of_a_body_of_any_depth() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.engine.persisted_acks import MAX_ACKS_PER_TURN
+from haclient_fake_server.engine import persisted_acks
 from support.engine import World
 
 PUBBER = 7094790850998930143
@@ -91,10 +91,19 @@ def test_an_ended_subscription_gets_no_more_acks() -> None:
     assert reader.take() == []
 
 
+ACKS_PER_TURN = 20
+
+
+@pytest.fixture
+def _few_acks_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persisted_acks, "MAX_ACKS_PER_TURN", ACKS_PER_TURN)
+
+
+@pytest.mark.usefixtures("_few_acks_per_turn")
 def test_many_acks_are_sent_in_turns() -> None:
     world = World()
     reader = world.client("reader")
-    count = 2 * MAX_ACKS_PER_TURN + 5
+    count = 2 * ACKS_PER_TURN + 5
     for number in range(count):
         reader.subscribe(str(number), bm="0|1|", a="persisted", t=f"t{number}")
     world.client("pubber").publish(1)
@@ -103,22 +112,23 @@ def test_many_acks_are_sent_in_turns() -> None:
     while world.engine.next_due <= world.now:
         world.apply(world.engine.tick(world.now))
         turns.append(len(reader.take()))
-    assert turns == [MAX_ACKS_PER_TURN, MAX_ACKS_PER_TURN, 5]
+    assert turns == [ACKS_PER_TURN, ACKS_PER_TURN, 5]
 
 
+@pytest.mark.usefixtures("_few_acks_per_turn")
 def test_a_subscription_that_ends_during_a_turn_gets_no_ack() -> None:
     world = World()
     reader = world.client("reader")
-    for number in range(MAX_ACKS_PER_TURN + 5):
+    for number in range(ACKS_PER_TURN + 5):
         reader.subscribe(str(number), bm="0|1|", a="persisted", t=f"t{number}")
     world.client("pubber").publish(1)
     world.now += 1.0
     world.apply(world.engine.tick(world.now))
     reader.take()
-    reader.send(c="unsubscribe", sub_id=str(MAX_ACKS_PER_TURN))
+    reader.send(c="unsubscribe", sub_id=str(ACKS_PER_TURN))
     world.apply(world.engine.tick(world.now))
     assert [ack.sub_id for ack in reader.take()] == [
-        str(MAX_ACKS_PER_TURN + number) for number in range(1, 5)
+        str(ACKS_PER_TURN + number) for number in range(1, 5)
     ]
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.journal import records_of
-from haclient_fake_server.engine.publishing import MAX_TOPIC_CHARACTERS
 from haclient_fake_server.engine.settings import LogTopic, QueueTopic, SowTopic
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from support.engine import World
@@ -293,9 +292,9 @@ def test_a_publish_that_cannot_be_carried_out_is_refused(
 
 
 def test_new_topics_are_refused_when_the_names_of_all_are_too_long() -> None:
-    world = World()
+    world = World(max_topic_characters=40)
     peer = world.client()
-    long = MAX_TOPIC_CHARACTERS // 4 - 1
+    long = 40 // 4 - 1
     topics = [str(number).ljust(long, "x") for number in range(4)]
     for topic in (*topics, "orders", topics[0]):
         peer.send(c="p", t=topic, a="processed")

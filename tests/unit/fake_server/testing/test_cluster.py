@@ -143,14 +143,14 @@ async def test_the_same_faults_as_on_sockets_in_no_time_at_all() -> None:
         ]
         for fault in faults:
             await cluster.apply(from_json(fault))
-            await journey.publish(20)
+            await journey.publish(6)
             await journey.delivered(len(journey.published))
         await journey.arrive()
         await cluster.apply(from_json('{"fault":"partition","a":"east","b":"west","dropped":true}'))
-        await journey.publish(20)
+        await journey.publish(6)
         await journey.delivered(len(journey.published))
         await trio.sleep(5)
-        assert journey.publisher.unpersisted_count == 20
+        assert journey.publisher.unpersisted_count == 6
         await cluster.apply(Heal())
         await journey.arrive()
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import Cursor, MemoryJournal
-from haclient_fake_server.engine.queues.message_table import CHUNK_ROWS, MessageTable, Row
+from haclient_fake_server.engine.queues.message_table import MessageTable, Row
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.settings import QueueTopic
@@ -188,18 +188,19 @@ def test_what_a_queue_holds_does_not_depend_on_how_it_delivers(change: dict[str,
 
 @pytest.mark.row("QB30")
 def test_a_table_of_several_chunks_is_filled_from_its_columns() -> None:
-    table = MessageTable(has_priorities=True)
-    count = 2 * CHUNK_ROWS + 100
+    rows = 128
+    table = MessageTable(has_priorities=True, chunk_rows=rows, pack_above=16)
+    count = 2 * rows + 100
     for position in range(1, count + 1):
         table.add(Row(position, 7 + position % 2, position, 64 * position), priority=position % 3)
-    gone = {*range(5, 3000), CHUNK_ROWS + 3, count}
+    gone = {*range(5, 100), rows + 3, count}
     for position in gone:
         table.remove([position])
-    again = MessageTable(has_priorities=True)
+    again = MessageTable(has_priorities=True, chunk_rows=rows)
     again.fill(table.columns())
     assert (len(again), again.available, again.first) == (len(table), len(table), 1)
     assert [*again.positions()] == [*table.positions()]
-    for position in (1, 4, 5, 3000, CHUNK_ROWS + 3, CHUNK_ROWS + 4, count - 1, count):
+    for position in (1, 4, 5, 100, rows + 3, rows + 4, count - 1, count):
         assert again.row(position) == table.row(position)
         assert again.priority(position) == table.priority(position)
         found = None if position in gone else position
