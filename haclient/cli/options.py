@@ -180,7 +180,10 @@ def _take_topic(context: click.Context, options: dict[str, object]) -> None:
             "long options begin with two dashes",
             context,
         )
-    options["topic"] = option if argument is None else argument
+    topic = str(option if argument is None else argument)
+    if any(character < " " for character in topic):  # such as the line feed at a file's end
+        raise click.UsageError(f"the topic {topic!r} has a control character", context)
+    options["topic"] = topic
 
 
 filter_option = click.option(

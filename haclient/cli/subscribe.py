@@ -524,6 +524,11 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
                 client.add_state_listener(run.on_state)
                 await print_messages(run, messages, output)
     except BookmarkNotFound as error:
+        if run.was_connected:
+            raise HAClientError(
+                f"after {run.printed} messages the connection was lost, and the server that was "
+                "found does not have the last of them in its log: is it the same log?"
+            ) from error
         raise HAClientError(
             f"--bookmark {request.bookmark} is not in the log of this server: give the bookmark of "
             "a message that it has, a time (--since 1h), or epoch for all that it has"

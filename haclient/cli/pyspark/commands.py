@@ -217,7 +217,7 @@ def _in_one_line(row: Row) -> Row:
 
 @pyspark_commands.command("sow-as-of")
 @journal_argument
-@click.option("--topic", help="One topic. Default: all of them.")
+@click.option("-t", "--topic", help="One topic. Default: all of them.")
 @click.option("--topic-pattern", metavar="REGEX", help="Topics that match this anywhere.")
 @click.option(
     "--message-type",

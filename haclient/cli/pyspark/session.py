@@ -242,7 +242,7 @@ def topic_options(function: Callable[..., object]) -> Callable[..., object]:
             help="The first moment of the range. Default: all.",
         ),
         click.option("--topic-pattern", metavar="REGEX", help="Topics that match this anywhere."),
-        click.option("--topic", help="One topic. Default: all of them."),
+        click.option("-t", "--topic", help="One topic. Default: all of them."),
     ):
         function = option(function)
     return function

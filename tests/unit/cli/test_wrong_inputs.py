@@ -73,6 +73,8 @@ WRONG: Final[list[tuple[str, int, str]]] = [
     ("subscribe -s CLOSED a b", USAGE, "unexpected extra argument (b)"),
     ("subscribe -s CLOSED ''", USAGE, "it is empty"),
     ("subscribe -s CLOSED -t ' '", USAGE, "'-t' / '--topic': it is empty"),
+    ("subscribe -s CLOSED 'a\nb'", USAGE, "the topic 'a\\nb' has a control character"),
+    ("publish -s CLOSED -t 'a\nb'", USAGE, "the topic 'a\\nb' has a control character"),
     ("subscribe -s CLOSED NOT_UTF_8", USAGE, "character 2 is not UTF-8"),
     # -- subscribe
     ("subscribe t -s CLOSED --sub-id ' '", USAGE, "'--sub-id': it is empty"),
