@@ -73,8 +73,8 @@ class Call(Generic[T]):
     __slots__ = (
         "_caller",
         "_error",
+        "_has_begun",
         "_has_ended",
-        "_is_submitted",
         "_notify",
         "_result",
         "_scope",
@@ -89,7 +89,7 @@ class Call(Generic[T]):
         self._token: trio.lowlevel.TrioToken | None = None
         self._result: list[T] = []
         self._error: BaseException | None = None
-        self._is_submitted = False
+        self._has_begun = False
         self._has_ended = False
         self.what = what
 
@@ -99,9 +99,14 @@ class Call(Generic[T]):
         Raises:
             trio.RunFinishedError: The thread has ended.
         """
+        # First: an interrupt after the next line finds a call that can be cancelled, and one before
+        # it a call that `cancel` ends.
         self._token = token
-        token.run_sync_soon(run, self)
-        self._is_submitted = True
+        token.run_sync_soon(self._begin, run)
+
+    def _begin(self, run: Callable[[Call[T]], object]) -> None:
+        self._has_begun = True
+        run(self)
 
     async def run(
         self, function: Callable[[], Awaitable[T]], ended: Callable[[str], BaseException]
@@ -143,14 +148,22 @@ class Call(Generic[T]):
 
     @property
     def is_running(self) -> bool:
-        """Whether `notify` will be called: it was submitted, and has not ended."""
-        return self._is_submitted and not self._has_ended
+        """Whether `notify` will be called, after `cancel` at the latest."""
+        return self._token is not None and not self._has_ended
 
     def cancel(self) -> None:
         """Cancel it, from any thread; `notify` is called when it has ended."""
-        if self._token is not None:
-            with suppress(trio.RunFinishedError):  # it has ended, like everything there
-                self._token.run_sync_soon(self._scope.cancel)
+        if self._token is None:
+            return
+        try:
+            self._token.run_sync_soon(self._cancel)
+        except trio.RunFinishedError:  # it has ended, like everything there, or never began
+            self._has_ended = True
+
+    def _cancel(self) -> None:
+        self._scope.cancel()
+        if not self._has_begun:  # an interrupt came before it was submitted
+            self._finish()
 
     @property
     def has_result(self) -> bool:

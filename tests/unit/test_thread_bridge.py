@@ -92,6 +92,49 @@ def test_a_signal_that_does_not_interrupt_a_wait_is_noticed_soon(
     assert monotonic() - began < LIMIT_S / 2
 
 
+class InterruptedToken:
+    """A token of trio in whose first call an interrupt comes."""
+
+    def __init__(self, token: trio.lowlevel.TrioToken, *, after: bool) -> None:
+        self._token = token
+        self._after = after
+        self._is_interrupted = False
+
+    def run_sync_soon(self, function: Callable[..., object], *arguments: object) -> None:
+        if self._is_interrupted:
+            self._token.run_sync_soon(function, *arguments)
+            return
+        self._is_interrupted = True
+        if self._after:
+            self._token.run_sync_soon(function, *arguments)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_a_call_that_is_interrupted_while_it_is_submitted_has_ended(
+    thread: TrioThread, monkeypatch: pytest.MonkeyPatch, *, is_submitted: bool
+) -> None:
+    busy, begun, ended = threading.Event(), list[bool](), list[bool]()
+
+    async def work() -> None:
+        begun.append(True)
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(True)
+
+    token = thread._token
+    assert token is not None
+    token.run_sync_soon(busy.wait, LIMIT_S)  # so the call cannot have ended by chance
+    threading.Timer(0.05, busy.set).start()
+    monkeypatch.setattr(thread, "_token", InterruptedToken(token, after=is_submitted))
+    with pytest.raises(KeyboardInterrupt):
+        Bridge("inner", thread).wait(work, "work")
+    monkeypatch.undo()
+    assert busy.is_set() or not is_submitted
+    assert begun == ended
+
+
 @pytest.mark.parametrize("in_main_thread", [True, False])
 def test_a_lock_is_acquired_or_the_time_is_over(
     monkeypatch: pytest.MonkeyPatch, *, in_main_thread: bool
