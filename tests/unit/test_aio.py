@@ -36,7 +36,7 @@ from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker_thread import BrokerThread, broker_thread, publish
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 T = TypeVar("T")
 
 
@@ -1058,7 +1058,7 @@ async def main():
 asyncio.run(main())
 """
     with run_script(text, broker.uri) as process:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert "ResourceWarning: the client 'orders-7' was never closed" in err
 
@@ -1091,7 +1091,7 @@ asyncio.run(main())
         assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=LIMIT_S)
     assert out.startswith("sequence ")
     assert "ResourceWarning" not in err
     assert err.rstrip().endswith("KeyboardInterrupt")

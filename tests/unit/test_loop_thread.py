@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.errors import DisconnectedError, UsageError
 from haclient.loop_thread import Bridge, LoopThread, Wakeup, in_loop
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 Callback = Callable[..., Awaitable[object]]
 
 

@@ -22,7 +22,7 @@ from haclient.thread_bridge import Bridge, acquire, in_worker_thread, refuse_eve
 from haclient.trio_thread import TrioThread
 
 pytestmark = [pytest.mark.row("CC35")]
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 RealLock = threading.Lock
 Callback = Callable[..., Awaitable[object]]
 

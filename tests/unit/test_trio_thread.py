@@ -15,7 +15,7 @@ import trio
 from haclient.errors import DisconnectedError, UsageError
 from haclient.trio_thread import Call, TrioThread, _ExitWatch
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 class Block:

@@ -12,7 +12,7 @@ from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.engine.settings import SowTopic
 from support.broker_thread import BrokerThread, broker_thread
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 PAUSE_S = 0.005
 
 

@@ -87,7 +87,7 @@ async def test_a_uri_with_compression_makes_a_zlib_stream_in_each_direction() ->
 @pytest.mark.row("AT3")
 async def test_a_unix_socket_is_named_by_its_path() -> None:
     async with listening() as server:
-        link, peer = await together(lambda: dial(Uri.parse(server.uri), timeout=1), server.accept)
+        link, peer = await together(lambda: dial(Uri.parse(server.uri), timeout=60), server.accept)
         link.try_send(b"\0\0\0\x02{}")
         await peer.hear()
         link.close()

@@ -18,7 +18,7 @@ from support.recording import Event, RecordingDisk
 pytestmark = pytest.mark.row("PS20")
 
 PATH = Path("/stores/p")
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 def stored(events: list[Event] | None = None) -> tuple[RecordingDisk, FilePublishStore]:

@@ -15,7 +15,7 @@ from support.postgres import postgres_server
 
 pytestmark = pytest.mark.row("QC15")
 
-LIMIT_S = 120.0  # for a thread that has failed
+LIMIT_S = 300.0  # for a thread that has failed
 
 
 @dataclass(frozen=True)

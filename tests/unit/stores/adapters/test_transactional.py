@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.row("BS24")
 
-LIMIT_S = 120.0  # for a thread that has failed
+LIMIT_S = 300.0  # for a thread that has failed
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ PATH = Path("/stores/p")
 SMALL = MIN_SEGMENT_BYTES
 KIB = b"k" * 1000
 IN_SEGMENT = 27  # so many frames of it fill a small segment
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 LAST_SEAL_AT = SMALL - SEAL_BYTES  # of the first seal: they are written downwards
 
 
