@@ -17,7 +17,7 @@ import pytest
 
 import haclient.errors
 from haclient.cli.app import commands
-from support.documents import blocks, command_lines, links
+from support.documents import FORMS, blocks, command_lines, links
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
@@ -109,6 +109,15 @@ def test_python_in_the_documents_imports_names_that_exist(path: Path) -> None:
         if block.language == "python":
             missing += [name for name in imported(block.text) if not exists(*name.split(":"))]
     assert missing == []
+
+
+def test_a_program_in_tabs_has_each_form() -> None:
+    forms: dict[str, int] = {}
+    for path in DOCUMENTS:
+        for block in blocks(text(path)):
+            if block.language == "python":
+                forms[block.tab] = forms.get(block.tab, 0) + 1
+    assert len({forms[form] for form in FORMS}) == 1
 
 
 def imported(source: str) -> Iterator[str]:

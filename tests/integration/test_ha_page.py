@@ -12,7 +12,7 @@ import trio
 from haclient import HAClient
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.faults import Kill
-from support.documents import blocks
+from support.documents import FORMS, programs
 from support.process import LIMIT_S, Child
 
 PAGE = Path(__file__).parents[2] / "docs/ha.md"
@@ -20,12 +20,14 @@ PORTS = ("tcp://127.0.0.1:9007/amps/json", "tcp://127.0.0.1:9008/amps/json")
 
 
 @pytest.mark.row("HA1")
+@pytest.mark.parametrize(
+    "form", [FORMS[0], *(pytest.param(form, marks=pytest.mark.full) for form in FORMS[1:])]
+)
 async def test_the_first_program_goes_on_after_the_kill_of_a_broker(
-    amps_cluster: Callable[..., Awaitable[Cluster]], tmp_path: Path
+    amps_cluster: Callable[..., Awaitable[Cluster]], tmp_path: Path, form: str
 ) -> None:
     cluster = await amps_cluster("east", "west", on="process")
-    page = blocks(PAGE.read_text(encoding="utf-8"))
-    program = next(block.text for block in page if block.language == "python")
+    program = programs(PAGE.read_text(encoding="utf-8"), form)[0]
     for port, uri in zip(PORTS, cluster.uris, strict=True):
         assert program.count(port) == 1
         program = program.replace(port, uri)

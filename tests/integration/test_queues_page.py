@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from haclient_fake_server.testing.processes import BrokerProcess
-from support.documents import blocks
+from support.documents import FORMS, programs
 from support.process import Child, haclient, running_broker
 
 PAGE = Path(__file__).parents[2] / "docs/queues.md"
 SERVER = "tcp://127.0.0.1:9007/amps/json"
-HANDLER, STREAM, ONCE, MONITOR = (
-    block.text for block in blocks(PAGE.read_text(encoding="utf-8")) if block.language == "python"
-)
+WORKERS = {form: programs(PAGE.read_text(encoding="utf-8"), form)[:2] for form in FORMS}
+_, _, ONCE, MONITOR = programs(PAGE.read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -40,11 +39,15 @@ def publish(broker: BrokerProcess, *numbers: int) -> None:
     assert haclient("publish", "--server", broker.uri, "--topic", "jobs", stdin=text).code == 0
 
 
-@pytest.mark.parametrize("program", [HANDLER, STREAM], ids=["handler", "stream"])
-def test_the_workers_print_the_jobs(program: str, broker: BrokerProcess, tmp_path: Path) -> None:
-    publish(broker, 1, 2)
-    with start(program, broker, tmp_path) as worker:
-        assert [worker.line(), worker.line()] == ["{'job': 1}", "{'job': 2}"]
+@pytest.mark.parametrize(
+    "form", [FORMS[0], *(pytest.param(form, marks=pytest.mark.full) for form in FORMS[1:])]
+)
+def test_the_workers_print_the_jobs(form: str, broker: BrokerProcess, tmp_path: Path) -> None:
+    for program in WORKERS[form]:
+        publish(broker, 1, 2)
+        with start(program, broker, tmp_path) as worker:
+            assert [worker.line(), worker.line()] == ["{'job': 1}", "{'job': 2}"]
+            worker.stop()  # acknowledges what it has done
 
 
 def test_the_worker_with_a_database_records_each_job_and_the_monitor_sees_it(

@@ -19,25 +19,62 @@ from typing import Self
 
 from haclient.cli.demo.processes import reserved_ports
 
-__all__ = ["Block", "Step", "Terminal", "blocks", "command_lines", "links", "steps"]
+__all__ = [
+    "FORMS",
+    "Block",
+    "Step",
+    "Terminal",
+    "blocks",
+    "command_lines",
+    "links",
+    "programs",
+    "steps",
+]
 
 SHELL = {"console", "sh", "bash"}
+FORMS = ("trio", "asyncio", "blocking")
+"""The tabs of a program; the first one is the one that a reader sees."""
 _FENCE = re.compile(r"^```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
+_TAB = re.compile(r"^:::(?:\{tab-item\} (\w+))?$", re.MULTILINE)  # where one begins or ends
 _LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 _OPERATORS = {"|", "||", "&&", "&", ";", ">", ">>", "<"}
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block of a Markdown file."""
+    """A fenced block of a Markdown file.
+
+    Attributes:
+        language: The word behind its fence.
+        text: What is in it.
+        tab: The name of the tab that it is in; empty outside of tabs.
+    """
 
     language: str
     text: str
+    tab: str
 
 
 def blocks(markdown: str) -> list[Block]:
     """All fenced blocks, in order."""
-    return [Block(found["language"], found["text"]) for found in _FENCE.finditer(markdown)]
+    return [
+        Block(found["language"], found["text"], _tab_at(markdown[: found.start()]))
+        for found in _FENCE.finditer(markdown)
+    ]
+
+
+def _tab_at(before: str) -> str:
+    fences: list[str] = _TAB.findall(before)
+    return fences[-1] if fences else ""
+
+
+def programs(markdown: str, form: str = "trio") -> list[str]:
+    """The programs of a page, of those in tabs the ones of this form."""
+    return [
+        block.text
+        for block in blocks(markdown)
+        if block.language == "python" and block.tab in {"", form}
+    ]
 
 
 def links(markdown: str) -> list[str]:
