@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterator
 
 import pytest
+
+from haclient_stores.bookmark_stores import record_file
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +16,21 @@ def _nothing_stays_open() -> Iterator[None]:
     """Free the stores of hundreds of crashes: each holds descriptors until it is collected."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def every(*, full_length: bool) -> int:
+    """Each so many crashes of a walk are checked: all of them, or a third of them."""
+    return 1 if full_length else 3
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Torn tails are what this is about: their warnings are tested elsewhere."""
+    caplog.set_level(logging.ERROR)
+
+
+@pytest.fixture
+def small_logs(monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:  # noqa: ARG001 - used as well
+    """A bookmark log that grows by a block at a time: less to copy for each crash."""
+    monkeypatch.setattr(record_file, "GROW_BYTES", record_file.BLOCK_BYTES)

@@ -15,9 +15,7 @@ from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
 from haclient_stores.bookmark import BookmarkList
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from support.killing import run_and_kill
-
-RUNS = 6
+from support.killing import run_and_kill, runs_of
 
 ADAPTED = """
 import os, random, sys
@@ -99,10 +97,6 @@ while True:
 """
 
 
-def kills(request: pytest.FixtureRequest) -> int:
-    return max(RUNS, int(request.config.getoption("--kills")))
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.row("RP1", "RP6", "RP9")
 def test_a_point_is_never_ahead_of_what_was_discarded(
@@ -114,7 +108,8 @@ def test_a_point_is_never_ahead_of_what_was_discarded(
     discarded: set[tuple[int, int]] = set()
     moved = 0
     before: dict[int, int] = {}
-    for run in range(kills(request)):
+    runs = runs_of(request.config)
+    for run in range(runs):
         arrived: dict[int, list[int]] = {}
         for line in run_and_kill(ADAPTED, path, run, lines=rng.randint(50, 6000)):
             what, *rest = line.split()
@@ -136,7 +131,7 @@ def test_a_point_is_never_ahead_of_what_was_discarded(
                 assert {(each, n) for n in range(newest.get(each, 0) + 1, last + 1)} <= discarded
             moved += newest != before
             before = newest
-    assert moved > RUNS / 2
+    assert moved >= runs / 2
 
 
 @pytest.mark.timeout(3600)
@@ -146,7 +141,7 @@ def test_what_a_killed_process_has_saved_and_its_results_are_the_same(
 ) -> None:
     rng = random.Random(12)
     path = tmp_path / "results.db"
-    for run in range(kills(request)):
+    for run in range(runs_of(request.config)):
         run_and_kill(TRANSACTIONAL, path, run, lines=rng.randint(1, 400))
         with closing(sqlite3.connect(path)) as connection:
             results = Counter(row[0] for row in connection.execute("select * from results"))

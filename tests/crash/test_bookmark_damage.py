@@ -22,7 +22,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_byte_of_a_small_log_flipped_is_noticed_or_has_no_effect(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    every: int,
+    request: pytest.FixtureRequest,
 ) -> None:
     path = tmp_path / "s.bm"
     store = LoggedBookmarkStore(path)
@@ -36,7 +39,8 @@ def test_every_byte_of_a_small_log_flipped_is_noticed_or_has_no_effect(
     store.close()
     whole = path.read_bytes()
     corrupt = 0
-    step = 1 if request.config.getoption("--kills") else 41  # most of the header is not in use
+    # Most of the header is not in use.
+    step = 1 if request.config.getoption("--kills") else 41 * every
     for offset in (*range(200), *range(200, PAGE_BYTES, step), *range(PAGE_BYTES, end + 64)):
         damaged = bytearray(whole)
         damaged[offset] ^= 0x10

@@ -9,9 +9,7 @@ import pytest
 
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from support.killing import run_and_kill
-
-RUNS = 5
+from support.killing import run_and_kill, runs_of
 
 SUBSCRIBER = """
 import os, random, sys, threading
@@ -60,7 +58,7 @@ def test_a_killed_subscriber_remembers_every_discard_while_another_thread_prunes
     rng = random.Random(12)
     path = tmp_path / "s.bm"
     discarded: set[str] = set()
-    for run in range(-(-request.config.getoption("--kills") // 2) or RUNS):
+    for run in range(runs_of(request.config, kinds=2)):
         discarded.update(run_and_kill(SUBSCRIBER, path, run, kind, lines=rng.randint(1, 600)))
         store = LoggedBookmarkStore(path) if kind == "logged" else RingBookmarkStore(path)
         log = store.subscription("s")

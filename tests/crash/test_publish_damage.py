@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from haclient_stores.disk.files import PAGE_BYTES
@@ -15,15 +13,13 @@ from support.frames import fill, frame_of, put
 from support.publish_model import DIRECTORY, KINDS
 from support.recording import FIRST_BOOT, NEXT_BOOT, Image, RecordingDisk
 
-pytestmark = pytest.mark.row("PS21", "PS22")
+pytestmark = [
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.row("PS21", "PS22"),
+]
 
 CONTROL, SEGMENT = DIRECTORY / "control", DIRECTORY / "00000001.seg"
 OWNER = b"orders-7"
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR)
 
 
 def closed_store() -> tuple[Image, dict[int, bytes], dict[int, bytes]]:
@@ -65,9 +61,10 @@ MASKS = [0xFF, *(1 << bit for bit in range(8))]
 
 @pytest.mark.parametrize("boot", [FIRST_BOOT, NEXT_BOOT], ids=["same boot", "other boot"])
 def test_no_byte_of_a_segment_can_change_what_was_synced(
-    boot: bytes, request: pytest.FixtureRequest
+    boot: bytes, every: int, request: pytest.FixtureRequest
 ) -> None:
-    step = 1 if request.config.getoption("--kills") else 17  # of the header and the long frame
+    # Of the header and the long frame.
+    step = 1 if request.config.getoption("--kills") else 17 * every
     ends = [HEADER_BYTES]
     for frame in EVER.values():
         ends.append(ends[-1] + len(frame))
@@ -96,9 +93,11 @@ def test_no_byte_of_a_segment_can_change_what_was_synced(
 
 
 @pytest.mark.parametrize("boot", [FIRST_BOOT, NEXT_BOOT], ids=["same boot", "other boot"])
-def test_no_byte_of_the_control_page_can_lose_a_message_or_a_number(boot: bytes) -> None:
+def test_no_byte_of_the_control_page_can_lose_a_message_or_a_number(
+    boot: bytes, every: int
+) -> None:
     owner = range(OWNER_OFFSET, OWNER_OFFSET + 8 + len(OWNER))
-    for offset in range(PAGE_BYTES):
+    for offset in (*range(owner.stop), *range(owner.stop, PAGE_BYTES, 4 * every - 3)):
         for mask in MASKS if offset < owner.stop else [0xFF]:
             found = open_damaged(CONTROL, offset, mask, boot)
             if isinstance(found, StoreCorrupt):

@@ -12,9 +12,7 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
-from support.killing import run_and_kill
-
-RUNS = 5  # of each kind of store
+from support.killing import run_and_kill, runs_of
 
 PUBLISHER = """
 import json, os, random, sys
@@ -66,7 +64,7 @@ def test_a_killed_publisher_loses_nothing_that_its_store_has_promised(
     rng = random.Random(11)
     path = tmp_path / "p"
     last, left = 0, list[int]()
-    for run in range(-(-request.config.getoption("--kills") // len(OPEN)) or RUNS):
+    for run in range(runs_of(request.config, kinds=len(OPEN))):
         reported = run_and_kill(PUBLISHER, path, run, kind, lines=rng.randint(1, 400))
         lines = [[int(word) for word in line.split()] for line in reported]
         assert lines[0][0] > last, "a number was used twice"

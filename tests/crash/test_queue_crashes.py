@@ -174,19 +174,19 @@ def check_later_messages(world: QueueWorld, found: Held) -> None:
     ("crash", "is_synced"), [(kills, False), (kills, True), (power_cuts, True)]
 )
 def test_a_message_and_its_removal_are_there_together_or_not_at_all(
-    crash: Crashes, *, is_synced: bool
+    crash: Crashes, every: int, *, is_synced: bool
 ) -> None:
     events: list[Event] = []
     driver = Driver(events, is_synced=is_synced)
     driver.run()
     seen: set[Held] = set()
-    for each in crash(events):
+    for each in itertools.islice(crash(events), 0, None, every):
         world = reopened(each)
         found = found_in(world)
         assert found in around(driver, each), each.at
         seen.add(found)
         check_later_messages(world, found)
-    assert len(seen) > len({*driver.held}) // 2
+    assert len(seen) > len({*driver.held}) // (1 + every)
 
 
 def check_unsynced(*, is_configured: bool, every: int) -> None:
@@ -218,13 +218,15 @@ def check_unsynced(*, is_configured: bool, every: int) -> None:
 @pytest.mark.parametrize(
     ("crash", "is_synced"), [(kills, False), (power_cuts, True), (power_cuts, False)]
 )
-def test_a_file_backed_queue_is_what_the_log_says(crash: Crashes, *, is_synced: bool) -> None:
+def test_a_file_backed_queue_is_what_the_log_says(
+    crash: Crashes, every: int, *, is_synced: bool
+) -> None:
     """Its file is taken or not: what the queue holds is the same."""
     events: list[Event] = []
     driver = Driver(events, is_synced=is_synced, queues=FILE_BACKED)
     driver.run()
     taken = ignored = 0
-    for each in itertools.islice(crash(events), 0, None, 3):
+    for each in itertools.islice(crash(events), 0, None, 3 * every):
         without = QueueWorld(each.disk(), start_id=2, is_synced=True, queues=QUEUES)
         wanted = found_in(without)
         world = QueueWorld(each.disk(), start_id=2, is_synced=True, queues=FILE_BACKED)
@@ -245,10 +247,10 @@ def test_a_file_backed_queue_is_what_the_log_says(crash: Crashes, *, is_synced: 
 
 @pytest.mark.parametrize("is_configured", [True, False])
 def test_where_nothing_was_synced_a_loss_of_power_takes_no_message_that_the_log_still_has(
-    request: pytest.FixtureRequest, *, is_configured: bool
+    request: pytest.FixtureRequest, every: int, *, is_configured: bool
 ) -> None:
-    every = 1 if request.config.getoption("--store-steps") else 3
-    check_unsynced(is_configured=is_configured, every=every)
+    step = 1 if request.config.getoption("--store-steps") else 3 * every
+    check_unsynced(is_configured=is_configured, every=step)
 
 
 def test_a_point_that_is_not_moved_back_to_the_lost_end_of_the_log_is_noticed(

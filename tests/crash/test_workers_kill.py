@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
-from support.killing import run_and_kill
-
-RUNS = 4
+from support.killing import run_and_kill, runs_of
 
 WORK = """
 import os, random, time
@@ -76,14 +74,14 @@ if __name__ == "__main__":
 @pytest.mark.row("MS10")
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_the_recovery_point_of_a_killed_subscriber_passes_no_message_that_was_not_processed(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     rng = random.Random(10)
     path = tmp_path / "s.bm"
     (tmp_path / "work_module.py").write_text(WORK, encoding="utf-8")
     processed: set[int] = set()
     reached = 0
-    for run in range(RUNS):
+    for run in range(runs_of(request.config, kinds=2)):
         lines = run_and_kill(SUBSCRIBER, path, run, kind, str(tmp_path), lines=rng.randint(20, 400))
         last: dict[str, int] = {}
         for line in lines:

@@ -8,7 +8,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["run_and_kill"]
+import pytest
+
+from support.house_rules import is_full
+
+__all__ = ["run_and_kill", "runs_of"]
+
+LONG_RUNS = 5
+SHORT_RUNS = 2
+
+
+def runs_of(config: pytest.Config, *, kinds: int = 1) -> int:
+    """How many processes a test kills, one after the other.
+
+    Args:
+        config: With `--kills`, its share of so many kills.
+        kinds: How many tests share them.
+    """
+    wanted = -(-int(config.getoption("--kills")) // kinds)
+    return wanted or (LONG_RUNS if is_full(config) else SHORT_RUNS)
 
 
 def run_and_kill(code: str, path: Path, seed: int, *others: str, lines: int) -> list[str]:
