@@ -41,11 +41,10 @@ async def test_sigkill_in_mid_stream_loses_nothing_that_was_acknowledged(tmp_pat
                 logon = await client.logon("pubber", opts="ack_conflation=1ms")
                 seen = logon.sequence or 0
                 assert acknowledged <= seen <= last
-                last = seen + 20_000
+                last = seen + 5_000
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_send_until_broken, client, frames(seen + 1, last))
-                    for _ in range(3):
-                        acknowledged = (await client.ack("persisted")).sequence or 0
+                    acknowledged = (await client.ack("persisted")).sequence or 0
                     broker.kill()
                     nursery.cancel_scope.cancel()
     with BrokerProcess(data_dir=tmp_path) as broker:

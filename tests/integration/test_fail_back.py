@@ -20,7 +20,7 @@ from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH
 from support.process import LIMIT_S, running_broker
 
-KILLS = 3
+KILLS = 2
 PORTION = 300
 
 
