@@ -368,6 +368,9 @@ class EngineSettings:
     def __post_init__(self) -> None:
         """Check the values."""
         check_queues(self.queues, self.sow_topics, self.log_topics)
+        for log_topic in self.log_topics:
+            if problem := topic_problem(log_topic.pattern):
+                raise UsageError(f"log topic {log_topic.pattern!r}: {problem}")
         for topic in self.sow_topics:
             if topic.name.startswith("/HACLIENT/"):
                 raise UsageError(

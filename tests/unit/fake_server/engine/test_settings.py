@@ -105,6 +105,9 @@ def test_at_most_once_is_delivered_in_turn() -> None:
         ({"name": ""}, "wanted a name that is not empty"),
         ({"name": "wo.*"}, "no regular expression"),
         ({"name": "/HACLIENT/queue"}, "not under /HACLIENT/"),
+        ({"name": "a\nb"}, "character 1 of the topic is a control character"),
+        ({"name": "work", "topics": ("a\x7f",)}, "character 1 of the topic is a control"),
+        ({"name": "work", "dead_letter": "\tdead"}, "character 0 of the topic is a control"),
         ({"topics": ("",)}, "topics has an empty one"),
         ({"topics": ("(",)}, "topics: "),
         ({"default_publish_target": "other"}, "'other' is none of its topics"),
@@ -217,3 +220,11 @@ def test_priorities_and_barriers_need_messages_that_can_be_read(
 ) -> None:
     with pytest.raises(UsageError, match=f"wanted message_type='json', found '{kind}'"):
         QueueTopic(name="work", message_type=kind, **rule)  # type: ignore[arg-type]  # texts
+
+
+@pytest.mark.parametrize(
+    "fields", [{"sow_topics": (SowTopic("a\rb"),)}, {"log_topics": (LogTopic("a\x85b"),)}]
+)
+def test_no_topic_has_a_control_character(fields: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="character 1 of the topic is a control character"):
+        EngineSettings(**fields)
