@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 START = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+HINT = "; try 'haclient pyspark export --help'"
 
 Messages = list[tuple[int, str]]  # sequence, data
 Archive = Callable[[str, Messages], str]
@@ -220,7 +221,7 @@ def test_an_export_of_an_export_has_the_chosen_messages(
     again = haclient("export", source, target)
     assert again.returncode == 2
     assert again.stderr == (
-        f"haclient: error: {target}: it exists; give another directory, or --mode\n"
+        f"haclient: error: {target}: it exists; give another directory, or --mode{HINT}\n"
     )
 
 
@@ -237,7 +238,7 @@ def test_an_export_is_not_written_over_the_journal_that_it_reads(
     assert run(["pyspark", "export", str(journal), written, "--mode", mode]) == 2
     assert capsys.readouterr().err == (
         f"haclient: error: {written}: it is, or is in, or has {journal}, which is read: "
-        "give a directory beside it\n"
+        f"give a directory beside it{HINT}\n"
     )
     assert [each.name for each in journal.iterdir()] == ["journal.00000001"]
 
