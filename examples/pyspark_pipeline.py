@@ -21,6 +21,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ from haclient.pyspark import (
 from haclient.stores import AuditLog, MemoryBookmarkStore, MemoryPublishStore
 from haclient_fake_server.testing.processes import BrokerProcess
 
+BEGUN_AT = time.perf_counter()
 LIMIT_S = 300.0
 CUSTOMERS = 50
 BAD_VERDICT = 4
@@ -189,17 +191,28 @@ def start_session() -> SparkSession:
 
 
 def run_pipeline(folder: Path, count: int) -> Verdict:
-    """Run all five steps in a directory."""
+    """Run all five steps in a directory; each is announced on standard error."""
     with ExitStack() as stack:
+        report_step("start a broker, and publish", f"{count} orders")
         broker = stack.enter_context(BrokerProcess(data_dir=folder / "broker"))
         trio.run(publish_orders, broker.uri, count, folder)
+        report_step("start Apache Spark")
         spark = start_session()
         stack.callback(spark.stop)
         register(spark)
+        report_step("stream the orders from the journal into Parquet")
         write_parquet(spark, folder)
+        report_step("stream the Parquet to the topic copies, each row exactly once")
         publish_copies(spark, broker.uri, folder)
+        report_step("receive the copies")
         trio.run(receive_copies, broker.uri, count, folder)
+        report_step("audit the journal")
         return judge(spark, folder)
+
+
+def report_step(*words: str) -> None:
+    """Say what comes next, and when: standard output has the verdict only."""
+    print(f"{time.perf_counter() - BEGUN_AT:5.1f} s", *words, file=sys.stderr, flush=True)
 
 
 def main() -> int:
