@@ -376,8 +376,9 @@ async def test_what_is_paused_stays_so_when_it_is_replaced(server: Server) -> No
 
 @virtual
 @pytest.mark.row("BS10", "CC22", "CC23")
-async def test_a_persisted_ack_of_what_was_replaced_with_pause_is_no_recovery_point(
-    server: Server,
+@pytest.mark.parametrize("options", ["pause", "conflation=1s"])
+async def test_a_persisted_ack_of_what_was_replaced_with_options_is_no_recovery_point(
+    server: Server, options: str
 ) -> None:
     store = MemoryBookmarkStore()
     async with Client("c", bookmark_store=store, exit_timeout=0) as client:
@@ -385,11 +386,25 @@ async def test_a_persisted_ack_of_what_was_replaced_with_pause_is_no_recovery_po
         await subscribed(client, peer, "s")
         await peer.ack(None, "completed", sub_id="s", bm="7|1|")
         await together(
-            lambda: client.replace("s", options="pause"), lambda: peer.answer("subscribe")
+            lambda: client.replace("s", options=options), lambda: peer.answer("subscribe")
         )
         await peer.ack(None, "persisted", sub_id="s", bm="7|5|")
         await wait_all_tasks_blocked()
         assert str(store.most_recent("s")) != "7|5|"
+
+
+@virtual
+@pytest.mark.row("CC22", "CC23")
+async def test_a_refused_replacement_with_pause_leaves_a_resumed_subscription_as_it_was(
+    server: Server,
+) -> None:
+    store = MemoryBookmarkStore()
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await subscribed(client, peer, "s")
+        await together(
+            lambda: client.replace("s", options="pause"), lambda: peer.answer("subscribe")
+        )
 
         async def refuse() -> None:
             await peer.refuse(await peer.expect("subscribe"), "bad filter")
@@ -398,24 +413,6 @@ async def test_a_persisted_ack_of_what_was_replaced_with_pause_is_no_recovery_po
         with pytest.raises(BadFilter):
             await together(lambda: client.replace("s", options="pause"), refuse)
         assert not store.subscription("s").paused
-
-
-@virtual
-@pytest.mark.row("BS10", "CC22")
-async def test_a_persisted_ack_of_what_was_replaced_with_conflation_is_no_recovery_point(
-    server: Server,
-) -> None:
-    store = MemoryBookmarkStore()
-    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        await subscribed(client, peer, "s")
-        await peer.ack(None, "completed", sub_id="s", bm="7|1|")
-        await together(
-            lambda: client.replace("s", options="conflation=1s"), lambda: peer.answer("subscribe")
-        )
-        await peer.ack(None, "persisted", sub_id="s", bm="7|5|")
-        await wait_all_tasks_blocked()
-        assert str(store.most_recent("s")) != "7|5|"
 
 
 @virtual

@@ -170,6 +170,14 @@ async def test_a_client_that_its_own_late_logon_has_displaced_connects_again_onc
     assert connected_again
 
 
+async def assert_displaced(client: HAClient, serve: Callable[[], Awaitable[Peer]]) -> None:
+    """The client ends by the displacement that comes when it has recovered."""
+    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, serve) as peer:
+            await displace(peer)
+            await trio.sleep_forever()
+
+
 @pytest.mark.row("HA27")
 async def test_a_logon_that_was_given_up_elsewhere_excuses_no_displacement(
     server: Server, other: Server
@@ -181,10 +189,7 @@ async def test_a_logon_that_was_given_up_elsewhere_excuses_no_displacement(
         await slow.expect("logon")
         return await live(other)
 
-    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
-        async with entered(client, serve) as peer:
-            await displace(peer)
-            await trio.sleep_forever()
+    await assert_displaced(client, serve)
 
 
 @pytest.mark.row("HA27")
@@ -197,10 +202,7 @@ async def test_a_logon_that_was_answered_excuses_no_displacement(server: Server)
         await peer.expect_end()
         return await live(server)
 
-    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
-        async with entered(client, serve) as peer:
-            await displace(peer)
-            await trio.sleep_forever()
+    await assert_displaced(client, serve)
 
 
 @pytest.mark.row("HA27")
@@ -216,10 +218,7 @@ async def test_a_logon_that_the_server_has_ended_excuses_no_displacement(server:
             restarting.link.close()
         return await live(server)
 
-    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
-        async with entered(client, serve) as peer:
-            await displace(peer)
-            await trio.sleep_forever()
+    await assert_displaced(client, serve)
 
 
 @pytest.mark.row("HA27")

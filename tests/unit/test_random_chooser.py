@@ -9,23 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.auth import DefaultAuthenticator
-from haclient.chooser import ServerChooser
-from haclient.errors import DisconnectedError, UsageError
+from haclient.errors import UsageError
 from haclient.random_chooser import RandomServerChooser
-
-A, B, C = (f"tcp://{host}:9007/amps/json" for host in "abc")
-ERROR = DisconnectedError("connection refused")
-
-
-def tried(chooser: ServerChooser, times: int) -> str:
-    """The hosts of so many attempts that all fail; a dot where there is no server."""
-    hosts = ""
-    for _ in range(times):
-        uri = chooser.current_uri()
-        hosts += uri[6] if uri else "."
-        if uri:
-            chooser.report_failure(ERROR, {"uri": uri})
-    return hosts
+from support.choosers import ERROR, A, B, tried
 
 
 @pytest.mark.row("SC9")

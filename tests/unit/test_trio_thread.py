@@ -205,7 +205,8 @@ def test_a_block_that_cannot_be_entered_notifies_its_opener() -> None:
     assert isinstance(thread.error, ConnectionError)
 
 
-def test_an_entering_that_takes_too_long_can_be_cancelled() -> None:
+@pytest.mark.parametrize("end", [TrioThread.cancel, TrioThread.stop])
+def test_an_entering_that_has_no_end_is_ended(end: Callable[[TrioThread], object]) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def wait() -> None:
@@ -215,23 +216,7 @@ def test_an_entering_that_takes_too_long_can_be_cancelled() -> None:
     thread = TrioThread("a")
     thread.start(Block(wait)(), ended.set)
     assert begun.wait(LIMIT_S)
-    thread.cancel()
-    thread.join()
-    assert ended.is_set()
-    assert thread.error is None
-
-
-def test_a_stop_ends_an_entering_that_has_no_end() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    async def wait() -> None:
-        begun.set()
-        await trio.sleep_forever()
-
-    thread = TrioThread("a")
-    thread.start(Block(wait)(), ended.set)
-    assert begun.wait(LIMIT_S)
-    thread.stop()
+    end(thread)
     is_ended = ended.wait(LIMIT_S)
     thread.cancel()
     assert is_ended

@@ -19,26 +19,11 @@ from haclient.errors import (
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
 from haclient.session.session import Received, Session
-from haclient.session.subscriptions import Marker, Sink, SubscribeRequest, Subscription
+from haclient.session.subscriptions import Marker, SubscribeRequest, Subscription
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.tracker import SubscriptionTracker
-
-
-class NoSink(Sink):
-    """The session hands nothing over by itself."""
-
-    @override
-    def put(self, batch: list[Message], size: int) -> None:
-        raise AssertionError
-
-    @override
-    def mark(self, marker: Marker) -> None:
-        raise AssertionError
-
-    @override
-    def fail(self, error: HAClientError) -> None:
-        raise AssertionError
+from support.sinks import NoSink
 
 
 def enter(  # noqa: PLR0913  # the parts of one entry

@@ -1,25 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from typing_extensions import override
 
-from haclient.errors import HAClientError, SubIdInUse
-from haclient.protocol.messages import Message
-from haclient.session.subscriptions import Marker, Router, Sink, Subscription
-
-
-class NoSink(Sink):
-    @override
-    def put(self, batch: list[Message], size: int) -> None:
-        raise AssertionError
-
-    @override
-    def mark(self, marker: Marker) -> None:
-        raise AssertionError
-
-    @override
-    def fail(self, error: HAClientError) -> None:
-        raise AssertionError
+from haclient.errors import SubIdInUse
+from haclient.session.subscriptions import Router, Subscription
+from support.sinks import NoSink
 
 
 def subscription(

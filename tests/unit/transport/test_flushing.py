@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
 
@@ -18,26 +17,12 @@ from haclient.errors import (
     TimedOut,
 )
 from haclient.ha import HAClient
-from haclient.transport.core import Core
-from haclient.transport.settings import Settings
-from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, listening, together
+from support.cores import core_at
+from support.peer import Server, listening, together
 from support.recovery import entered, live
 
 pytestmark = in_virtual_time
-
-
-@asynccontextmanager
-async def at(server: Server, *, has_store: bool = True) -> AsyncGenerator[tuple[Core, Peer]]:
-    store = MemoryPublishStore() if has_store else None
-    core = Core(Settings(name="c", publish_store=store, exit_timeout=0))
-    await core.enter()
-    await together(lambda: core.connect(server.uri, timeout=1), trio.lowlevel.checkpoint)
-    peer = await server.accept()
-    await together(lambda: core.logon(timeout=1), peer.log_on)
-    yield core, peer
-    await core.leave(None, None, None)
 
 
 @pytest.fixture
@@ -51,7 +36,7 @@ async def server() -> AsyncGenerator[Server]:
 async def test_everything_before_a_flush_is_processed_when_it_is_answered(
     server: Server, ack: str
 ) -> None:
-    async with at(server, has_store=False) as (core, peer):
+    async with core_at(server, has_store=False) as (core, peer):
         core.publisher.publish_nowait("t", b"x")
 
         async def answer() -> None:
@@ -65,7 +50,7 @@ async def test_everything_before_a_flush_is_processed_when_it_is_answered(
 
 @pytest.mark.row("CC9", "PS14")
 async def test_a_stored_publish_is_persisted_when_its_ack_has_come(server: Server) -> None:
-    async with at(server) as (core, peer):
+    async with core_at(server, has_store=True) as (core, peer):
         await core.flusher.persisted(timeout=0)
         await core.flusher.wait_empty(timeout=0)
         sequence = core.publisher.publish_nowait("t", b"x")
@@ -90,7 +75,7 @@ async def test_a_stored_publish_is_persisted_when_its_ack_has_come(server: Serve
 
 @pytest.mark.row("PS6")
 async def test_a_refused_publish_is_told_to_whoever_waits_for_it(server: Server) -> None:
-    async with at(server) as (core, peer):
+    async with core_at(server, has_store=True) as (core, peer):
         sequence = core.publisher.publish_nowait("t", b"x") or 0
 
         async def refuse() -> None:
@@ -108,7 +93,7 @@ async def test_a_refused_publish_is_told_to_whoever_waits_for_it(server: Server)
 
 @pytest.mark.row("CC9", "CC10")
 async def test_every_wait_ends_with_a_connection_that_none_follows(server: Server) -> None:
-    async with at(server) as (core, peer), trio.open_nursery() as nursery:
+    async with core_at(server, has_store=True) as (core, peer), trio.open_nursery() as nursery:
         sequence = core.publisher.publish_nowait("t", b"x") or 0
         flusher = core.flusher
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -11,9 +10,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.transport.core import Core
 from haclient.transport.move_drain import MoveDrain
-from haclient.transport.settings import Settings
-from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.cores import core_at
 from support.peer import Peer, Server, listening, together
 
 pytestmark = [in_virtual_time, pytest.mark.row("HA29")]
@@ -24,18 +22,6 @@ LIMIT_S = 3.0
 async def server() -> AsyncGenerator[Server]:
     async with listening() as found:
         yield found
-
-
-@asynccontextmanager
-async def at(server: Server, *, has_store: bool = False) -> AsyncGenerator[tuple[Core, Peer]]:
-    store = MemoryPublishStore() if has_store else None
-    core = Core(Settings(name="c", publish_store=store, exit_timeout=0))
-    await core.enter()
-    await together(lambda: core.connect(server.uri, timeout=1), trio.lowlevel.checkpoint)
-    peer = await server.accept()
-    await together(lambda: core.logon(timeout=1), peer.log_on)
-    yield core, peer
-    await core.leave(None, None, None)
 
 
 async def can_leave(core: Core, *, is_wanted: bool = True) -> bool:
@@ -49,14 +35,14 @@ async def confirm(peer: Peer) -> None:
 async def test_a_client_leaves_when_everything_is_confirmed_and_publishes_stay_held(
     server: Server,
 ) -> None:
-    async with at(server) as (core, peer):
+    async with core_at(server, has_store=False) as (core, peer):
         left, _ = await together(lambda: can_leave(core), lambda: confirm(peer))
         assert left
         assert core.publisher.move_hold.is_active
 
 
 async def test_a_client_that_is_not_to_leave_any_more_publishes_again(server: Server) -> None:
-    async with at(server) as (core, peer):
+    async with core_at(server, has_store=False) as (core, peer):
         left, _ = await together(lambda: can_leave(core, is_wanted=False), lambda: confirm(peer))
         assert not left
         assert not core.publisher.move_hold.is_active
@@ -65,7 +51,7 @@ async def test_a_client_that_is_not_to_leave_any_more_publishes_again(server: Se
 async def test_without_a_store_a_client_stays_when_the_server_does_not_confirm(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with at(server) as (core, _):
+    async with core_at(server, has_store=False) as (core, _):
         began = trio.current_time()
         assert not await can_leave(core)
         assert trio.current_time() - began == LIMIT_S
@@ -74,7 +60,7 @@ async def test_without_a_store_a_client_stays_when_the_server_does_not_confirm(
 
 
 async def test_with_a_store_a_client_leaves_after_the_limit_at_the_latest(server: Server) -> None:
-    async with at(server, has_store=True) as (core, _):
+    async with core_at(server, has_store=True) as (core, _):
         core.publisher.publish_nowait("orders", b"x")
         began = trio.current_time()
         assert await can_leave(core)
@@ -82,7 +68,7 @@ async def test_with_a_store_a_client_leaves_after_the_limit_at_the_latest(server
 
 
 async def test_what_has_passed_the_hold_is_confirmed_as_well(server: Server) -> None:
-    async with at(server) as (core, peer):
+    async with core_at(server, has_store=False) as (core, peer):
         hold = core.publisher.move_hold
         hold.is_exempt = lambda: True
 
@@ -99,7 +85,7 @@ async def test_what_has_passed_the_hold_is_confirmed_as_well(server: Server) -> 
 
 
 async def test_a_connection_that_is_lost_is_not_left(server: Server) -> None:
-    async with at(server) as (core, peer):
+    async with core_at(server, has_store=False) as (core, peer):
         peer.link.close()
         await wait_all_tasks_blocked()
         assert not await can_leave(core)
@@ -108,7 +94,7 @@ async def test_a_connection_that_is_lost_is_not_left(server: Server) -> None:
 async def test_the_reason_to_stay_tells_whether_messages_keep_the_confirmation_back(
     server: Server,
 ) -> None:
-    async with at(server) as (core, _):
+    async with core_at(server, has_store=False) as (core, _):
         drain = MoveDrain(core, limit_s=LIMIT_S)
         assert drain.why_unconfirmed(0).startswith("which did not confirm what was sent to it")
         core.publisher.move_hold.passed = 1

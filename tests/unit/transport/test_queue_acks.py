@@ -18,7 +18,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Session
-from haclient.session.subscriptions import Marker, Sink, Subscription
+from haclient.session.subscriptions import Subscription
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.nursery import open_nursery
 from haclient.transport.queue_acks import (
@@ -31,26 +31,13 @@ from haclient.transport.queue_acks import (
 )
 from haclient.transport.writer import Writer
 from support.clock import in_virtual_time
+from support.sinks import NoSink
 
 pytestmark = in_virtual_time
 
 
 def is_deliverable(message: Message) -> bool:
     return message.lease is None or message.lease.is_deliverable(message)
-
-
-class NoSink(Sink):
-    @override
-    def put(self, batch: list[Message], size: int) -> None:
-        raise AssertionError
-
-    @override
-    def mark(self, marker: Marker) -> None:
-        raise AssertionError
-
-    @override
-    def fail(self, error: Exception) -> None:
-        raise AssertionError
 
 
 class World:

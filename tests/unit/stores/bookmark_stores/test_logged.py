@@ -29,6 +29,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "s.bm"
 
 
+def reopened_at(path: Path) -> str:
+    """The recovery point that the next process finds."""
+    store = LoggedBookmarkStore(path)
+    try:
+        return str(store.most_recent("s"))
+    finally:
+        store.close()
+
+
 @pytest.mark.row("BS1", "BS7", "BS14")
 def test_what_was_discarded_is_known_to_the_next_process(path: Path) -> None:
     store = LoggedBookmarkStore(path)
@@ -205,9 +214,7 @@ def test_an_error_of_any_kind_in_a_prune_on_exit_leaves_no_lock(
     monkeypatch.setattr(store, "_write_pruned", fails)
     with pytest.raises(MemoryError):
         store.close()
-    again = LoggedBookmarkStore(path)
-    assert str(again.most_recent("s")) == "1|1000|"
-    again.close()
+    assert reopened_at(path) == "1|1000|"
 
 
 @pytest.mark.parametrize("length", [249, 255])
@@ -224,9 +231,7 @@ def test_a_name_that_leaves_no_room_for_others_beside_it_is_only_not_pruned(
     else:
         store.prune()
     store.close()
-    again = LoggedBookmarkStore(path)
-    assert str(again.most_recent("s")) == "1|1|"
-    again.close()
+    assert reopened_at(path) == "1|1|"
 
 
 @pytest.mark.row("BS16")
@@ -312,9 +317,7 @@ def test_a_log_that_would_change_its_owner_is_not_pruned(
             store.prune()
     assert not path.with_name("s.bm.prune").exists()
     store.close()
-    again = LoggedBookmarkStore(path)
-    assert str(again.most_recent("s")) == "1|1|"
-    again.close()
+    assert reopened_at(path) == "1|1|"
 
 
 @pytest.mark.row("BS16")
@@ -576,9 +579,7 @@ def test_a_prune_on_exit_that_finds_the_disk_full_closes_nevertheless(
         patch.setattr(os, "posix_fallocate", full)
         store.close()
     assert "not pruned" in caplog.text
-    store = LoggedBookmarkStore(path)
-    assert str(store.most_recent("s")) == "1|1000|"
-    store.close()
+    assert reopened_at(path) == "1|1000|"
 
 
 @pytest.mark.row("BS18")
@@ -783,9 +784,7 @@ def test_an_ack_after_a_prune_covers_by_place_nothing_of_an_earlier_link(path: P
     log.persisted("2|1|")  # 1|1| came before it on the earlier link only
     assert str(log.recovery_point()) == "0"
     store.close()
-    store = LoggedBookmarkStore(path)
-    assert str(store.most_recent("s")) == "0"
-    store.close()
+    assert reopened_at(path) == "0"
 
 
 def test_a_later_link_takes_no_recovery_point_back_however_entries_were_cut(path: Path) -> None:
@@ -804,9 +803,7 @@ def test_a_later_link_takes_no_recovery_point_back_however_entries_were_cut(path
     point = str(log.recovery_point())
     assert point == "3|1|,2|5|"
     store.close()
-    store = LoggedBookmarkStore(path)
-    assert str(store.most_recent("s")) == point
-    store.close()
+    assert reopened_at(path) == point
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import mmap
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from haclient_stores.disk.files import FileAccess, RealDisk, anonymous_region
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 from support.disks import tiny_file_system
+from support.holder import holding
 
 FULL = Path("/dev/full")  # each write to it finds no room
 
@@ -36,17 +36,8 @@ def disk() -> RealDisk:
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of tmp_path / "f"."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "f")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
+    with holding(HOLDER, tmp_path / "f") as process:
         yield process
-        process.kill()
 
 
 def test_what_is_written_is_read_back(disk: RealDisk, tmp_path: Path) -> None:

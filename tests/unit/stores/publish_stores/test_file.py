@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from simulation.disk import SimulatedDisk
 from support.disks import WatchedDisk
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all
+from support.holder import holding
 
 KIB = b"k" * 1000
 
@@ -58,17 +58,8 @@ def opened(path: Path) -> FilePublishStore:
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that has the store at tmp_path / "p" open and three messages in it."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "p")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "stored\n"
+    with holding(HOLDER, tmp_path / "p") as process:
         yield process
-        process.kill()
 
 
 # -- files ------------------------------------------------------------------------------------

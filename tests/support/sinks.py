@@ -1,0 +1,26 @@
+"""Where messages of a subscription go in tests that deliver none."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from haclient.protocol.messages import Message
+from haclient.session.subscriptions import Marker, Sink
+
+__all__ = ["NoSink"]
+
+
+class NoSink(Sink):
+    """Nothing may be handed over."""
+
+    @override
+    def put(self, batch: list[Message], size: int) -> None:
+        raise AssertionError
+
+    @override
+    def mark(self, marker: Marker) -> None:
+        raise AssertionError
+
+    @override
+    def fail(self, error: Exception) -> None:
+        raise AssertionError
