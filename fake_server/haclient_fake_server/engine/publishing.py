@@ -254,8 +254,9 @@ def _complete(message: Message, route: Route, key: str) -> bool:
 def _problem(message: Message) -> tuple[Reason, str] | None:
     """The reason and the detail of a publish that no topic takes."""
     topic = message.topic
-    if not topic or (unfit := topic_problem(topic)):
-        return Reason.INVALID_TOPIC, unfit if topic else "no topic"
+    unfit = topic_problem(topic) if topic else "no topic"
+    if unfit:
+        return Reason.INVALID_TOPIC, unfit
     if is_system_topic(topic):
         return Reason.NOT_ENTITLED, SYSTEM_TOPIC_REFUSAL
     if topic.startswith(RESERVED) and topic != DEVNULL:

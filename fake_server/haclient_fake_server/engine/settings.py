@@ -188,7 +188,7 @@ class QueueTopic:
 
     def _check_characters(self) -> str:
         topics = (self.name, *self.underlying, self.default_publish_target, self.dead_letter)
-        return next(filter(None, map(topic_problem, topics)), "")
+        return next((problem for each in topics if (problem := topic_problem(each))), "")
 
     def _check_topics(self) -> str:
         if not self.name or is_regex_topic(self.name) or self.name.startswith("/HACLIENT/"):
