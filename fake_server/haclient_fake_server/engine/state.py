@@ -424,7 +424,8 @@ class State:
         if self._refusals > MAX_REFUSALS_REPORTED:
             return
         what = f"{message.kind} on {message.topic!r}" if message.topic else message.kind
-        text = f"{what} of connection {connection.id} {connection.name!r} refused: {reason}"
+        name = connection.name or message.client_name  # who is refused a logon has not got it
+        text = f"{what} of connection {connection.id} {name!r} refused: {reason}"
         self.report(Severity.WARNING, f"{text}: {detail}" if detail else text)
 
     def due_at_us(self, timestamp_us: int) -> float:
