@@ -763,7 +763,7 @@ with client:
         {waiting}
     except KeyboardInterrupt:
         print("sequence", client.publish("orders", b"1"), flush=True)
-        client.publish_flush(timeout=LIMIT_S)
+        client.publish_flush(timeout=300)
         raise
 """
     with run_script(text, broker.uri) as process:
