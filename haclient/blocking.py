@@ -48,7 +48,7 @@ import haclient.client
 import haclient.ha
 import haclient.streams
 from haclient.auth import Authenticator
-from haclient.errors import TimedOut, UsageError
+from haclient.errors import UsageError
 from haclient.facade import (
     CallbackArguments,
     FacadeProperty,
@@ -494,7 +494,8 @@ class Client:
         try:  # up to the last line: an interrupt anywhere leaves the client closed
             thread.start(self.__bridge__.inner, entered.release)
             if not acquire(entered, limit_s):
-                raise TimedOut(f"open: not logged on within {limit_s:g} s")  # noqa: TRY301  # closed below
+                status = self.__bridge__.inner._core.status  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+                raise status.timed_out(f"open: not logged on within {limit_s:g} s")  # noqa: TRY301  # closed below
             if not (thread.has_ended or thread.error is not None):
                 return self
         except UsageError:  # it was opened before, and may be in use

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from typing_extensions import Unpack
 
 from haclient.auth import Authenticator
 from haclient.deltas import DeltaClient
+from haclient.errors import UsageError
 from haclient.inspecting import InspectedClient
-from haclient.protocol.codec import Payload
+from haclient.protocol.codec import Payload, check_topic
 from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
@@ -94,6 +95,22 @@ class Client(QueueClient, DeltaClient, InspectedClient):
     ) -> None:
         await self._core.leave(kind, error, traceback)
 
+    def __enter__(self) -> NoReturn:
+        """Refused: `haclient.blocking` has the form for `with`."""
+        kind = type(self).__name__
+        raise UsageError(
+            f"{kind} is entered by `async with`, in a trio program: for `with` use "
+            f"haclient.blocking.{kind}"
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # pragma: no cover  # `with` looks for it before it enters
+        pass
+
     async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> None:
         """Open a connection; `logon` comes next.
 
@@ -144,7 +161,7 @@ class Client(QueueClient, DeltaClient, InspectedClient):
         """Call `listener` with each state that the connection reaches from now on.
 
         Listeners are called one after the other, in order, by a task of their own: they may issue
-        commands and may wait for them. What a listener raises leaves the client's block.
+        commands and may wait for them. What a listener raises is logged.
         `SHUTDOWN` comes last, when the client can do nothing any more.
 
         Args:
@@ -639,6 +656,8 @@ class Client(QueueClient, DeltaClient, InspectedClient):
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.
         """
+        if topic is not None:
+            check_topic(topic)
         changed = {"t": topic, "filter": filter, "orderby": order_by}
         fields: dict[str, str | int] = {k: v for k, v in changed.items() if v is not None}
         if options is not None:

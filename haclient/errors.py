@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
 
 from haclient_stores.errors import (
     HAClientError,
@@ -261,6 +262,9 @@ _BY_REASON: tuple[tuple[str, type[HAClientError]], ...] = (
 )
 
 
+_SHOWN_CHARACTERS: Final = 200  # of an exception of the application
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error message about an unknown name: a similar name that is known.
 
@@ -288,6 +292,20 @@ def printable(text: str) -> str:
         return text
     line = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def failure_text(error: BaseException) -> str:
+    """An exception of the application for one line of a log: its class and the start of its text.
+
+    Args:
+        error: Any exception.
+
+    Returns:
+        Such as `ValueError: invalid literal for int()`; at most some 200 characters.
+    """
+    text = printable(str(error))
+    shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
 def command_error(what: str, reason: str, detail: str = "") -> HAClientError:

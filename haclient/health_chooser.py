@@ -30,6 +30,7 @@ from haclient.protocol.uri import Uri
 from haclient.session.replica_health import ReplicaHealth, parse_replication
 from haclient.transport.http_get import check_url, http_get
 from haclient_stores.checks import check_callable, check_count, check_has, check_seconds, is_number
+from haclient_stores.logs import logger_of
 
 __all__ = ["HealthAwareServerChooser"]
 
@@ -43,7 +44,7 @@ MIN_REPEATS: Final = 8
 """How many servers in a row, at least, were refused in this round already when it ends."""
 
 PATH: Final = "/amps/instance/replication.json"
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):

@@ -134,7 +134,7 @@ class InspectedClient:
 
         Args:
             listener: A plain function or a coroutine function that takes a `ClientEvent`. An error
-                that it raises leaves the client's block.
+                that it raises is logged.
 
         Raises:
             UsageError: It was added before, or the call comes from another thread.
@@ -167,7 +167,7 @@ class InspectedClient:
         Args:
             command: Such as `publish`, `sow`, `oof`, `ack` or `heartbeat`.
             listener: A plain function or a coroutine function that takes a `Message`. What it
-                raises leaves the client's block.
+                raises is logged.
 
         Raises:
             UsageError: There is no such command, or the listener was added before.

@@ -236,8 +236,8 @@ def examine(core: Core) -> Health:
         reasons.append(f"the client has stopped: {status.stop_reason}")
     is_ready = is_alive and (status.is_live if status.reconnects else status.is_logged_on)
     if is_alive and not is_ready:
-        why = f": {status.lost_reason}" if status.lost_reason is not None else ""
-        reasons.append(f"{status.state}{why}")
+        why = status.failure or status.lost_reason
+        reasons.append(f"{status.state}: {why}" if why is not None else str(status.state))
     held_up_by = _what_holds_up(core)
     return Health(
         is_alive=is_alive,

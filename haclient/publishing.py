@@ -158,9 +158,12 @@ class PublishingClient:
         with trio.move_on_after(limit_s) as scope:  # publish may wait for room
             sequence = await self.publish(topic, data)
         if sequence is None:
-            raise TimedOut(f"publish_persisted: no room to publish within {limit_s:g} s")
+            late = f"publish_persisted: no room to publish within {limit_s:g} s"
+            raise self._core.status.timed_out(late)
         left_s = max(0.0, scope.deadline - trio.current_time())
-        await self._core.flusher.wait_persisted(sequence, timeout=left_s)
+        await self._core.flusher.wait_persisted(
+            sequence, timeout=left_s, limit_s=limit_s, what="publish_persisted"
+        )
         return sequence
 
     async def publish_json(

@@ -17,7 +17,6 @@ default action and ends the process.
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import signal
@@ -33,6 +32,7 @@ from haclient.errors import GraceExpired, UsageError
 from haclient.transport.intake import OpenClients, open_clients
 from haclient.transport.nursery import open_nursery
 from haclient_stores.checks import check_seconds
+from haclient_stores.logs import logger_of
 
 __all__ = ["DEFAULT_GRACE_S", "run"]
 
@@ -47,7 +47,7 @@ EXIT_FAILURE: Final = 1
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _T = TypeVar("_T")
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 @contextmanager

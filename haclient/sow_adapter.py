@@ -9,7 +9,6 @@ used: publishing its points would move them again, and the two could wait for ea
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -29,13 +28,14 @@ from haclient.errors import (
 )
 from haclient_stores.adapters.recovery_point import RecoveryPoint, TimedAdapter
 from haclient_stores.checks import check_callable, check_has, check_text
+from haclient_stores.logs import logger_of
 
 __all__ = ["SOWRecoveryPointAdapter"]
 
 _FIELDS: Final = "client_name", "sub_id", "bookmark", "server", "caught_up", "generation"
 _FORGOTTEN: Final = "0"  # the bookmark of a subscription that was purged
 _CLOSE_S: Final = 5.0
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class SOWRecoveryPointAdapter(TimedAdapter):

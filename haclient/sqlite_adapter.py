@@ -8,7 +8,6 @@ subscription.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -23,13 +22,14 @@ from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPoint
 from haclient_stores.checks import check_callable, check_text
 from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import StoreError, UsageError
+from haclient_stores.logs import logger_of
 
 if TYPE_CHECKING:
     import sqlite3
 
 __all__ = ["SqliteRecoveryPointAdapter"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _RETRY_S: Final = 1.0
 _LOCKED_S: Final = 4.0  # how long another program may keep the database locked
 _CLOSE_S: Final = 9.0  # a write that waits, one more, and some time; the client gives it ten

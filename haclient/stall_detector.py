@@ -13,7 +13,6 @@ It asks the event loop for a sign of life once per limit: that is all that it co
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -26,6 +25,7 @@ import trio
 
 from haclient.errors import UsageError
 from haclient_stores.checks import check_seconds
+from haclient_stores.logs import logger_of
 
 __all__ = ["StallDetector"]
 
@@ -33,7 +33,7 @@ DEFAULT_LIMIT_S: Final = 5.0
 """Half of the default heartbeat interval of an `HAClient`; the server waits for two intervals."""
 
 _MAX_FRAMES: Final = 12  # of a stack that is logged: the innermost say what blocks
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class StallDetector:

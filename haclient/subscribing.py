@@ -463,7 +463,8 @@ class Subscriber:
         with trio.move_on_after(timeout):
             await self._core.ready()
             return await send()
-        raise TimedOut(f"{what}: the server did not answer within {timeout:g} s")
+        late = f"{what}: the server did not answer within {timeout:g} s"
+        raise self._core.status.timed_out(late)
 
     def _is_stored(self, command: Command) -> bool:
         """Whether the publish store keeps this command until it is persisted."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import binascii
 import json
-import logging
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,13 +30,14 @@ from haclient.subscription_manager import Entry, OwnedSubscriptionManager
 from haclient_stores.checks import check_has
 from haclient_stores.disk.files import Disk, File, RealDisk
 from haclient_stores.disk.ownership import check_client_name, check_path
+from haclient_stores.logs import logger_of
 
 __all__ = ["FileSubscriptionManager"]
 
 _VERSION: Final = 1
 _MAGIC: Final = "haclient-subscriptions"
 _MIN_DEAD: Final = 64  # lines; a file is rewritten when more lines than these, and most, are dead
-_logger = logging.getLogger("haclient.subscription_file")
+_logger = logger_of("haclient.subscription_file")
 
 
 class FileSubscriptionManager(OwnedSubscriptionManager):

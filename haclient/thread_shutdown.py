@@ -12,7 +12,6 @@ as Ctrl-C does. Nothing is left to be drained by then.
 
 from __future__ import annotations
 
-import logging
 import queue
 import signal
 import threading
@@ -35,12 +34,13 @@ from haclient.shutdown import (
 from haclient.transport.intake import OpenClients
 from haclient.trio_thread import Call, TrioThread, running_threads
 from haclient_stores.checks import check_seconds
+from haclient_stores.logs import logger_of
 
 _RESEND_S: Final = 0.1
 """How often a main thread that has not noticed its end is told of it."""
 
 _T = TypeVar("_T")
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class _Event(Enum):

@@ -24,7 +24,6 @@ calls are refused.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -40,12 +39,13 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.transport.callers import calling
 from haclient.transport.intake import OpenClients, open_clients
 from haclient.transport.nursery import unwrapped
+from haclient_stores.logs import logger_of
 
 T = TypeVar("T")
 Notify = Callable[[], object]
 """Wakes a caller; it is called once, in the client's thread, and must not raise."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class _LeftByError(Exception):

@@ -26,7 +26,6 @@ seconds. What is not finished by then stays undiscarded: a process is killed, a 
 from __future__ import annotations
 
 import inspect
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from haclient.errors import UsageError
+from haclient.errors import UsageError, failure_text
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import Delivery, HandlerErrorPolicy, check_policy
@@ -42,6 +41,7 @@ from haclient.transport.nursery import open_nursery
 from haclient.transport.queue_handlers import give_back
 from haclient.transport.worker_process import WorkerProcess, call, check_picklable
 from haclient_stores.checks import check_count, check_seconds
+from haclient_stores.logs import logger_of
 
 __all__ = ["ProcessPool", "ThreadPool", "run_workers"]
 
@@ -53,7 +53,7 @@ DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class _Worker(Protocol[_T_co]):
@@ -365,11 +365,13 @@ class _Run(Generic[_T]):
         if policy == "raise":
             raise error
         _logger.warning(
-            "a worker raised %s for a message of subscription %s on topic %s",
-            type(error).__name__,
+            "a worker raised for a message of subscription %s on topic %s: %s (at DEBUG: its "
+            "traceback)",
             message.sub_id,
             message.topic,
+            failure_text(error),
         )
+        _logger.debug("traceback of this failure", exc_info=error)
         if callable(policy):
             result = policy(message, error)
             if inspect.isawaitable(result):

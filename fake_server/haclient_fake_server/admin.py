@@ -30,6 +30,8 @@ REQUEST_LIMIT_S: Final = 5.0
 MAX_CONNECTIONS: Final = 32
 """Open connections; for a further one the oldest is closed."""
 
+_FIRST_PRINTABLE: Final = 0x21
+
 _REPLICATION: Final = "/amps/instance/replication.json"
 _INSTANCE: Final = "/amps/instance.json"
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
@@ -160,4 +162,8 @@ async def _head(stream: trio.SocketStream) -> bytes:
         received += chunk
         if not chunk or len(received) > MAX_REQUEST_BYTES:
             return b""
+        if received[0] < _FIRST_PRINTABLE:
+            # No request of HTTP, but maybe the length of a frame: its client waits for an answer,
+            # and understands the refusal.
+            return received
     return received.partition(b"\r\n\r\n")[0]

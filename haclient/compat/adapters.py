@@ -7,7 +7,6 @@ in a thread of its own, and only the newest waiting update of each subscription 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -28,10 +27,11 @@ from haclient.thread_bridge import Bridge
 from haclient_stores.adapters.recovery_point import RecoveryPoint as NativePoint
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter, TimedAdapter
 from haclient_stores.checks import check_text
+from haclient_stores.logs import logger_of
 
 _T = TypeVar("_T")
 _OFFICIAL: Final = ("__iter__", "update", "purge", "prune", "close")
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class RecoveryPoint(NativePoint):

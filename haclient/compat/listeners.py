@@ -7,7 +7,6 @@ the exception listener, as in the official clients, and does not end the client.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -17,9 +16,10 @@ from haclient.compat.policies import STATE_NUMBERS
 from haclient.errors import HAClientError, UsageError
 from haclient.session.connection_state import ConnectionState
 from haclient.transport.connection import ClosedByClient
+from haclient_stores.logs import logger_of
 
 MessageHandler: TypeAlias = Callable[[Message], object]
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Listeners:

@@ -8,7 +8,6 @@ client that has ended, for whatever reason, or whose event loop is held up, has 
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from concurrent.futures import Future
 from typing import Final, Protocol, cast
@@ -20,13 +19,14 @@ from haclient.errors import UsageError
 from haclient.facade import ClientBridge
 from haclient.metrics import ClientMetrics, Health
 from haclient.observing.instruments import Reading
+from haclient_stores.logs import logger_of
 
 __all__ = ["MeasuredClient"]
 
 ANSWER_LIMIT_S: Final = 2.0
 """How long an exporter waits for a client, in seconds; less than a scrape may take."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class MeasuredClient(Protocol):

@@ -72,6 +72,7 @@ _ESCAPES: Final = {chr(code): f"\\u{code:04x}" for code in range(0x20)} | {
     "\f": "\\f",
     "\r": "\\r",
 }
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]*")
 
 
@@ -292,6 +293,20 @@ def check_text(name: str, value: object) -> None:
     raise UsageError(f"{name} has to be a str, found {type(value).__name__} {value!r:.40}: {todo}")
 
 
+def check_topic(topic: object) -> None:
+    """Check that a topic is text without control characters, such as the line feed of a file.
+
+    Raises:
+        UsageError: It is not.
+    """
+    check_text("topic", topic)
+    text = str(topic)
+    if not text.isprintable() and (found := _CONTROL.search(text)) is not None:
+        raise UsageError(
+            f"topic {text!r:.60} has a control character at {found.start()}: strip it first"
+        )
+
+
 def check_number(name: str, value: object) -> None:
     """Check that a value is a whole number, 0 or more.
 
@@ -324,7 +339,7 @@ def _too_large(length: int, limit: int) -> UsageError:
 def _publish_fields(
     topic: str, command: str, expiration: int | None, correlation_id: str, sow_key: str
 ) -> dict[str, str | int]:
-    check_text("topic", topic)
+    check_topic(topic)
     if not topic:
         raise UsageError("a publish needs a topic")
     fields: dict[str, str | int] = {"c": command, "t": topic}
@@ -361,9 +376,10 @@ def check_payload(data: object) -> None:
     try:
         memoryview(data)  # type: ignore[arg-type]  # whether it is a buffer is the question
     except TypeError:  # neither text nor a buffer
+        is_json = isinstance(data, dict | list | tuple | int | float | None)
+        todo = "use publish_json" if is_json else "encode it first, such as with json.dumps"
         raise UsageError(
-            "data is bytes, bytearray, memoryview or str, "
-            f"not {type(data).__name__}: encode it first, such as with json.dumps"
+            f"data is bytes, bytearray, memoryview or str, not {type(data).__name__}: {todo}"
         ) from None
 
 

@@ -30,6 +30,7 @@ from haclient.protocol.codec import (
     check_correlation_id,
     check_number,
     check_text,
+    check_topic,
 )
 from haclient.protocol.messages import HEADERS, WIRE_NAMES
 from haclient.protocol.options import Options
@@ -266,6 +267,8 @@ class Command:
                 continue
             if attribute not in _WRITTEN_BY_STR:
                 check_text(attribute, value)
+            if attribute == "topic":
+                check_topic(value)
             if text := str(value):
                 result[wire] = text
         if result.get("bm") == str(MOST_RECENT):

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from haclient.errors import DisconnectedError, HAClientError, UsageError
+from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.session.logon import LoggedOn
 from haclient_stores.checks import check_seconds, is_number
 
@@ -69,11 +69,14 @@ class ConnectionStatus:
         is_live: Whether the recovery is complete, so that calls waiting for a connection continue.
         server: The server's answer to the last logon; `None` before the first.
         lost_reason: Why the last connection ended; `None` while there is one.
+        failure: Why the last attempt to be live failed, or the last live connection ended; `None`
+            while the client is live, and in a client that does not reconnect.
         stop_reason: Why the client will not connect again; `None` while it may.
     """
 
     __slots__ = (
         "address",
+        "failure",
         "is_connected",
         "is_live",
         "is_logged_on",
@@ -93,6 +96,7 @@ class ConnectionStatus:
         self.is_live = False
         self.server: LoggedOn | None = None
         self.lost_reason: HAClientError | None = None
+        self.failure: HAClientError | None = None
         self.stop_reason: HAClientError | None = None
 
     @property
@@ -119,6 +123,7 @@ class ConnectionStatus:
     def live(self) -> None:
         """Nothing is left to recover."""
         self.is_live = True
+        self.failure = None
 
     def lost(self, reason: HAClientError) -> None:
         """The link has ended."""
@@ -128,6 +133,19 @@ class ConnectionStatus:
     def stop(self, reason: HAClientError) -> None:
         """No other connection follows; the first reason counts."""
         self.stop_reason = self.stop_reason or reason
+
+    def timed_out(self, text: str) -> TimedOut:
+        """The error of a wait that was too long, with what keeps the client from being connected.
+
+        Args:
+            text: What was waited for, and for how long.
+        """
+        reason = self.failure or self.lost_reason
+        if reason is None:
+            return TimedOut(text)
+        error = TimedOut(f"{text}; there is no connection: {reason}")
+        error.__cause__ = reason
+        return error
 
     def check_expects_connection(self, what: str, lost_reason: HAClientError) -> None:
         """Check that another connection follows, after one was lost.

@@ -25,6 +25,7 @@ and immediately cuts the connection is abandoned for the next one, after growing
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final
 
 STABLE_AFTER_S: Final = 5.0
@@ -32,6 +33,8 @@ STABLE_AFTER_S: Final = 5.0
 
 _WARN_AGAIN_AFTER_S: Final = 10.0
 _WARN_AT_LEAST_EVERY_S: Final = 600.0
+_MAX_CAUSES: Final = 64  # of one outage: a server whose errors all differ must not fill the log
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 class Recovery(enum.StrEnum):
@@ -98,17 +101,33 @@ class RecoveryPlan:
 
 
 class FailureLog:
-    """Which failed attempts are worth a warning: the first one, then at growing intervals."""
+    """Which failed attempts of an outage are worth a warning.
 
-    __slots__ = ("_interval_s", "_warn_at")
+    Each cause is at once, the first time; otherwise warnings come at growing intervals, which begin
+    anew with a new cause.
+    """
+
+    __slots__ = ("_causes", "_interval_s", "_warn_at")
 
     def __init__(self) -> None:
         self._warn_at = 0.0
         self._interval_s = 0.0
+        self._causes: set[str] = set()
 
-    def is_due(self, now: float) -> bool:
-        """Whether to log a warning for an attempt that failed at `now` (seconds)."""
-        if self._interval_s and now < self._warn_at:
+    def is_due(self, now: float, cause: str) -> bool:
+        """Whether to log a warning for a failed attempt.
+
+        Args:
+            now: When it failed, in seconds.
+            cause: The server and what was wrong; numbers in it do not count, since they may be
+                ports or times.
+        """
+        kind = _NUMBERS.sub("", cause)
+        is_new = kind not in self._causes and len(self._causes) < _MAX_CAUSES
+        if is_new:
+            self._causes.add(kind)
+            self._interval_s = 0.0
+        elif self._interval_s and now < self._warn_at:
             return False
         self._interval_s = min(
             max(2 * self._interval_s, _WARN_AGAIN_AFTER_S), _WARN_AT_LEAST_EVERY_S
@@ -119,3 +138,4 @@ class FailureLog:
     def reset(self) -> None:
         """A stable connection: the next failure is a first one again."""
         self._interval_s = 0.0
+        self._causes.clear()

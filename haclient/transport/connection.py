@@ -11,7 +11,6 @@ not per message.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Final, Protocol
@@ -36,6 +35,7 @@ from haclient.transport.link import Link
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.writer import Writer
+from haclient_stores.logs import SafeLogger, logger_of
 
 _TINY_READ_BYTES: Final = 1024
 _TINY_READ_STORM: Final = 8  # tiny reads in a row after which reading pauses to batch them
@@ -53,7 +53,7 @@ _BEFORE_ANYTHING: Final = (
     " before it sent anything: are the port and the scheme (tcp:// or tcps://) right?"
 )
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
 
 
@@ -144,7 +144,7 @@ class Connection:
         on_stopped: Callable[[], None],
         on_caught_up: Callable[[float, bool], None],
         flow_control: FlowControl | None = None,
-        log: logging.LoggerAdapter[logging.Logger] | None = None,
+        log: SafeLogger | None = None,
     ) -> None:
         self.link = link
         self.session = session

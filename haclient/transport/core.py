@@ -194,7 +194,9 @@ class Core:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
         if not trio.lowlevel.in_trio_run():
             raise UsageError(
-                "haclient runs on trio: start the program with trio.run(main), not with asyncio"
+                "haclient.HAClient and haclient.Client run on trio: start the program with "
+                "trio.run(main), or use haclient.aio under asyncio, or haclient.blocking without "
+                "an event loop"
             )
         self.thread.bind()
         try:
@@ -599,7 +601,9 @@ class Core:
                     raise
                 except DisconnectedError as error:
                     lost = error
-        why = "" if lost is None else f"; the last connection that it was sent on: {lost}"
+        if lost is None:
+            raise self.status.timed_out(f"{late} within {timeout:g} s")
+        why = f"; the last connection that it was sent on: {lost}"
         raise TimedOut(f"{late} within {timeout:g} s{why}") from lost
 
     def subscriptions(self) -> list[Subscription]:
@@ -696,7 +700,7 @@ class Core:
             return await self.commander.command(
                 header, body, what="sow_delete", awaited="stats", timeout=timeout
             )
-        raise TimedOut(f"sow_delete: the server did not answer within {timeout:g} s")
+        raise self.status.timed_out(f"sow_delete: the server did not answer within {timeout:g} s")
 
     def fields(self, command: str, **others: str | int) -> Fields:
         """The header of a command with a new id."""

@@ -4,12 +4,12 @@ Callbacks may be plain or async; one task calls them in order, so a callback tha
 delays only the callbacks after it. The queue is bounded like a subscription's, in events and in
 bytes: when the callbacks cannot keep up, the reader stops reading until they have.
 
-An error raised by a callback leaves the client's block, like that of a handler.
+A callback decides nothing about the client: an error that it raises is logged with its traceback
+and reported to the exception listener, and the next callback follows.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from inspect import isawaitable
@@ -22,6 +22,7 @@ from haclient.protocol.commands import CommandName
 from haclient.protocol.messages import Message
 from haclient.transport.callers import Consumers
 from haclient_stores.checks import check_callable
+from haclient_stores.logs import logger_of
 
 EXCEPTION: Final = "exception"
 """The event of an exception, for the application's exception listener."""
@@ -29,7 +30,7 @@ EXCEPTION: Final = "exception"
 _COMMAND: Final = "command "  # and its name: the event of a message that arrives
 _CAP: Final = 65_536  # events
 _CAP_BYTES: Final = 16 * 1024 * 1024  # of the bodies of their messages
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 Callback: TypeAlias = Callable[..., object]
 
@@ -45,7 +46,7 @@ class Events:
         self._held_bytes = 0
         self._arrived = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
-        self._failed = False
+        self._is_open: Callable[[], bool] = lambda: True
         self.consumers = Consumers()
 
     def __contains__(self, name: str) -> bool:
@@ -111,41 +112,24 @@ class Events:
             await self._drained.park()
 
     async def run(self, *, is_open: Callable[[], bool] = lambda: True) -> None:
-        """Call the listeners while the client is open; an error of one leaves the block.
+        """Call the listeners while the client is open.
 
         Args:
             is_open: Whether the client is open, and not being left.
         """
+        self._is_open = is_open
         self.consumers.add(trio.lowlevel.current_task())
         while True:
-            try:
-                await self._call_all()
-            except DisconnectedError as error:
-                if is_open():
-                    raise
-                self._missed(error)
+            await self._call_all()
             await self._arrived.park()
 
     async def finish(self) -> None:
         """Call back for the queued events after `run` has ended.
 
-        When a callback has failed, only exceptions are reported: its own among them.
         The client is shutting down: calls that a callback makes to it fail, which is only logged.
         """
-        if self._failed:
-            self._queue = deque(each for each in self._queue if each[0] == EXCEPTION)
-            self._held_bytes = 0  # an exception holds no body
-            self._failed = False
-        while not self._failed and self._queue:
-            try:
-                await self._call_all()
-            except DisconnectedError as error:
-                self._missed(error)
-
-    def _missed(self, error: DisconnectedError) -> None:
-        """Note that a callback has called the client when that was left: this is no failure."""
-        self._failed = False
-        _logger.warning("a callback used its client when that was left: %s", error)
+        self._is_open = lambda: False
+        await self._call_all()
 
     async def _call_all(self) -> None:
         while self._queue:
@@ -153,18 +137,22 @@ class Events:
             self._held_bytes -= _size_of(values)
             for callback in callbacks:
                 if callback in self._callbacks.get(name, ()):  # it may have been removed meanwhile
-                    await self._call(callback, values)
+                    await self._call(name, callback, values)
             if self._drained and not self.draining:
                 self._drained.unpark_all()
 
-    async def _call(self, callback: Callback, values: tuple[object, ...]) -> None:
+    async def _call(self, name: str, callback: Callback, values: tuple[object, ...]) -> None:
         try:
             result = callback(*values)
             if isawaitable(result):
                 await result
-        except Exception:  # it leaves the client's block, and no callback follows
-            self._failed = True
-            raise
+        except Exception as error:  # of any kind: it is the application's
+            if isinstance(error, DisconnectedError) and not self._is_open():  # this is no failure
+                _logger.warning("a callback used its client when that was left: %s", error)
+                return
+            _logger.exception("a listener of %s raised; it is called again", name)
+            if name != EXCEPTION:  # else it might raise for its own exception, and so on
+                self.emit(EXCEPTION, error)
 
 
 def _size_of(values: tuple[object, ...]) -> int:

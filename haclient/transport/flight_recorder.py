@@ -11,7 +11,6 @@ client does not look at its frames at all.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from typing_extensions import override
 
 from haclient.errors import HAClientError, UsageError
 from haclient_stores.checks import check_count
+from haclient_stores.logs import logger_of
 
 __all__ = ["FlightEvent", "FlightRecorder"]
 
@@ -36,7 +36,7 @@ MAX_TEXT: Final = 1_000  # one frame with a long filter or many ids must not dis
 _REPORTED_EVENTS: Final = 30  # a log line for people: the logon, the recovery and what ended it
 _EVENT_OVERHEAD: Final = 150  # bytes of one event besides its text, about
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import Final
 
 import trio
 
-from haclient.errors import TimedOut
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.transport.commands import Commander, Fields
@@ -109,17 +108,26 @@ class Flusher:
         with trio.move_on_after(timeout):
             await publisher.wait_persisted(target, "publish_flush")
             return
-        raise TimedOut(
+        raise commander.status.timed_out(
             f"publish_flush: {log.unpersisted_count} publishes are not persisted after "
             f"{timeout:g} s; {what_remains(log)}"
         )
 
-    async def wait_persisted(self, sequence: int, *, timeout: float) -> None:
+    async def wait_persisted(
+        self,
+        sequence: int,
+        *,
+        timeout: float,
+        what: str = "wait_persisted",
+        limit_s: float | None = None,
+    ) -> None:
         """Wait until one publish, and all before it, is persisted.
 
         Args:
             sequence: The sequence of the publish.
             timeout: Seconds to wait.
+            what: The call of the application, for errors.
+            limit_s: The limit of that call, if it is another.
 
         Raises:
             PublishFailed: The server refused it.
@@ -128,11 +136,12 @@ class Flusher:
         """
         publisher = self._publisher
         with trio.move_on_after(timeout):
-            await publisher.wait_persisted(sequence, "wait_persisted")
+            await publisher.wait_persisted(sequence, what)
             if (refused := publisher.refusals.get(sequence)) is not None:
                 raise copy.copy(refused)  # several tasks may ask
             return
-        raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:.3g} s")
+        late = f"{what}: {sequence} is not persisted after {limit_s or timeout:.3g} s"
+        raise self._commander.status.timed_out(late)
 
     async def wait_empty(self, *, timeout: float) -> None:
         """Wait until nothing is unpersisted.
@@ -149,4 +158,5 @@ class Flusher:
             while log is not None and log.unpersisted_count:
                 await self.persisted(timeout=math.inf)
             return
-        raise TimedOut(f"wait_empty: not everything is persisted after {timeout:g} s")
+        late = f"wait_empty: not everything is persisted after {timeout:g} s"
+        raise self._commander.status.timed_out(late)

@@ -11,7 +11,6 @@ acknowledgements.
 
 from __future__ import annotations
 
-import logging
 from contextvars import ContextVar
 from typing import Final, Protocol
 
@@ -21,8 +20,9 @@ from haclient.errors import HAClientError
 from haclient.session.subscriptions import Subscription
 from haclient.transport.commands import drop_queued
 from haclient.transport.message_queue import Delivery
+from haclient_stores.logs import logger_of
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Intake:

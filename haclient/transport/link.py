@@ -33,6 +33,7 @@ import trio
 from typing_extensions import override
 
 from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
+from haclient_stores.logs import logger_of
 
 
 class Link(Protocol):
@@ -212,7 +213,7 @@ def _peer_of(sock: socket.socket) -> str:
 # -- the log of frames and states ----------------------------------------------------------------
 
 
-_logger = logging.getLogger("haclient.wire")
+_logger = logger_of("haclient.wire")
 # A header may be cut at a `}` within a value: then the password has no closing quote.
 _PASSWORD: Final = re.compile(r'("(?:pw|password)"\s*:\s*")(?:[^"\\]|\\.)*')
 

@@ -16,7 +16,6 @@ redelivered.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from inspect import isawaitable
@@ -25,12 +24,13 @@ from typing import Final, Literal, TypeAlias
 import trio
 from typing_extensions import override
 
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import HAClientError, UsageError, failure_text
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
 from haclient.transport.callers import Consumers, current_caller
 from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
 from haclient_stores.checks import check_word
+from haclient_stores.logs import SafeLogger, logger_of
 
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
@@ -406,7 +406,7 @@ HandlerErrorPolicy: TypeAlias = (
 """What to do when a handler raises; a callable is a dead letter box and may discard."""
 
 _HANDLER_CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def check_policy(policy: HandlerErrorPolicy) -> None:
@@ -425,7 +425,7 @@ async def serve(
     policy: HandlerErrorPolicy,
     *,
     discards: bool = False,
-    log: logging.LoggerAdapter[logging.Logger] | None = None,
+    log: SafeLogger | None = None,
 ) -> None:
     """Call `handler` with every message until the subscription ends.
 
@@ -459,16 +459,16 @@ async def serve(
                 await trio.lowlevel.checkpoint()
 
 
-def _warn(
-    log: logging.Logger | logging.LoggerAdapter[logging.Logger], message: Message, error: Exception
-) -> None:
+def _warn(log: SafeLogger, message: Message, error: Exception) -> None:
     log.warning(
-        "a handler raised %s for a message of subscription %s on topic %s",
-        type(error).__name__,
+        "a handler raised for a message of subscription %s on topic %s: %s (at DEBUG: its "
+        "traceback)",
         message.sub_id,
         message.topic,
+        failure_text(error),
         extra={"sub_id": message.sub_id},
     )
+    log.debug("traceback of this failure", exc_info=error)
 
 
 async def _absorb(policy: HandlerErrorPolicy, message: Message, error: Exception) -> None:

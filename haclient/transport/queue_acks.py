@@ -27,7 +27,6 @@ One task sends the batches that are due and the delayed cancels; it sleeps while
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -57,6 +56,7 @@ from haclient.session.session import Session
 from haclient.session.subscriptions import QueueSide, Subscription
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.writer import Writer
+from haclient_stores.logs import SafeLogger, logger_of
 
 OnLostLease: TypeAlias = Literal["send", "drop"]
 """What happens to acknowledgements whose lease a lost link has ended."""
@@ -76,7 +76,7 @@ MAX_EXTENDED: Final = 10_000
 
 _CANCEL: Final = AckOption.CANCEL.value
 _USED_OF_LEASE: Final = 0.9  # a cancel after the end of its lease might meet the next one
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class AckPolicy(NamedTuple):
@@ -125,7 +125,7 @@ class QueueAcks:
         *,
         clock_us: Callable[[], int],
         policy: AckPolicy = DEFAULT_POLICY,
-        log: logging.LoggerAdapter[logging.Logger] | None = None,
+        log: SafeLogger | None = None,
     ) -> None:
         self.log = _logger if log is None else log
         self._session = session

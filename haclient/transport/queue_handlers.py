@@ -25,7 +25,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 import trio
 
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import HAClientError, UsageError, failure_text
 from haclient.protocol.messages import Message
 from haclient.session.cancel_delay import CancelDelay
 from haclient.session.dead_letter import DeadLetter
@@ -364,14 +364,14 @@ class FailedMessages:
         failures = self._consumer.failures.failed(message.topic, message.bookmark)
         log = self._consumer.acks.log
         log.warning(
-            "a handler raised %s for message %s of the queue %s (failure %d)",
-            type(error).__name__,
+            "a handler raised for message %s of the queue %s (failure %d): %s (at DEBUG: its "
+            "traceback)",
             message.bookmark,
             message.topic,
             failures,
+            failure_text(error),
             extra={"sub_id": message.sub_id},
         )
-        # The text of an error may repeat the message, so it is for those who ask for it.
         log.debug("traceback of this failure", exc_info=error)
         if isinstance(policy, DeadLetter):
             self._nursery.start_soon(self._send_dead_letter, policy, message, error, failures)

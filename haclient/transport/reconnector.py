@@ -91,6 +91,8 @@ class Reconnector:
         self._manager = manager
         self._plan = RecoveryPlan()
         self._failures = FailureLog()
+        # Logs the last failure, once the time of the next attempt is known or there is none.
+        self._unlogged: Callable[[str], None] | None = None
         # The bookmarks at which shared replays begin on this connection, by sub id.
         self._shared: dict[str, tuple[str, ...]] = {}
         self._refused_by: set[tuple[str, str]] = set()  # (sub id, server), since the last LIVE
@@ -207,6 +209,7 @@ class Reconnector:
     async def _run(self) -> None:
         with self._scope, ExitStack() as at_end:
             at_end.callback(self._core.publisher.move_hold.end)
+            at_end.callback(self._log_failure)
             at_end.callback(lambda: self._end_move(self._core.status.stop_reason or _ENDED))
             while self._core.status.stop_reason is None:
                 try:
@@ -246,6 +249,7 @@ class Reconnector:
             self._left_uri = ""
         final = self._is_final(error)
         self._warn(error)
+        core.status.failure = error
         if state is Recovery.LIVE:
             self._note_lost(error)
         elif state not in {Recovery.CHOOSING, Recovery.WAITING}:
@@ -282,35 +286,43 @@ class Reconnector:
         return False
 
     def _warn(self, error: HAClientError) -> None:
-        """Log a failed attempt or a lost connection; never a password."""
+        """Have a failed attempt or a lost connection logged; never a password."""
         core, plan, server = self._core, self._plan, self._info()["uri"]
         if plan.state in {Recovery.CHOOSING, Recovery.WAITING}:
             return  # no server was tried: this ends the client, which raises it
         if isinstance(error, ClosedByOwnError):
             return  # the error itself leaves the client's block
+        attempt, level = 0, logging.WARNING
         if plan.state is Recovery.LIVE:
-            self._core.reporter.log.warning(
-                "client %s lost its connection to %s: %s", core.name, server, error
-            )
-            core.flight.failed(error)
-            return
-        due = self._failures.is_due(trio.current_time())
-        self._core.reporter.log.log(
-            logging.WARNING if due else logging.INFO,
-            "client %s: attempt %d at %s failed (%s): %s",
-            core.name,
-            plan.attempts,
-            server,
-            plan.state,
-            error,
-            extra={"attempt": plan.attempts},
-        )
-        core.reporter.event("attempt_failed", attempt=plan.attempts, error=error)
-        if due:
-            core.flight.failed(error)
+            what = f"lost its connection to {server}: {error}"
+        else:
+            attempt = plan.attempts
+            what = f"attempt {attempt} at {server} failed ({plan.state}): {error}"
+            cause = f"{server} {plan.state} {type(error).__name__} {error}"
+            if not self._failures.is_due(trio.current_time(), cause):
+                level = logging.INFO
+            core.reporter.event("attempt_failed", attempt=attempt, error=error)
+        joint = "" if plan.state is Recovery.LIVE else ":"
+
+        def log(next_attempt: str) -> None:
+            text = "client %s%s %s%s"
+            extra = {"attempt": attempt}
+            core.reporter.log.log(level, text, core.name, joint, what, next_attempt, extra=extra)
+            if level == logging.WARNING:
+                core.flight.failed(error)
+
+        self._log_failure()
+        self._unlogged = log
+
+    def _log_failure(self, next_attempt: str = "") -> None:
+        """Log the last failure: it waits until the time of the next attempt is known."""
+        log, self._unlogged = self._unlogged, None
+        if log is not None:
+            log(next_attempt)
 
     def _give_up(self, error: HAClientError) -> None:
         """End the client: the error leaves its block, and every stream."""
+        self._log_failure()
         self._fatal = error
         self._core.stop(error)
         for subscription in self._core.resumable.values():
@@ -343,6 +355,7 @@ class Reconnector:
         """What the chooser answers, at once or after a while."""
         if not isawaitable(answer):
             return answer
+        self._log_failure()  # the answer may take a while
         with trio.move_on_after(CHOOSING_LIMIT_S):
             try:
                 return await answer
@@ -381,7 +394,10 @@ class Reconnector:
             raise ReconnectGaveUp(self._plan.attempts, why) from error
         # A planned move is not a loss: the chooser has seen that the server is there.
         is_move = self._left_uri and not self._plan.attempts
-        await trio.sleep(0.0 if is_move else delay_s)
+        delay_s = 0.0 if is_move else delay_s
+        when = f"in {delay_s:.3g} s" if delay_s else "at once"
+        self._log_failure(f"; next attempt: {self._info()['uri']} {when}")
+        await trio.sleep(delay_s)
 
     def _reset_delay(self) -> None:
         with asked_by(self):

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from haclient.protocol.uri import Uri
 from haclient.transport.events import Events
+from haclient_stores.logs import SafeLogger
 
 EventName: TypeAlias = Literal[
     "connected",
@@ -134,14 +135,14 @@ class Reporter:
         return "" if self.uri is None else self.uri.safe
 
 
-class ClientLogger(logging.LoggerAdapter[logging.Logger]):
+class ClientLogger(SafeLogger):
     """Adds `client`, `uri`, `sub_id` and `attempt` to each record; empty or 0 where unknown.
 
     `sub_id` and `attempt` are given as `extra=`.
     """
 
     def __init__(self, reporter: Reporter) -> None:
-        super().__init__(logging.getLogger("haclient.client"), {})
+        super().__init__(logging.getLogger("haclient.client"))
         self._reporter = reporter
 
     @override

@@ -8,7 +8,6 @@ store written by the user is not maintained.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -32,6 +31,7 @@ from haclient_stores.audit_log import AuditLog
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedCount
 from haclient_stores.interfaces import BookmarkStore, PublishStore
+from haclient_stores.logs import logger_of
 from haclient_stores.publish_stores.publish_log import PublishLog
 
 _RUN_EVERY_S: Final = 0.1
@@ -43,7 +43,7 @@ _PRUNE_CHECK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
 _RECOVER_S: Final = 30.0  # for what an adapter has kept
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 # The clients of this process by the ids of their stores, which each of them refers to. A client
 # that runs has claimed its stores; before that, the first one that was made with a store has it.

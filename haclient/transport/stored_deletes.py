@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut, UsageError
+from haclient.errors import CommandError, DisconnectedError, StoreFull, UsageError
 from haclient.protocol.codec import encode_header
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, explained
@@ -49,7 +49,7 @@ async def delete_stored(
                 return await _store_and_wait(commander, publisher, fields, body)
             except StoreFull as full:  # nothing was stored
                 await publisher.room_after(full, _WHAT)
-    raise TimedOut(f"{_WHAT}: the server did not answer within {timeout:g} s")
+    raise commander.status.timed_out(f"{_WHAT}: the server did not answer within {timeout:g} s")
 
 
 async def _store_and_wait(

@@ -6,16 +6,16 @@ socket, so it ends the tap and nothing else.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
 from haclient.transport.exception_reporter import ExceptionReporter
+from haclient_stores.logs import logger_of
 
 WireTap: TypeAlias = Callable[[str, str], object]
 """Called with `>` for a frame that was sent or `<` for one that has arrived, and its header."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def guarded(tap: WireTap | None, exceptions: ExceptionReporter) -> GuardedTap | None:
@@ -48,5 +48,7 @@ class GuardedTap:
             self._tap(direction, header)
         except Exception as error:  # of any kind: it is the application's
             self._tap = None
-            _logger.warning("the wire tap raised %s: it is called no more", type(error).__name__)
+            _logger.warning(
+                "the wire tap raised %s: it is called no more", type(error).__name__, exc_info=error
+            )
             self._exceptions.report(error)

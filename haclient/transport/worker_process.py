@@ -16,7 +16,6 @@ came.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import pickle
@@ -34,10 +33,11 @@ import trio
 
 from haclient.errors import UsageError, WorkerError
 from haclient.protocol.messages import Message
+from haclient_stores.logs import logger_of
 
 _MAX_DEATHS: Final = 3  # of processes over one message, before that is an error
 _T = TypeVar("_T")
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def _name(work: Callable[[Message], object]) -> str:

@@ -60,7 +60,6 @@ with a number of the later session.
 from __future__ import annotations
 
 import json
-import logging
 import struct
 import zlib
 from array import array
@@ -76,6 +75,7 @@ from haclient_stores.disk.checksummed_log import clear_tail
 from haclient_stores.disk.files import Disk, File, RealDisk
 from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
+from haclient_stores.logs import logger_of
 
 __all__ = ["AuditLog", "AuditLogReader", "DeliveryRecord", "PublishRecord"]
 
@@ -96,7 +96,7 @@ _SESSION, _NAME, _PUBLISHED, _ACKNOWLEDGED, _REFUSED, _RECEIVED, _DISCARDED = ra
 _DELETED, _KEPT = 8, 9
 _MIN_SEGMENT_BYTES: Final = 4096
 _READ_BYTES: Final = 1 << 20
-_logger = logging.getLogger("haclient.audit_log")
+_logger = logger_of("haclient.audit_log")
 
 
 class AuditLog:

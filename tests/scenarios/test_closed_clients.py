@@ -6,7 +6,7 @@ import asyncio  # noqa: TID251  # of an application that uses haclient.aio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import pytest
 import trio
@@ -80,6 +80,21 @@ def call_of(client: object, name: str) -> Callable[[], object]:
     return partial(method, **{each: GIVEN[each] for each in needed})
 
 
+STREAMS: Final = (
+    MessageStream,
+    haclient.blocking.MessageStream,
+    haclient.aio.MessageStream,
+)
+
+
+async def finished(result: object) -> object:
+    """What a call returns; for a coroutine, what that returns."""
+    if not isinstance(result, Awaitable):
+        return result
+    waiting = cast("Awaitable[object]", result)
+    return await waiting
+
+
 async def accepted(client: object, *, apart_from: set[str]) -> list[str]:
     """The methods that do not refuse the call as a misuse of the client."""
     found: list[str] = []
@@ -87,15 +102,9 @@ async def accepted(client: object, *, apart_from: set[str]) -> list[str]:
         if name in apart_from:
             continue
         try:
-            result = call_of(client, name)()
-            if isinstance(result, Awaitable):
-                result = await result
-            if isinstance(
-                result, MessageStream | haclient.blocking.MessageStream | haclient.aio.MessageStream
-            ):
-                opened = result.open()
-                if isinstance(opened, Awaitable):
-                    await opened
+            result = await finished(call_of(client, name)())
+            if isinstance(result, STREAMS):
+                await finished(result.open())
         except UsageError:
             continue
         found.append(name)

@@ -15,11 +15,18 @@ from typing_extensions import override
 
 from haclient.chooser import DefaultServerChooser, FailureCountServerChooser
 from haclient.delay import FixedDelayStrategy
-from haclient.errors import AuthenticationError, HAClientError, NameInUse, ReconnectGaveUp
+from haclient.errors import (
+    AuthenticationError,
+    HAClientError,
+    NameInUse,
+    ReconnectGaveUp,
+    TimedOut,
+)
 from haclient.ha import HAClient
 from haclient.health_chooser import HealthAwareServerChooser
 from haclient.session.recovery import STABLE_AFTER_S
 from haclient.transport.link import TcpLink
+from haclient.transport.memory_network import MemoryLink, network
 from haclient.transport.nursery import open_nursery
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
@@ -415,8 +422,80 @@ async def test_each_lost_connection_is_a_warning_with_server_and_reason(
     assert len(warnings) == 2, warnings
     for warning, reason in zip(warnings, reasons, strict=False):
         assert warning.startswith("client ha lost its connection to unix://")
-        assert warning.endswith(str(reason))
+        assert f": {reason}; next attempt: unix://" in warning
         assert "secret" not in warning
+
+
+OUTAGE_S = 3000.0
+
+
+@pytest.mark.row("HA26")
+async def test_a_new_cause_of_an_outage_is_a_warning_at_once_and_the_reason_of_the_health(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def warnings() -> list[str]:
+        return [each.message for each in caplog.records if each.levelno == logging.WARNING]
+
+    east, west = "mem://east:1/amps/json", "mem://west:1/amps/json"
+    delays = FixedDelayStrategy(1.0)
+    network()  # the client's task inherits it
+    client = HAClient.memory_backed("ha", servers=[east, west], delay_strategy=delays)
+    async with open_nursery() as nursery:
+        nursery.start_soon(enter_and_wait, client)
+        await trio.sleep(2.5)
+        first, second = warnings()
+        assert f"attempt 1 at {east} failed" in first
+        assert f"next attempt: {west} at once" in first
+        assert f"attempt 2 at {west} failed" in second
+        await trio.sleep(OUTAGE_S)
+        caplog.clear()
+        assert "no listener there" in client.health().reasons[0]
+        network().listen("east:1", answer_in_http)
+        await trio.sleep(2.5)
+        assert any("HTTP instead of AMPS" in each for each in warnings())
+        await trio.sleep(OUTAGE_S)
+        assert len(warnings()) < 20
+        reasons = client.health().reasons
+        assert "HTTP instead of AMPS" in reasons[0] or "no listener" in reasons[0]
+        with pytest.raises(TimedOut, match=r"^flush.*; there is no connection: .*") as late:
+            await client.flush(timeout=0.1)
+        assert isinstance(late.value.__cause__, HAClientError)
+        nursery.cancel_scope.cancel()
+
+
+def answer_in_http(link: MemoryLink) -> None:
+    link.try_send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+async def enter_and_wait(client: HAClient) -> None:
+    async with client:
+        await trio.sleep_forever()
+
+
+class Raising(logging.Handler):
+    """A handler of the application that raises instead of handling its own errors."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ZeroDivisionError(record.getMessage())
+
+
+@pytest.mark.row("HA26")
+async def test_a_logging_handler_that_raises_does_not_end_the_client(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler, logger = Raising(), logging.getLogger("haclient")
+    logger.addHandler(handler)
+    try:
+        client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+        async with entered(client, partial(live, server)) as peer:
+            await drop(peer)
+            again = await live(server)
+            async with answering(again):
+                await client.flush(timeout=5)
+    finally:
+        logger.removeHandler(handler)
+    assert "ZeroDivisionError: client ha lost its connection" in capsys.readouterr().err
 
 
 @pytest.mark.row("SC12")

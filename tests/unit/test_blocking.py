@@ -199,6 +199,10 @@ def test_opening_without_a_server_ends_after_its_limit_and_another_client_opens(
             client.open(timeout=0.1)
     with pytest.raises(UsageError):
         client.open()
+    refused = HAClient.memory_backed("orders-8", servers=["tcp://127.0.0.1:1/amps/json"])
+    with pytest.raises(TimedOut, match=r"^open: .*; there is no connection: cannot conn") as late:
+        refused.open(timeout=0.3)
+    assert isinstance(late.value.__cause__, ConnectionRefused)
     again = HAClient.memory_backed("orders-7", servers=[broker.uri]).open(timeout=LIMIT_S)
     assert again.health().is_ready
     again.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
 from haclient.errors import DisconnectedError, TimedOut, UsageError
+from haclient.protocol.commands import Command
 from haclient_stores.errors import StoreFull
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.ring import RingPublishStore
@@ -143,7 +145,7 @@ async def test_many_messages_wait_for_room_like_one() -> None:
 async def test_a_publish_that_waits_until_it_is_persisted() -> None:
     async with listening() as server, Client("c", publish_store=MemoryPublishStore()) as client:
         peer = await server.log_on(client)
-        with pytest.raises(TimedOut):
+        with pytest.raises(TimedOut, match=r"^publish_persisted: \d+ is not persisted"):
             await client.publish_persisted("orders", b"late", timeout=1)
         late = await peer.expect("publish")
         async with trio.open_nursery() as nursery:
@@ -214,3 +216,55 @@ async def test_a_change_of_a_record_is_published_with_all_its_fields() -> None:
         sent = await peer.expect("delta_publish")
         fields = (sent.expiration, sent.correlation_id, sent.sow_key, sent.sequence)
         assert fields == (7, "abc", "k", 9)
+
+
+@pytest.mark.row("CC6")
+@pytest.mark.parametrize("topic", ["orders\n", "a\x00b", "a\x7f", "a\x85"])
+async def test_a_topic_with_a_control_character_is_refused_before_anything_is_stored(
+    topic: str,
+) -> None:
+    store = MemoryPublishStore()
+    async with listening() as server, Client("c", publish_store=store) as client:
+        await server.log_on(client)
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: client.publish(topic, b"1"),
+            lambda: client.publish(topic, b"1", sow_key="k"),
+            lambda: client.publish_many(topic, [b"1"]),
+            lambda: client.publish_json(topic, {"id": 1}),
+            lambda: client.delta_publish(topic, b"{}"),
+            lambda: client.sow_delete(topic, filter="/id = 1"),
+            lambda: client.execute_async(Command("publish", topic=topic, data=b"1")),
+            lambda: client.subscribe(topic, handler=print),
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match="has a control character at"):
+                await call()
+        with pytest.raises(UsageError, match="has a control character at"):
+            client.publish_nowait(topic, b"1")
+        assert store.unpersisted_count == 0
+        await client.publish("\u00a0 \u2028 \u20ac", b"1")  # unusual, but no control character
+        assert store.unpersisted_count == 1
+    async with listening() as server, Client("d") as client:
+        await server.log_on(client)
+        with pytest.raises(UsageError, match="has a control character at"):
+            await client.publish(topic, b"1")
+
+
+@pytest.mark.row("CC6")
+@pytest.mark.parametrize("value", [{"id": 1}, [1], 1])
+async def test_a_value_is_told_to_be_published_as_json(value: object) -> None:
+    async with Client("c", publish_store=MemoryPublishStore()) as client:
+        with pytest.raises(UsageError, match="use publish_json"):
+            await client.publish("orders", value)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # on purpose
+
+
+def test_with_alone_names_the_client_that_has_it() -> None:
+    client = Client("c")
+    with pytest.raises(UsageError, match=r"for `with` use haclient\.blocking\.Client"), client:
+        pass
+
+
+def test_without_trio_the_other_forms_are_named() -> None:
+    entering = Client("c").__aenter__()
+    with pytest.raises(UsageError, match=r"haclient\.aio under asyncio, or haclient\.blocking"):
+        entering.send(None)

@@ -15,7 +15,6 @@ persisted acks and caught-up times (`_OPTIONAL`). Any other record, such as a ne
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -59,6 +58,7 @@ from haclient_stores.disk.files import PAGE_BYTES, Disk, File
 from haclient_stores.disk.threads import Gate, ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.interfaces import Discard
+from haclient_stores.logs import logger_of
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.entries import Alias, Chunk, Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
@@ -81,7 +81,7 @@ _CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the 
 
 _HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
 
-_logger = logging.getLogger("haclient.bookmark_store")
+_logger = logger_of("haclient.bookmark_store")
 
 
 class OpenLog:

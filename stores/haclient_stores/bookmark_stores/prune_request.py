@@ -23,20 +23,20 @@ A partly written request is not a request; the next asker writes it again.
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 from pathlib import Path
 from typing import Final
 
 from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreError
+from haclient_stores.logs import logger_of
 
 _ASKED: Final = b"prune"
 _DONE: Final = b"done"
 _FAILED: Final = b"failed: "
 _LONGEST_BYTES: Final = 4096  # of an answer
 _NUMBER_BYTES: Final = 8  # of a request: no two are the same
-_logger = logging.getLogger("haclient.bookmark_store")
+_logger = logger_of("haclient.bookmark_store")
 
 
 class PruneRequest:

@@ -12,7 +12,6 @@ not restarted since.
 
 from __future__ import annotations
 
-import logging
 import zlib
 from array import array
 from collections.abc import Callable, Iterable
@@ -29,6 +28,7 @@ from haclient_stores.disk.checksummed_log import (
 )
 from haclient_stores.disk.files import PAGE_BYTES, File, Region
 from haclient_stores.errors import StoreCorrupt
+from haclient_stores.logs import logger_of
 
 LOG_MAGIC: Final = b"HABMKLOG"
 BLOCK_BYTES: Final = 64 * 1024
@@ -39,7 +39,7 @@ _SEAL_AT: Final = BLOCK_BYTES - RECORD_BYTES
 _SEAL_KIND: Final = Kind.SEAL << 56
 _PARTIAL_KIND: Final = Kind.PARTIAL_SEAL << 56
 
-_log = logging.getLogger("haclient.bookmark_store")
+_log = logger_of("haclient.bookmark_store")
 
 
 def _checksum(words: memoryview | array[int], offset: int) -> int:

@@ -36,7 +36,6 @@ offset  bytes  meaning
 from __future__ import annotations
 
 import contextlib
-import logging
 import struct
 import zlib
 from collections.abc import Generator, Iterable
@@ -61,6 +60,7 @@ from haclient_stores.disk.files import PAGE_BYTES, Disk
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.interfaces import Discard
+from haclient_stores.logs import logger_of
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.entries import MIXED, Chunk, Publishers
 from haclient_stores.tracker.server_order import ServerOrder
@@ -85,7 +85,7 @@ _PAIR: Final = struct.Struct("<QQ")
 _WORD: Final = struct.Struct("<Q")
 _MOST_SUBSCRIPTIONS: Final = 65_536
 _HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
-_log = logging.getLogger("haclient.bookmark_store")
+_log = logger_of("haclient.bookmark_store")
 
 
 @dataclass(frozen=True, slots=True)

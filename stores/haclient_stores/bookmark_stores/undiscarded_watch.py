@@ -10,7 +10,6 @@ besides (`UndiscardedCount`), since an application that never discards at all gr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from typing import Final
 from typing_extensions import override
 
 from haclient_stores.checks import check_callable, check_count, check_seconds
+from haclient_stores.logs import logger_of
 
 __all__ = ["OldUndiscarded", "UndiscardedCount", "UndiscardedWatch"]
 
 UNDISCARDED_LIMIT: Final = 100_000
 """Undiscarded messages of one subscription that are worth a warning if none is discarded."""
 
-_log = logging.getLogger("haclient.bookmark_store")
+_log = logger_of("haclient.bookmark_store")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ the page cache: they count only if the machine was not restarted since.
 from __future__ import annotations
 
 import contextlib
-import logging
 import struct
 import zlib
 from collections.abc import Callable
@@ -34,11 +33,12 @@ from typing import Final
 
 from haclient_stores.disk.files import File
 from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.logs import logger_of
 
 _CHUNK_BYTES: Final = 2**20
 _position = struct.Struct("<Q")
 
-_log = logging.getLogger("haclient.store_file")
+_log = logger_of("haclient.store_file")
 
 
 @dataclass(frozen=True, slots=True)

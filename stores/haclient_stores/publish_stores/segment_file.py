@@ -17,7 +17,6 @@ sequence.
 
 from __future__ import annotations
 
-import logging
 import struct
 import zlib
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from haclient_stores.disk.checksummed_log import (
 from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File, Region, Writable
 from haclient_stores.errors import StoreCorrupt
+from haclient_stores.logs import logger_of
 from haclient_stores.publish_stores.segment import SLOT_BYTES, Segment, frame_length
 
 SEGMENT_MAGIC: Final = b"HAPUBSEG"
@@ -51,7 +51,7 @@ _DIGITS_WITHIN: Final = 64 * 1024  # the sequence is in the frame's header, whic
 _seal = struct.Struct("<IIQ")
 _sequences = struct.Struct("<QQ")
 
-_log = logging.getLogger("haclient.publish_store")
+_log = logger_of("haclient.publish_store")
 
 
 # -- seals --------------------------------------------------------------------------------------

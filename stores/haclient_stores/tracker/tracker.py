@@ -32,7 +32,6 @@ Pure: no clock, no file. The logged store is this class plus a record of its sta
 
 from __future__ import annotations
 
-import logging
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -43,6 +42,7 @@ from typing import Final
 from typing_extensions import override
 
 from haclient_stores.bookmark import Bookmark, BookmarkList
+from haclient_stores.logs import logger_of
 from haclient_stores.tracker.entries import LARGEST, MIXED, Alias, Chunk, Publishers, condensed
 from haclient_stores.tracker.finished import Finished
 from haclient_stores.tracker.redelivery import Redelivery
@@ -54,7 +54,7 @@ DUPLICATE: Final = 0
 UNTRACKED: Final = -1
 _CONDENSE_EVERY: Final = 16_384  # messages from one attempt to condense to the next, at least
 
-_log = logging.getLogger("haclient.bookmark_store")
+_log = logger_of("haclient.bookmark_store")
 
 
 class SubscriptionTracker(Resumption):

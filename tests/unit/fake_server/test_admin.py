@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 import trio
 
-from haclient.errors import UsageError
+from haclient.client import Client
+from haclient.errors import DisconnectedError, UsageError
 from haclient_fake_server.admin import (
     MAX_CONNECTIONS,
     MAX_REQUEST_BYTES,
@@ -104,6 +105,20 @@ async def test_a_client_that_sends_too_much_or_nothing_is_cut() -> None:
         async with await trio.open_tcp_stream(host, port) as stream:
             assert await stream.receive_some() == b""
         assert trio.current_time() >= began + REQUEST_LIMIT_S
+        nursery.cancel_scope.cancel()
+    admin.close()
+
+
+async def test_a_client_of_amps_is_answered_at_once_and_says_that_the_port_speaks_http() -> None:
+    admin = AdminServer(respond)
+    await admin.listen("127.0.0.1", 0)
+    address = admin.uri.removeprefix("http://")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(admin.run)
+        async with Client("c") as client:
+            await client.connect(f"tcp://{address}/amps/json")
+            with pytest.raises(DisconnectedError, match="HTTP instead of AMPS: is the port right"):
+                await client.logon()
         nursery.cancel_scope.cancel()
     admin.close()
 

@@ -75,7 +75,32 @@ def test_whatever_happens_live_is_reached_only_through_every_step(results: list[
 
 def test_failures_are_warned_of_at_once_and_then_at_growing_intervals() -> None:
     failures = FailureLog()
-    warned = [now for now in range(2000) if failures.is_due(now)]
+    warned = [now for now in range(2000) if failures.is_due(now, "refused")]
     assert warned == [0, 10, 30, 70, 150, 310, 630, 1230, 1830]
     failures.reset()
-    assert failures.is_due(2000)
+    assert failures.is_due(2000, "refused")
+
+
+def test_a_new_cause_is_warned_of_at_once_and_an_old_one_is_not() -> None:
+    failures = FailureLog()
+    assert [failures.is_due(0, server) for server in ("east refused", "west refused")] == [True] * 2
+    assert not failures.is_due(1, "east refused")
+    assert [now for now in range(10, 1000) if failures.is_due(now, "east refused")] == [
+        10,
+        30,
+        70,
+        150,
+        310,
+        630,
+    ]
+    assert failures.is_due(1001, "east: auth failure")
+    assert not failures.is_due(1002, "east refused")
+    assert failures.is_due(1012, "east refused"), "the intervals begin anew"
+
+
+def test_numbers_and_endless_causes_do_not_fill_the_log() -> None:
+    failures = FailureLog()
+    assert failures.is_due(0, "no answer within 3 s")
+    assert not failures.is_due(1, "no answer within 4 s")
+    words = (f"error {chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(500))
+    assert sum(failures.is_due(2, cause) for cause in words) < 100

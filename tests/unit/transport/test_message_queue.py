@@ -330,10 +330,24 @@ async def test_a_policy_says_whether_a_failed_message_is_finished(
     delivery.put(messages, 1)
     delivery.mark(Marker.ENDED)
     with caplog.at_level(logging.WARNING):
-        await serve(delivery, failing(ZeroDivisionError("secret")), policy)
+        await serve(delivery, failing(ZeroDivisionError("why\nit failed")), policy)
     assert log.undiscarded_count == left
     assert len(caplog.records) == 2
+    assert "on topic t: ZeroDivisionError: why it failed (at DEBUG: its traceback)" in caplog.text
     assert "secret" not in caplog.text
+
+
+async def test_the_traceback_of_a_failed_handler_is_logged_at_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    delivery = Delivery()
+    delivery.put([Message(data=b"secret", topic="t", sub_id="s")], 1)
+    delivery.mark(Marker.ENDED)
+    with caplog.at_level(logging.DEBUG):
+        await serve(delivery, failing(ZeroDivisionError("x" * 1000)), "continue")
+    warning, debug = caplog.records
+    assert len(warning.getMessage()) < 400
+    assert debug.exc_info is not None
 
 
 async def test_a_dead_letter_box_may_be_plain_or_async() -> None:

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+
+import pytest
+from typing_extensions import override
+
+from haclient_stores.logs import SafeLogger, logger_of
+
+NAME = "haclient.test_logs"
+
+
+class Raising(logging.Handler):
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ZeroDivisionError(record.getMessage())
+
+
+@pytest.fixture
+def logger() -> Generator[SafeLogger]:
+    handler = Raising()
+    logging.getLogger(NAME).addHandler(handler)
+    yield logger_of(NAME)
+    logging.getLogger(NAME).removeHandler(handler)
+
+
+def test_a_handler_that_raises_is_shown_on_stderr_and_ends_nothing(
+    logger: SafeLogger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger.warning("lost %s", "east")
+    assert "ZeroDivisionError: lost east" in capsys.readouterr().err
+
+
+def test_a_program_that_wants_no_reports_of_logging_gets_none(
+    logger: SafeLogger, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logger.warning("lost")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_record_names_the_line_that_logs_and_keeps_its_fields(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logger_of(NAME).warning("lost", extra={"sub_id": "s1"})
+    (record,) = caplog.records
+    assert (record.funcName, record.filename, record.name) == (
+        "test_a_record_names_the_line_that_logs_and_keeps_its_fields",
+        "test_logs.py",
+        NAME,
+    )
+    assert vars(record)["sub_id"] == "s1"
