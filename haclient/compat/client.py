@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
+from threading import get_ident
 from types import TracebackType
 from typing import Final, Self, TypedDict, cast, overload
 
@@ -136,9 +137,23 @@ class Client(ConfiguredClient):
         self._open.logon(timeout=seconds_of(timeout))
 
     def disconnect(self) -> None:
-        """Close the connection; the stores keep their content. The client may connect again."""
-        if self._inner is not None:
-            self._inner.disconnect()
+        """Close the connection; the stores keep their content. The client may connect again.
+
+        Thread, descriptors and files are released. A message of this connection can be discarded
+        no more: if it was not, it comes again. In a handler or listener of this client only the
+        connection is closed; `close` releases the rest.
+        """
+        inner = self._inner
+        if inner is None:
+            return
+        thread = inner.__bridge__.thread
+        thread.check_process()
+        inner.disconnect()
+        if get_ident() in thread.callback_threads:  # it would wait for itself
+            return
+        thread.stop(drains=False)
+        thread.join()
+        self._forget(inner, self._pause_stores)
 
     def close(self) -> None:
         """Close connection and stores; a second call does nothing.

@@ -182,12 +182,21 @@ class ConfiguredClient(ABC):
             thread.join()
         if thread.is_running:
             return
+        self._forget(inner, self._close_stores)
+
+    def _forget(self, inner: haclient.blocking.Client, release_stores: Callable[[], None]) -> None:
+        """Drop a client whose thread has ended."""
         with self._forgetting:
             if self._inner is inner:  # no other thread has done this
-                if not thread.is_forked:  # there the files are those of the parent
-                    self._close_stores()
+                if not inner.__bridge__.thread.is_forked:  # there the files are those of the parent
+                    release_stores()
                 self._inner = None  # the next client may use the stores now
                 self._is_leaving = False
+
+    def _pause_stores(self) -> None:
+        with ExitStack() as pausing:  # both, even if the first one cannot be synced
+            for store in self._stores:
+                pausing.callback(store.pause_for, self)
 
     def _has_stopped(self, inner: haclient.blocking.Client) -> bool:
         """Whether the client will not connect any more."""

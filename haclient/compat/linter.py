@@ -9,7 +9,7 @@ official client, or `haclient.compat` already.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import haclient.compat
@@ -25,6 +25,13 @@ _COMMON: Final = frozenset(
     {"ack", "close", "connect", "execute", "get_data", "name", "log", "persisted", "prune"}
     | {"publish", "replay", "reset", "sow", "store", "subscribe", "timeout"}
 )
+
+
+_STREAMS: Final = frozenset(
+    {"execute", "subscribe", "bookmark_subscribe", "delta_subscribe", "sow"}
+    | {"sow_and_subscribe", "sow_and_delta_subscribe"}
+)
+"""The methods that return a stream where no handler is given."""
 
 
 class Finding(NamedTuple):
@@ -67,6 +74,9 @@ def findings(source: str) -> list[Finding]:
                 found.extend(_attribute(node, imported))
             elif isinstance(node, ast.Name) and _ALL in imported.modules and node.id in _CLASSES:
                 found.extend(_of_module(node, node.id))
+            elif isinstance(node, ast.For):
+                found.extend(_loop(node))
+        found.extend(_unclosed(tree))
     return sorted(found)
 
 
@@ -124,6 +134,49 @@ def _attribute(node: ast.Attribute, imported: _Imported) -> Iterator[Finding]:
     kind = _class(owner, imported)
     if isinstance(kind, type) and not hasattr(kind, node.attr):
         yield _finding(node, f"{kind.__name__}.{node.attr}: haclient.compat has no such name")
+
+
+def _loop(node: ast.For) -> Iterator[Finding]:
+    """A loop over a stream that has no name, and is left by `break`."""
+    called = node.iter.func if isinstance(node.iter, ast.Call) else None
+    if isinstance(called, ast.Attribute) and called.attr in _STREAMS and _has_break(node.body):
+        text = (
+            f"{called.attr}: after a break the stream is unsubscribed when it is collected; to do "
+            f"it at once write `with client.{called.attr}(...) as messages:` around the loop"
+        )
+        yield _finding(node, text, is_needed=False)
+
+
+def _has_break(nodes: Iterable[ast.AST]) -> bool:
+    """Whether a loop with these statements may be left by a `break` of its own."""
+    for node in nodes:
+        if isinstance(node, ast.Break):
+            return True
+        has_own = isinstance(node, ast.For | ast.While | ast.FunctionDef | ast.ClassDef)
+        if not has_own and _has_break(ast.iter_child_nodes(node)):
+            return True
+    return False
+
+
+def _unclosed(tree: ast.Module) -> Iterator[Finding]:
+    """A `disconnect` in a program that closes no client."""
+    if any(isinstance(node, ast.With) for node in ast.walk(tree)):
+        return
+    calls = [
+        node.func
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    if any(call.attr == "close" for call in calls):
+        return
+    text = (
+        "disconnect: it releases thread, descriptors and files, and messages that came before can "
+        "be discarded no more; to drain first write `client.close()`, or `with AMPS.Client(...) as "
+        "client:`"
+    )
+    for call in calls:
+        if call.attr == "disconnect":
+            yield _finding(call, text, is_needed=False)
 
 
 def _class(node: ast.expr, imported: _Imported) -> object:

@@ -107,6 +107,14 @@ class _Store(Generic[_Native]):
             self._is_closed = True
             self.native.close()  # nothing, where its client has closed it
 
+    def pause_for(self, owner: StoreOwner) -> None:
+        """Release files and locks: the client has disconnected and may connect again.
+
+        A store in memory keeps its content.
+        """
+        if self._is_kept:
+            self.close_for(owner)
+
     def reopen(self) -> None:
         """Open it again if it was closed, for a client that connects.
 

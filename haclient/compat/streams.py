@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -11,8 +11,10 @@ import haclient.blocking
 from haclient.compat.messages import Message
 from haclient.compat.units import seconds_of
 from haclient.errors import DisconnectedError, HAClientError
+from haclient.trio_thread import Call
+from haclient_stores.logs import logger_of
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class MessageStream:
@@ -21,6 +23,9 @@ class MessageStream:
     The iteration ends with the connection, even on an `HAClient`, and `end_reason` says why:
     `execute` the command again for more. An `HAClient` resubscribes only handlers
     (`execute_async`).
+
+    A stream to which nothing refers any more is unsubscribed, such as that of `for message in
+    client.subscribe("orders")` after a `break`.
 
     Args:
         stream: The open stream of `haclient.blocking`.
@@ -73,6 +78,16 @@ class MessageStream:
         self._last = None
         self._stream.close()
 
+    def __del__(self) -> None:
+        stream: haclient.blocking.MessageStream | None = getattr(self, "_stream", None)
+        if stream is None:  # making it has failed
+            return
+        thread = stream.__bridge__.thread
+        if thread.is_running:
+            with suppress(Exception):  # the client ends at this moment, and the stream with it
+                # It is not waited for: this may be any thread, also that of the client.
+                thread.submit(Call(_told, "close"), stream.__bridge__.inner.aclose)
+
     def get_sub_id(self) -> str:
         """The id of the subscription."""
         return self._stream.sub_id
@@ -94,3 +109,7 @@ class MessageStream:
         if error is not None:
             self._last = None  # it was not processed
         self.close()
+
+
+def _told() -> None:
+    """Nobody waits for the end of the call."""

@@ -245,6 +245,71 @@ def test_a_client_connects_again_after_disconnect(
     plain.flush()
 
 
+def threads_of(name: str) -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == f"haclient {name}"]
+
+
+@pytest.mark.parametrize("with_store", [False, True])
+def test_disconnect_releases_the_thread_and_a_later_connection_goes_on(
+    broker: BrokerThread, *, with_store: bool
+) -> None:
+    client = compat.Client("again-1")
+    if with_store:
+        client.set_publish_store(compat.MemoryPublishStore())
+        client.set_bookmark_store(compat.MemoryBookmarkStore())
+    for number in (1, 2):
+        client.connect(broker.uri)
+        client.logon()
+        stream = client.bookmark_subscribe("orders", sub_id="s", bookmark=None)
+        client.publish("orders", str(number))
+        message = next(stream)
+        assert message is not None
+        if with_store:
+            client.publish_flush()
+            message.discard()
+            assert message.get_data() == str(number), "the first one was discarded"
+        assert len(threads_of("again-1")) == 1
+        client.disconnect()
+        assert threads_of("again-1") == []
+        client.disconnect()
+        with pytest.raises(compat.DisconnectedException, match="call connect and logon first"):
+            client.publish("orders", "x")
+    client.close()
+
+
+def test_what_was_not_persisted_survives_a_disconnect_in_memory(broker: BrokerThread) -> None:
+    client = compat.Client("again-2")
+    client.set_publish_store(compat.MemoryPublishStore())
+    client.connect(broker.uri)
+    client.publish("orders", "before the logon")
+    client.disconnect()
+    assert client.get_unpersisted_count() == 1
+    client.connect(broker.uri)
+    client.logon()
+    client.publish_flush(30_000)
+    assert client.get_unpersisted_count() == 0
+    client.close()
+
+
+def test_a_disconnect_in_a_listener_closes_the_connection(broker: BrokerThread) -> None:
+    client = compat.Client("again-3")
+    done = threading.Event()
+
+    def on_message(_: compat.Message) -> None:
+        client.disconnect()
+        done.set()
+
+    client.connect(broker.uri)
+    client.logon()
+    client.subscribe(on_message, "orders")
+    client.publish("orders", "x")
+    assert done.wait(30)
+    with pytest.raises(compat.DisconnectedException):
+        client.publish("orders", "x")
+    client.close()
+    assert threads_of("again-3") == []
+
+
 def test_logon_asks_its_authenticator_and_refuses_options_that_come_too_late(
     broker: BrokerThread,
 ) -> None:

@@ -148,3 +148,25 @@ def test_each_exported_name_is_known() -> None:
     assert [each.text for each in findings(program) if each.is_needed] == [
         "write `from haclient import compat as AMPS`"
     ]
+
+
+LEAKS = """\
+from haclient import compat as AMPS
+client = AMPS.Client("c")
+for message in client.subscribe("orders"):
+    if message:
+        break
+for message in client.sow("orders"):
+    for each in ():
+        break
+client.disconnect()
+"""
+
+
+def test_streams_that_are_left_and_clients_that_are_not_closed_are_found() -> None:
+    found = {each.line: each.text for each in findings(LEAKS)}
+    assert set(found) == {3, 9}
+    assert "with client.subscribe(...) as messages:" in found[3]
+    assert "client.close()" in found[9]
+    assert not any(each.is_needed for each in findings(LEAKS))
+    assert [each.line for each in findings(f"{LEAKS}client.close()\n")] == [3]

@@ -46,3 +46,29 @@ def test_a_message_whose_processing_failed_is_not_acknowledged(plain: compat.Cli
         again = next(stream)
     assert again is not None
     assert again.get_data() == "a"
+
+
+def test_a_stream_that_was_left_by_break_does_not_stop_its_client(plain: compat.Client) -> None:
+    """Its queue of 4 MiB would fill, and reading would stop, with it the acks of all others."""
+    plain.publish("orders", "first")
+    for message in plain.bookmark_subscribe("orders", plain.Bookmarks.EPOCH):
+        assert message is not None
+        break
+    kept = plain.subscribe("others")
+    plain.subscribe("orders")  # nothing refers to this one either
+    for _ in range(8):
+        plain.publish("orders", bytes(1_000_000))
+    plain.flush(30_000)
+    plain.publish("others", "x")
+    following = next(kept)
+    assert following is not None
+    assert following.get_data() == "x"
+    kept.close()
+
+
+def test_a_stream_that_is_collected_after_its_client_was_closed_does_nothing(
+    plain: compat.Client,
+) -> None:
+    stream = plain.subscribe("orders")
+    plain.close()
+    del stream
