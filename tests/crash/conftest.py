@@ -18,10 +18,20 @@ def _nothing_stays_open() -> Iterator[None]:
     gc.collect()
 
 
+LONG_STEPS = 60
+
+
+def walks(config: pytest.Config, *, seed: int, steps: int) -> list[tuple[int, int]]:
+    """Seed and steps of each walk: those given, or a long one for each 2000 of `--store-steps`."""
+    wanted = int(config.getoption("--store-steps")) // 2000
+    return [(each, LONG_STEPS) for each in range(wanted)] or [(seed, steps)]
+
+
 @pytest.fixture
-def every(*, full_length: bool) -> int:
+def every(request: pytest.FixtureRequest, *, full_length: bool) -> int:
     """Each so many crashes of a walk are checked: all of them, or a third of them."""
-    return 1 if full_length else 3
+    is_long = full_length or request.config.getoption("--store-steps")
+    return 1 if is_long or request.config.getoption("--kills") else 3
 
 
 @pytest.fixture

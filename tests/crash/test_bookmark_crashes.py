@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from crash.conftest import walks
 from support.bookmark_walk import OPEN, check, check_next_process, crashes, walked
 from support.recording import Crash, Event, kills
 
@@ -16,7 +17,6 @@ pytestmark = [
 ]
 
 STEPS = 12
-LONG_STEPS = 60
 
 
 @pytest.mark.parametrize("kill_every", [0, 3])
@@ -25,9 +25,7 @@ def test_whatever_a_crash_leaves_has_what_was_promised_and_nothing_else(
     kind: str, kill_every: int, every: int, request: pytest.FixtureRequest
 ) -> None:
     """Once with one process, and once with a killed one after the other on the same disk."""
-    wanted: int = request.config.getoption("--store-steps")
-    plans = [(seed, LONG_STEPS) for seed in range(wanted // 2000)] or [(kill_every % 2, STEPS)]
-    for seed, steps in plans:
+    for seed, steps in walks(request.config, seed=kill_every % 2, steps=STEPS):
         count = 0
         events = walked(kind, seed, steps=steps, kill_every=kill_every)
         for crash in itertools.islice(crashes(events, seed=seed), 0, None, every):

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from crash.conftest import walks
 from support.publish_model import KINDS
 from support.publish_walk import check_next_process, check_power, crashes, found_in, walked
 from support.recording import THIRD_BOOT, Event, kills, power_cuts
@@ -23,7 +24,6 @@ pytestmark = [
 ]
 
 STEPS = {"file": 12, "ring": 12, "hybrid": 30}  # until each has used a segment a second time
-LONG_STEPS = 60
 
 
 @pytest.mark.parametrize("kill_every", [0, 5])
@@ -32,9 +32,7 @@ def test_whatever_a_crash_leaves_has_what_was_promised_and_nothing_else(
     kind: str, kill_every: int, every: int, request: pytest.FixtureRequest
 ) -> None:
     """Once with one process, and once with a killed one after the other on the same disk."""
-    wanted: int = request.config.getoption("--store-steps")
-    plans = [(seed, LONG_STEPS) for seed in range(wanted // 2000)] or [(0, STEPS[kind])]
-    for seed, steps in plans:
+    for seed, steps in walks(request.config, seed=0, steps=STEPS[kind]):
         walk, events = walked(kind, seed, steps=steps, kill_every=kill_every)
         count = 0
         for crash, check in itertools.islice(crashes(events), 0, None, every):

@@ -21,6 +21,16 @@ def written(events: list[Event]) -> tuple[RecordingDisk, File]:
     return disk, file
 
 
+def synced(events: list[Event]) -> tuple[RecordingDisk, File]:
+    """Ten pages of zeros that no loss of power takes."""
+    disk = RecordingDisk(events)
+    file = disk.open(A, create=True)
+    file.allocate(10 * PAGE)
+    file.fsync()
+    disk.fsync_dir(A.parent)
+    return disk, file
+
+
 def contents(crashes: list[Crash], offset: int, count: int) -> set[bytes | None]:
     """What the crashes have left of some bytes; None where there is no file."""
     return {
@@ -91,11 +101,7 @@ def test_without_a_sync_of_the_directory_a_file_may_not_be_there() -> None:
 
 def test_many_unsynced_pages_are_sampled_with_contents_in_between() -> None:
     events: list[Event] = []
-    disk = RecordingDisk(events)
-    file = disk.open(A, create=True)
-    file.allocate(10 * PAGE)
-    file.fsync()
-    disk.fsync_dir(A.parent)
+    disk, file = synced(events)
     for value in (b"1", b"2", b"3"):
         for page in range(10):
             file.pwrite(value, page * PAGE)
@@ -114,11 +120,7 @@ def test_many_unsynced_pages_are_sampled_with_contents_in_between() -> None:
 
 def test_a_page_of_a_sample_may_be_torn_at_a_sector() -> None:
     events: list[Event] = []
-    disk = RecordingDisk(events)
-    file = disk.open(A, create=True)
-    file.allocate(10 * PAGE)
-    file.fsync()
-    disk.fsync_dir(A.parent)
+    disk, file = synced(events)
     for _ in range(20):
         file.pwrite(b"1" * 10 * PAGE, 0)
         disk.note("written")
