@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import select
 import shlex
@@ -10,12 +12,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from haclient.cli.demo.processes import reserved_ports
 
@@ -36,6 +40,7 @@ FORMS = ("trio", "asyncio", "blocking")
 """The tabs of a program; the first one is the one that a reader sees."""
 _FENCE = re.compile(r"^```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 _TAB = re.compile(r"^:::(?:\{tab-item\} (\w+))?$", re.MULTILINE)  # where one begins or ends
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 _OPERATORS = {"|", "||", "&&", "&", ";", ">", ">>", "<"}
 
@@ -132,7 +137,10 @@ def steps(markdown: str) -> Iterator[Step]:
 
 
 class Terminal:
-    """A shell in an empty directory, which types the commands of a page.
+    """A shell in an empty directory, to which the commands of a page are given.
+
+    What it prints goes to a terminal, as a reader has one: commands draw there what they draw for
+    him. Its commands come through a pipe, so that nothing is echoed.
 
     Ports 9007 and 9008 of the pages are replaced by free ones, since tests run beside each other.
     """
@@ -158,22 +166,29 @@ class Terminal:
         self._work.mkdir()
         # The environment of the reader is this one already.
         self.save(".venv/bin/activate", "")
-        with self._output.open("wb") as output:
-            self._shell = subprocess.Popen(
-                [shutil.which("bash") or "bash", "-s"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                text=True,
-                cwd=self._work,
-                env=self._environment,
-                start_new_session=True,
-            )
+        reader, writer = pty.openpty()
+        self._shell = subprocess.Popen(
+            # -m: what is started with & is in the background of the terminal.
+            [shutil.which("bash") or "bash", "-m", "-s"],
+            stdin=subprocess.PIPE,
+            stdout=writer,
+            stderr=writer,
+            text=True,
+            cwd=self._work,
+            env={"COLUMNS": "100", "TERM": "xterm", **self._environment},
+            start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - no thread runs yet
+        )
+        os.close(writer)
+        copying = threading.Thread(target=_copy, args=(reader, self._output.open("wb")))
+        copying.start()
+        self._stack.callback(copying.join)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._shell.pid, signal.SIGKILL)  # what it has left in the background, too
+        for process in _session_of(self._shell.pid):  # what it has left in the background, too
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self._shell.communicate()
         self._stack.close()
 
@@ -210,7 +225,8 @@ class Terminal:
 
     def _new_output(self) -> list[str]:
         """What was printed, without what the shell and a command in the background add to it."""
-        lines = self._output.read_bytes()[self._shown :].decode().splitlines()
+        written = _CONTROL.sub("", self._output.read_bytes()[self._shown :].decode())
+        lines = [line.rpartition("\r")[2] for line in written.replace("\r\n", "\n").splitlines()]
         aside = re.compile(r"haclient: warning: client \S+|.*line \d+: +\d+ Killed ")
         return [line for line in lines if not aside.match(line)]
 
@@ -218,3 +234,27 @@ class Terminal:
         for number, free in self._ports.items():
             text = text.replace(f":{number}", f":{free}")
         return text
+
+
+def _session_of(leader: int) -> list[int]:
+    """The processes of a session: its jobs are process groups of their own."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if entry.name.isdigit() and os.getsid(int(entry.name)) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+def _take_terminal() -> None:
+    """Make the terminal of the output the one that controls this new session."""
+    fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+
+
+def _copy(reader: int, output: BinaryIO) -> None:
+    """Write what is shown at a terminal to a file, until all who have the terminal have ended."""
+    with output, suppress(OSError):
+        while shown := os.read(reader, 1 << 16):
+            output.write(shown)
+            output.flush()
+    os.close(reader)
