@@ -168,36 +168,36 @@ def _hint(error: CommandError, fields: Mapping[str, str | int]) -> str:
     """What to write instead, or what the server needs; empty where that is not known."""
     names = ("c", "t", "opts", "filter")
     command, topic, options, content_filter = (str(fields.get(name, "")) for name in names)
-    hint = ""
+    why, example = "", ""
     match error:
         case BadFilter() if content_filter and "/" not in content_filter:
-            hint = "a field is written with a slash: /px > 10"
+            why, example = "a field is written with a slash", "such as /px > 10"
         case InvalidOrderBy():
-            hint = "a field is written with a slash, and its direction follows: /px DESC"
+            why = "a field is written with a slash, and its direction follows"
+            example = "such as /px DESC"
         # No `--sow` makes the topics of the broker itself. Other queries are refused for more
         # reasons, such as that their topic is a queue.
         case InvalidTopic() if command == "sow" and not topic.startswith("/HACLIENT/"):
-            hint = (
+            why = (
                 "a sow needs a topic with a state of the world, which the server has to be "
-                "configured for (haclient broker run --sow orders:/id)"
+                "configured for"
             )
+            example = "haclient broker run --sow orders:/id"
         case InvalidBookmark() if command.startswith("sow"):
-            hint = (
-                "a query of the past needs a topic that keeps its history (haclient broker run "
-                "--sow prices:/symbol,history)"
-            )
+            why = "a query of the past needs a topic that keeps its history"
+            example = "haclient broker run --sow prices:/symbol,history"
         case InvalidOptions() if "conflation=" in options and "conflation_key=" not in options:
-            hint = (
-                "conflation of a topic without a state of the world needs a conflation_key "
-                "(--conflation-key /symbol)"
-            )
+            why = "conflation of a topic without a state of the world needs a conflation_key"
+            example = "--conflation-key /symbol"
         case BadSowKey():
-            hint = "the body needs a value in each field of the topic's key"
+            why = "the body needs a value in each field of the topic's key"
         case _ if "bad message" in error.reason:
-            hint = "the body has to be of the message type in the URI, such as JSON for /amps/json"
+            why = "the body has to be of the message type in the URI, such as JSON for /amps/json"
         case _:  # the server's words say it all
             pass
-    return hint
+    if error.detail:  # it says why
+        return example
+    return f"{why} ({example})" if example else why
 
 
 def disconnect_error(peer: str, reason: str) -> HAClientError:

@@ -293,21 +293,20 @@ class Reconnector:
         if isinstance(error, ClosedByOwnError):
             return  # the error itself leaves the client's block
         attempt, level = 0, logging.WARNING
-        if plan.state is Recovery.LIVE:
-            what = f"lost its connection to {server}: {error}"
-        else:
+        text = "client %s lost its connection to %s: %s%s"
+        values: tuple[object, ...] = (core.name, server, error)
+        if plan.state is not Recovery.LIVE:
             attempt = plan.attempts
-            what = f"attempt {attempt} at {server} failed ({plan.state}): {error}"
+            text = "client %s: attempt %d at %s failed (%s): %s%s"
+            values = (core.name, attempt, server, plan.state, error)
             cause = f"{server} {plan.state} {type(error).__name__} {error}"
             if not self._failures.is_due(trio.current_time(), cause):
                 level = logging.INFO
             core.reporter.event("attempt_failed", attempt=attempt, error=error)
-        joint = "" if plan.state is Recovery.LIVE else ":"
 
         def log(next_attempt: str) -> None:
-            text = "client %s%s %s%s"
             extra = {"attempt": attempt}
-            core.reporter.log.log(level, text, core.name, joint, what, next_attempt, extra=extra)
+            core.reporter.log.log(level, text, *values, next_attempt, extra=extra)
             if level == logging.WARNING:
                 core.flight.failed(error)
 

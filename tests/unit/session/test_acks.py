@@ -165,21 +165,32 @@ A_SLASH = "a field is written with a slash"
         ("invalid options", {"opts": "conflation=1s,conflation_key=[/a]"}, ""),
         ("invalid options", {"opts": "oof"}, ""),
         ("bad sow key", {"c": "p"}, "the topic's key"),
-        ("bad message", {"c": "p"}, "such as JSON for /amps/json"),
+        ("bad message", {"c": "p"}, "JSON for /amps/json"),
         ("not entitled", {"c": "p"}, ""),
     ],
 )
 def test_a_refusal_says_what_its_command_needs(
     reason: str, fields: dict[str, str | int], hint: str
 ) -> None:
-    given = command_error("the command", reason, "where it is")
+    given = command_error("the command", reason)
     assert isinstance(given, CommandError)
     error = explained(given, fields)
     assert type(error) is type(given)
-    assert (error.reason, error.detail) == (reason, "where it is")
-    assert str(error).startswith(f"the command: {reason}: where it is")
+    assert (error.reason, error.detail) == (reason, "")
+    assert str(error).startswith(f"the command: {reason}")
     assert hint in str(error)
     assert bool(hint) == (str(error) != str(given))
+
+
+def test_after_a_detail_the_hint_is_an_example() -> None:
+    given = command_error("sow on 'a'", "invalid bookmark", "'a' keeps no history")
+    assert isinstance(given, CommandError)
+    error = explained(given, {"c": "sow", "bm": "0"})
+    assert error.detail == "'a' keeps no history"
+    assert str(error) == f"{given}: haclient broker run --sow prices:/symbol,history"
+    key = command_error("publish 7", "bad sow key", "needs key field /symbol, found no value")
+    assert isinstance(key, CommandError)
+    assert explained(key, {}) is key
 
 
 def test_a_refused_command_shows_the_detail_of_its_ack() -> None:
@@ -199,7 +210,7 @@ def test_a_refused_publish_has_its_number_and_the_facts_of_its_ack() -> None:
     answer.sequence, answer.detail = 7, "not JSON"
     error = refused_publish("publish 7", answer)
     assert (error.reason, error.detail, error.sequence) == ("bad message", "not JSON", 7)
-    assert str(error).startswith("publish 7: bad message: not JSON: the body has to be")
+    assert str(error) == "publish 7: bad message: not JSON"
     unentitled = refused_publish("publish 8", ack("", "persisted", "failure", "not entitled"))
     assert (str(unentitled), unentitled.sequence) == ("publish 8: not entitled", 0)
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from typing_extensions import override
 
+import haclient_stores.logs
 from haclient_stores.logs import SafeLogger, logger_of
 
 NAME = "haclient.test_logs"
@@ -51,3 +53,12 @@ def test_a_record_names_the_line_that_logs_and_keeps_its_fields(
         NAME,
     )
     assert vars(record)["sub_id"] == "s1"
+
+
+def test_every_module_logs_through_it() -> None:
+    """But those of commands and of PySpark, where an error ends one task."""
+    root = Path(haclient_stores.logs.__file__).parents[2]
+    others = {"__init__.py", "reporter.py", "logs.py"}
+    for path in sorted([*root.glob("haclient/**/*.py"), *root.glob("stores/**/*.py")]):
+        if path.name not in others and not {"cli", "pyspark"} & set(path.parts):
+            assert "logging.getLogger(" not in path.read_text("utf-8"), path
