@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     )
     from haclient.ha import HAClient
     from haclient.health_chooser import HealthAwareServerChooser
+    from haclient.live_records import LiveRecords, RecordChange
     from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
     from haclient.priority_chooser import PriorityServerChooser
     from haclient.protocol.commands import Command
@@ -157,6 +158,7 @@ __all__ = [
     "InvalidOrderBy",
     "InvalidTopic",
     "JsonCodec",
+    "LiveRecords",
     "MemorySubscriptionManager",
     "Message",
     "MessageStream",
@@ -173,6 +175,7 @@ __all__ = [
     "PublishGap",
     "RandomServerChooser",
     "ReconnectGaveUp",
+    "RecordChange",
     "RecoveryExplanation",
     "SOWRecoveryPointAdapter",
     "ServerChooser",
@@ -232,6 +235,8 @@ _HOMES = {
     "TenacityDelayStrategy": "haclient.delay",
     "HealthAwareServerChooser": "haclient.health_chooser",
     "HAClient": "haclient.ha",
+    "LiveRecords": "haclient.live_records",
+    "RecordChange": "haclient.live_records",
     "HAOptions": "haclient.transport.settings",
     "ClientEvent": "haclient.transport.reporter",
     "EventListener": "haclient.transport.reporter",

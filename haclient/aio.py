@@ -61,6 +61,7 @@ from haclient.facade import (
     translated,
     wrapped_options,
 )
+from haclient.loop_records import LiveRecords, RecordsClient
 from haclient.loop_shutdown import run
 from haclient.loop_thread import Bridge, LoopThread, Wakeup, in_loop
 from haclient.protocol.messages import Message
@@ -70,7 +71,7 @@ from haclient.transport.settings import ClientOptions, HAOptions
 from haclient.trio_thread import warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages", "run"]
+__all__ = ["Batches", "Client", "HAClient", "LiveRecords", "MessageStream", "TimedMessages", "run"]
 
 _Inner = TypeVar("_Inner")
 _P = ParamSpec("_P")
@@ -471,7 +472,7 @@ class _Body:
         return self._task.uncancel() > 0
 
 
-class Client:
+class Client(RecordsClient):
     """An AMPS client for one server at a time: `haclient.Client` for asyncio.
 
     Args:
@@ -696,6 +697,9 @@ class Client:
     ack_matching = _call(haclient.client.Client.ack_matching)
     flush_acks = _call(haclient.client.Client.flush_acks)
     dropped_acks = _reads(lambda client: client.dropped_acks)
+
+
+described(Client.records, haclient.client.Client.records, WORDS)
 
 
 class HAClient(Client):

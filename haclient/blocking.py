@@ -59,13 +59,14 @@ from haclient.facade import (
 from haclient.protocol.messages import Message
 from haclient.stream_buffer import StreamBuffer, Take
 from haclient.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
+from haclient.thread_records import LiveRecords, RecordsClient
 from haclient.thread_shutdown import run
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions, seconds
 from haclient.trio_thread import TrioThread, warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["Batches", "Client", "HAClient", "MessageStream", "TimedMessages", "run"]
+__all__ = ["Batches", "Client", "HAClient", "LiveRecords", "MessageStream", "TimedMessages", "run"]
 
 _Inner = TypeVar("_Inner")
 _P = ParamSpec("_P")
@@ -432,7 +433,7 @@ class Batches:
 # -- clients ---------------------------------------------------------------------------
 
 
-class Client:
+class Client(RecordsClient):
     """An AMPS client for one server at a time: `haclient.Client` for programs without trio.
 
     Args:
@@ -641,6 +642,9 @@ class Client:
     ack_matching = _call(haclient.client.Client.ack_matching)
     flush_acks = _call(haclient.client.Client.flush_acks)
     dropped_acks = _reads(lambda client: client.dropped_acks)
+
+
+described(Client.records, haclient.client.Client.records, WORDS)
 
 
 class HAClient(Client):

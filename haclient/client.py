@@ -21,6 +21,7 @@ from haclient.auth import Authenticator
 from haclient.deltas import DeltaClient
 from haclient.errors import UsageError
 from haclient.inspecting import InspectedClient
+from haclient.live_records import RecordsClient
 from haclient.protocol.codec import Payload, check_topic
 from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id
@@ -39,7 +40,7 @@ from haclient_stores.interfaces import BookmarkStore, PublishStore
 __all__ = ["Client"]
 
 
-class Client(QueueClient, DeltaClient, InspectedClient):
+class Client(QueueClient, DeltaClient, RecordsClient, InspectedClient):
     """An AMPS client for one server at a time.
 
     Args:

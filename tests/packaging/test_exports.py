@@ -20,11 +20,13 @@ CLIENT = {
     "ConnectionState",
     "DefaultAuthenticator",
     "EPOCH",
+    "LiveRecords",
     "MOST_RECENT",
     "Message",
     "MessageStream",
     "NOW",
     "Options",
+    "RecordChange",
     "__version__",
 }
 STORES = {

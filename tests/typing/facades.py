@@ -7,13 +7,17 @@ here first.
 from __future__ import annotations
 
 import asyncio  # noqa: TID251  # for its users
+from collections.abc import Hashable
 from typing import assert_type
 
 from haclient import (
     EPOCH,
     Command,
     ConnectionState,
+    HAClient,
+    LiveRecords,
     Message,
+    RecordChange,
     StateListener,
     Topic,
     TypedStream,
@@ -144,3 +148,29 @@ async def web(stream: aio.MessageStream) -> None:
 
     assert_type(ProcessClient("web", make_blocking).get(), blocking.HAClient)
     ProcessClient("web", make)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # of aio
+
+
+def key_of(record: dict[str, object]) -> object:
+    return record["id"]
+
+
+async def live_records(
+    client: HAClient, of_asyncio: aio.HAClient, plain: blocking.HAClient, numbers: Topic[int]
+) -> None:
+    async with client.records("prices", key=key_of, filter="/px > 1") as prices:
+        assert_type(prices, LiveRecords[dict[str, object]])
+        assert_type(prices["A"], dict[str, object])
+        async for change in prices:
+            assert_type(change, RecordChange[dict[str, object]])
+            assert_type(change.new, dict[str, object] | None)
+    assert_type(client.records(numbers, key=lambda number: number + 1), LiveRecords[int])
+    async with of_asyncio.records(numbers, deltas=True) as of_loop:
+        assert_type(of_loop, aio.LiveRecords[int])
+        assert_type(await anext(of_loop), RecordChange[int])
+        assert_type(of_loop.caught_up, bool)
+    with plain.records("prices", key=key_of) as of_threads:
+        assert_type(of_threads, blocking.LiveRecords[dict[str, object]])
+        for each in of_threads.changes():
+            assert_type(each, RecordChange[dict[str, object]])
+        assert_type(of_threads.snapshot(), dict[Hashable, dict[str, object]])
+    plain.records(numbers, key="id")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType, reportCallIssue]  # no function

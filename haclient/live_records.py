@@ -1,0 +1,439 @@
+"""The records of a State-of-the-World topic as a mapping that follows the server.
+
+`RecordView` is the pure part: it takes the messages of a query with a subscription, and knows which
+records there are and what has changed since the consumer looked last. `LiveRecords` feeds it.
+
+**Which messages.** `sow` and `publish` set a record, `oof` removes one, whatever its reason. A
+delta is merged into the record that it changes. A query is between `group_begin` and `group_end`;
+at its end records that it has not named are removed. So after a lost connection the view keeps its
+records until the next query is complete, and the difference is what the consumer gets.
+
+**Changes are conflated by key.** For each key that has changed the view remembers the value that
+the consumer knows, and compares when the consumer asks. So a slow consumer gets the latest value of
+each key, never a value that is no news, and at most one change is kept for each key that is in the
+view or that the consumer knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, ItemsView, Iterator, Mapping, ValuesView
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Generic, Literal, Self, TypeVar, cast, overload
+
+import msgspec
+import trio
+from typing_extensions import override
+
+from haclient.codecs import Topic
+from haclient.deltas import apply_delta
+from haclient.errors import UsageError
+from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
+from haclient.streams import MessageStream
+from haclient.subscribing import Subscriber
+from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient_stores.checks import check_callable
+
+__all__ = ["LiveRecords", "RecordChange", "RecordMapping", "RecordsClient"]
+
+T = TypeVar("T")
+JsonRecord = dict[str, object]
+
+BATCH_SIZE: Final = 100
+"""Records in one frame of the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChange(Generic[T]):
+    """What has become of one record since the last change of its key.
+
+    Attributes:
+        kind: `added`, `changed` or `removed`.
+        key: Its key in the mapping.
+        old: The value before; `None` for an added record.
+        new: The value now; `None` for a removed one.
+    """
+
+    kind: Literal["added", "changed", "removed"]
+    key: Hashable
+    old: T | None
+    new: T | None
+
+
+class RecordView(Generic[T]):
+    """The records, and what the consumer does not know of yet; pure.
+
+    Args:
+        topic: Decodes a record.
+        key: Returns the key of a record; by default the SOW key is used.
+        deltas: Whether a `publish` has only the fields that have changed.
+
+    Attributes:
+        records: The records by key.
+        is_complete: Whether a query was complete once.
+    """
+
+    def __init__(
+        self, topic: Topic[T], *, key: Callable[[T], Hashable] | None, deltas: bool
+    ) -> None:
+        self._topic = topic
+        self._key = key
+        self._deltas = deltas
+        self._keys: dict[str, Hashable] = {}  # by SOW key
+        self._owners: dict[Hashable, str] = {}  # the SOW key of each key
+        self._whole: dict[str, JsonRecord] = {}  # by SOW key, to merge deltas into
+        self._named: set[str] | None = None  # the SOW keys of the query that runs
+        self._pending: dict[Hashable, list[T]] = {}  # what the consumer knows
+        self.records: dict[Hashable, T] = {}
+        self.is_complete = False
+
+    def apply(self, message: Message) -> None:
+        """Take the next message.
+
+        Raises:
+            DecodeError: Its body cannot be read.
+            UsageError: The key function has failed, or the topic has no keys.
+        """
+        match message.command:
+            case "group_begin":
+                self._named = set()
+            case "group_end":
+                self._end_query()
+            case "oof":
+                self._remove(message.sow_key)
+            case "sow" | "publish":
+                self._set(message)
+            case _:
+                pass
+
+    def _end_query(self) -> None:
+        if self._named is not None:
+            for sow_key in self._keys.keys() - self._named:
+                self._remove(sow_key)
+        self._named = None
+        if not self.is_complete:
+            self.is_complete = True
+            self._pending.clear()  # the consumer has not looked yet: it begins with these records
+
+    def _set(self, message: Message) -> None:
+        sow_key = message.sow_key
+        if not sow_key:
+            raise UsageError(
+                f"a message of {message.topic!r} has no SOW key: records need a topic with a "
+                "State of the World"
+            )
+        value = self._value(message)
+        key = sow_key if self._key is None else self._key_of(value)
+        if self._keys.get(sow_key, key) != key:
+            self._remove(sow_key)
+        if self._named is not None:
+            self._named.add(sow_key)
+        self._note(key)
+        self._keys[sow_key] = key
+        self._owners[key] = sow_key
+        self.records[key] = value
+
+    def _value(self, message: Message) -> T:
+        if not self._deltas:
+            return self._topic.decode(message)
+        known = self._whole.get(message.sow_key, {}) if message.command == "publish" else {}
+        whole = apply_delta(known, message.json(JsonRecord))
+        self._whole[message.sow_key] = whole
+        return self._topic.codec.decode(msgspec.json.encode(whole))
+
+    def _key_of(self, value: T) -> Hashable:
+        assert self._key is not None  # noqa: S101  # of the caller
+        try:
+            key = self._key(value)
+            hash(key)
+        except Exception as error:  # the application's function
+            raise UsageError(
+                f"the key function of records raised {type(error).__name__}: it has to return a "
+                "hashable key for each record"
+            ) from error
+        return key
+
+    def _remove(self, sow_key: str) -> None:
+        self._whole.pop(sow_key, None)
+        if sow_key not in self._keys:
+            return
+        key = self._keys.pop(sow_key)
+        if self._owners[key] == sow_key:  # else another record has taken the key
+            self._note(key)
+            del self._owners[key], self.records[key]
+
+    def _note(self, key: Hashable) -> None:
+        """Remember what the consumer knows of a key that changes now."""
+        if key not in self._pending:
+            self._pending[key] = self._values(key)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether keys have changed; the changes may have cancelled each other out."""
+        return bool(self._pending)
+
+    def pop_change(self) -> RecordChange[T] | None:
+        """The next change, in the order in which keys have changed first; `None` if there is none.
+
+        The consumer knows the value from then on.
+        """
+        while self._pending:
+            key = next(iter(self._pending))
+            before, after = self._pending.pop(key), self._values(key)
+            if before == after:
+                continue
+            if not before:
+                return RecordChange("added", key, None, after[0])
+            if not after:
+                return RecordChange("removed", key, before[0], None)
+            return RecordChange("changed", key, before[0], after[0])
+        return None
+
+    def _values(self, key: Hashable) -> list[T]:
+        """The record of a key, if there is one."""
+        return [self.records[key]] if key in self.records else []
+
+
+class RecordMapping(Mapping[Hashable, T]):
+    """The records of a view as they are now, from any thread.
+
+    Loops are over a copy: the records may change meanwhile.
+
+    Args:
+        view: The records.
+    """
+
+    def __init__(self, view: RecordView[T]) -> None:
+        self._view = view
+
+    @override
+    def __getitem__(self, key: Hashable) -> T:
+        return self._view.records[key]
+
+    @override
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self.snapshot())
+
+    @override
+    def __len__(self) -> int:
+        return len(self._view.records)
+
+    @override
+    def items(self) -> ItemsView[Hashable, T]:
+        """The keys and records of `snapshot`."""
+        return self.snapshot().items()
+
+    @override
+    def values(self) -> ValuesView[T]:
+        """The records of `snapshot`."""
+        return self.snapshot().values()
+
+    def snapshot(self) -> dict[Hashable, T]:
+        """A copy that does not change."""
+        return self._view.records.copy()
+
+
+class LiveRecords(RecordMapping[T]):
+    """The records of a topic, by key, and how they change; made by `client.records`.
+
+    Entering the block sends the query, and waits until the records are complete. The iteration
+    gives each later change, without an end::
+
+        async with client.records("prices", key=lambda price: price["symbol"]) as prices:
+            print(prices["A"])
+            async for change in prices:
+                print(change.kind, change.key, change.new)
+
+    While the connection is lost the records stay as they were; `caught_up` says so. An `HAClient`
+    queries again and then gives the difference. A `Client` does not reconnect, so there the
+    iteration raises `DisconnectedError`. After the block, or an error, the last records stay.
+    """
+
+    def __init__(self, view: RecordView[T], stream: MessageStream, subscriber: Subscriber) -> None:
+        super().__init__(view)
+        self._stream = stream
+        self._subscriber = subscriber
+        self._error: BaseException | None = None
+        self._has_ended = False
+        self._news = trio.Event()
+
+    async def open(self) -> Self:
+        """Query, and wait until the records are complete; `async with` does this.
+
+        Raises:
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection, or it was lost.
+            TimedOut: The server did not answer, or has stopped sending records.
+            UsageError: It was opened before.
+        """
+        await self._stream.open()
+        try:
+            self._subscriber.start_task(self._follow)
+            while not (self._view.is_complete or self._has_ended):
+                await self._news.wait()
+        except BaseException:
+            await self.aclose()
+            raise
+        self._raise_error()
+        return self
+
+    async def aclose(self) -> None:
+        """Unsubscribe; the iteration ends. Calling it again does nothing."""
+        self._end(None)
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _follow(self) -> None:
+        """Feed the view, in a task of the client."""
+        error: BaseException | None = None
+        try:
+            async for batch in self._stream.batches():
+                for message in batch:
+                    self._view.apply(message)
+                if self._view.is_complete:
+                    self._wake()
+            error = self._stream.end_reason
+        except Exception as failed:  # also of the application's codec: the consumer gets it
+            error = failed
+            await self._stream.aclose()
+        finally:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RecordChange[T]:
+        await trio.lowlevel.checkpoint()  # before a change is taken: a cancellation loses none
+        while (change := self.pop_change()) is None:
+            if not await self.wait_change():
+                raise StopAsyncIteration
+        return change
+
+    def changes(self) -> Self:
+        """The changes, as the iteration gives them: the same in all three forms of the client."""
+        return self
+
+    def pop_change(self) -> RecordChange[T] | None:
+        """The next change without a wait; `None` if there is none."""
+        return self._view.pop_change()
+
+    async def wait_change(self) -> bool:
+        """Wait until there may be a change.
+
+        Returns:
+            Whether there may be one; `False` at the end.
+
+        Raises:
+            HAClientError: The records have ended by this error.
+        """
+        while not self._view.has_pending:
+            if self._has_ended:
+                self._raise_error()
+                return False
+            await self._news.wait()
+        return True
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the records are those of the server: there is a connection, and a whole query."""
+        return self._stream.caught_up and not self._has_ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether the records do not change any more."""
+        return self._has_ended
+
+
+class RecordsClient:
+    """The live records of a client."""
+
+    _subscriber: Subscriber
+
+    @overload
+    def records(
+        self,
+        topic: str,
+        *,
+        key: Callable[[JsonRecord], Hashable] | None = None,
+        filter: str = "",
+        deltas: bool = False,
+        timeout: float | None = TIMEOUT_S,
+    ) -> LiveRecords[JsonRecord]: ...
+
+    @overload
+    def records(
+        self,
+        topic: Topic[T],
+        *,
+        key: Callable[[T], Hashable] | None = None,
+        filter: str = "",
+        deltas: bool = False,
+        timeout: float | None = TIMEOUT_S,
+    ) -> LiveRecords[T]: ...
+
+    def records(
+        self,
+        topic: str | Topic[T],
+        *,
+        key: Callable[[JsonRecord], Hashable] | Callable[[T], Hashable] | None = None,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        deltas: bool = False,
+        timeout: float | None = TIMEOUT_S,
+    ) -> LiveRecords[JsonRecord] | LiveRecords[T]:
+        """The records of a State-of-the-World topic as a mapping that follows the server.
+
+        Args:
+            topic: A literal topic whose records are JSON objects, or a `Topic` that decodes them.
+            key: Returns the key of a record in the mapping, such as its id; by default the SOW key,
+                which the server may have made of the key fields. It is called in the client's
+                thread, and must be fast.
+            filter: Content filter; a record that does not match it any more is removed.
+            deltas: Whether the server sends of an update only the fields that have changed; JSON
+                only.
+            timeout: Seconds to wait for the server's answer, and for each further part of the
+                records; `None` waits for as long as it takes.
+
+        Returns:
+            The records. Enter them with `async with`; that sends the command.
+
+        Raises:
+            UsageError: `key` is not a function.
+        """
+        check_callable("key", key, optional=True)
+        command = Command(
+            "sow_and_delta_subscribe" if deltas else "sow_and_subscribe",
+            topic=topic.name if isinstance(topic, Topic) else topic,
+            filter=filter,
+            batch_size=BATCH_SIZE,
+            options="oof",
+            timeout=seconds(timeout),
+        )
+        stream = self._subscriber.stream(command, markers=True, resumes=self._subscriber.reconnects)
+        decoder = topic if isinstance(topic, Topic) else cast("Topic[T]", Topic(topic, JsonRecord))
+        view = RecordView(decoder, key=cast("Callable[[T], Hashable] | None", key), deltas=deltas)
+        return LiveRecords(view, stream, self._subscriber)

@@ -1,0 +1,299 @@
+"""A view of a topic's records: what the messages do to it, and what its consumer gets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Hashable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from haclient.client import Client
+from haclient.codecs import Topic
+from haclient.errors import (
+    DecodeError,
+    DisconnectedError,
+    UsageError,
+)
+from haclient.ha import HAClient
+from haclient.live_records import JsonRecord, LiveRecords, RecordChange, RecordView
+from haclient.protocol.messages import Message
+from support.clock import in_virtual_time
+from support.instances import Instance, durable, instances
+
+pytestmark = [in_virtual_time]
+
+
+class Price(msgspec.Struct):
+    id: int
+    px: float
+
+
+def by_id(record: JsonRecord) -> object:
+    return record["id"]
+
+
+def unhashable(record: JsonRecord) -> Hashable:
+    return cast("Hashable", [record])
+
+
+def message(kind: str, sow_key: str = "", body: bytes = b"") -> Message:
+    return Message(kind=kind, topic="prices", sow_key=sow_key, data=body)
+
+
+def view_of(*messages: Message, deltas: bool = False) -> RecordView[JsonRecord]:
+    view = RecordView(Topic("prices", JsonRecord), key=None, deltas=deltas)
+    for each in messages:
+        view.apply(each)
+    return view
+
+
+def changes(view: RecordView[JsonRecord]) -> list[tuple[str, object, object, object]]:
+    found: list[tuple[str, object, object, object]] = []
+    while (change := view.pop_change()) is not None:
+        found.append((change.kind, change.key, change.old, change.new))
+    return found
+
+
+QUERY = [message("group_begin"), message("sow", "a", b'{"v":1}'), message("group_end")]
+
+
+# -- the view ------------------------------------------------------------------------------
+
+
+def test_the_consumer_begins_with_the_records_of_the_first_query() -> None:
+    view = view_of(*QUERY[:2])
+    assert not view.is_complete
+    view.apply(QUERY[2])
+    assert view.is_complete
+    assert view.records == {"a": {"v": 1}}
+    assert changes(view) == []
+
+
+def test_messages_set_and_remove_records() -> None:
+    view = view_of(*QUERY)
+    view.apply(message("p", "b", b'{"v":2}'))
+    view.apply(message("publish", "a", b'{"v":3}'))
+    assert changes(view) == [
+        ("added", "b", None, {"v": 2}),
+        ("changed", "a", {"v": 1}, {"v": 3}),
+    ]
+    view.apply(message("oof", "a"))
+    view.apply(message("oof", "unknown"))
+    view.apply(message("ack"))
+    assert changes(view) == [("removed", "a", {"v": 3}, None)]
+
+
+def test_of_many_changes_of_a_key_the_consumer_gets_the_difference() -> None:
+    view = view_of(*QUERY)
+    for value in (2, 3):
+        view.apply(message("publish", "a", b'{"v":%d}' % value))
+    view.apply(message("publish", "b", b'{"v":1}'))
+    view.apply(message("oof", "b"))
+    assert changes(view) == [("changed", "a", {"v": 1}, {"v": 3})]
+    view.apply(message("publish", "a", b'{"v":3}'))
+    assert changes(view) == []
+
+
+def test_a_further_query_gives_the_difference_and_no_empty_view() -> None:
+    view = view_of(*QUERY, message("publish", "b", b'{"v":2}'))
+    changes(view)
+    view.apply(message("group_begin"))
+    assert set(view.records) == {"a", "b"}
+    view.apply(message("sow", "c", b'{"v":9}'))
+    view.apply(message("group_begin"))  # the connection was lost again: this one counts
+    view.apply(message("sow", "b", b'{"v":2}'))
+    view.apply(message("group_end"))
+    assert view.records == {"b": {"v": 2}}
+    assert changes(view) == [("removed", "a", {"v": 1}, None)]
+    view.apply(message("group_begin"))
+    view.apply(message("group_end"))  # no record is left
+    assert changes(view) == [("removed", "b", {"v": 2}, None)]
+
+
+def test_deltas_are_merged_and_records_of_a_query_are_whole() -> None:
+    view = view_of(*QUERY, deltas=True)
+    view.apply(message("publish", "a", b'{"w":{"x":1,"y":2}}'))
+    view.apply(message("publish", "a", b'{"v":null,"w":{"y":3}}'))
+    assert changes(view) == [("changed", "a", {"v": 1}, {"w": {"x": 1, "y": 3}})]
+    view.apply(message("oof", "a"))
+    view.apply(message("publish", "a", b'{"v":5}'))
+    assert changes(view) == [("changed", "a", {"w": {"x": 1, "y": 3}}, {"v": 5})]
+    view.apply(message("sow", "a", b'{"z":1}'))
+    assert view.records == {"a": {"z": 1}}
+
+
+def test_a_key_of_the_record_moves_with_it_and_the_newest_record_has_it() -> None:
+    view = RecordView(Topic("prices", JsonRecord), key=by_id, deltas=False)
+    for each in QUERY[0], message("sow", "1", b'{"id":"a"}'), QUERY[2]:
+        view.apply(each)
+    view.apply(message("publish", "1", b'{"id":"b"}'))
+    assert changes(view) == [("removed", "a", {"id": "a"}, None), ("added", "b", None, {"id": "b"})]
+    view.apply(message("publish", "2", b'{"id":"b","v":1}'))
+    view.apply(message("oof", "1"))  # its key belongs to the other record
+    assert changes(view) == [("changed", "b", {"id": "b"}, {"id": "b", "v": 1})]
+    view.apply(message("oof", "2"))
+    assert view.records == {}
+
+
+def test_what_is_no_record_is_an_error_that_says_so() -> None:
+    with pytest.raises(UsageError, match="has no SOW key"):
+        view_of(message("publish", "", b"{}"))
+    with pytest.raises(DecodeError):
+        view_of(message("publish", "a", b"no json"))
+    view = RecordView(Topic("prices", JsonRecord), key=by_id, deltas=False)
+    with pytest.raises(UsageError, match="key function of records raised KeyError"):
+        view.apply(message("publish", "a", b"{}"))
+    view = RecordView(Topic("prices", JsonRecord), key=unhashable, deltas=False)
+    with pytest.raises(UsageError, match="key function of records raised TypeError"):
+        view.apply(message("publish", "a", b"{}"))
+
+
+# -- with a server -------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def serving(path: Path) -> AsyncGenerator[tuple[Instance, HAClient]]:
+    """A broker with two records, and who has published them."""
+    async with (
+        instances("east", config=durable(path)) as (east,),
+        HAClient.memory_backed("pub", servers=[east.uri]) as publisher,
+    ):
+        await publisher.publish_many("prices", [b'{"id":1,"px":1}', b'{"id":2,"px":2}'])
+        await publisher.publish_flush(timeout=60)
+        yield east, publisher
+
+
+async def next_of(prices: LiveRecords[JsonRecord]) -> tuple[str, object]:
+    with trio.fail_after(60):
+        change = await anext(prices.changes())
+    return change.kind, change.key
+
+
+@pytest.mark.row("CC12")
+@pytest.mark.parametrize("deltas", [False, True])
+async def test_a_program_sees_the_records_and_each_change(tmp_path: Path, *, deltas: bool) -> None:
+    async with (
+        serving(tmp_path) as (east, publisher),
+        HAClient("sub", servers=[east.uri]) as client,
+        client.records("prices", key=by_id, filter="/px < 10", deltas=deltas) as prices,
+    ):
+        assert prices[1] == {"id": 1, "px": 1}
+        assert (len(prices), 2 in prices, prices.get(3)) == (2, True, None)
+        assert list(prices) == [1, 2]
+        assert list(prices.items()) == list(prices.snapshot().items())
+        assert [each["px"] for each in prices.values()] == [1, 2]
+        assert prices.caught_up
+        await publisher.delta_publish("prices", b'{"id":1,"px":5}')
+        await publisher.publish("prices", b'{"id":3,"px":3}')
+        with trio.fail_after(60):
+            first = await anext(prices)
+        assert first == RecordChange("changed", 1, {"id": 1, "px": 1}, {"id": 1, "px": 5})
+        assert await next_of(prices) == ("added", 3)
+        await publisher.publish("prices", b'{"id":3,"px":33}')  # it leaves the filter
+        assert await next_of(prices) == ("removed", 3)
+        await publisher.sow_delete("prices", filter="/id = 2")
+        assert await next_of(prices) == ("removed", 2)
+        assert dict(prices) == {1: {"id": 1, "px": 5}}
+
+
+@pytest.mark.row("CC12", "HA5")
+async def test_after_a_fail_over_the_difference_comes_and_the_view_was_never_empty(
+    tmp_path: Path,
+) -> None:
+    async with (
+        serving(tmp_path / "east") as (east, _),
+        instances("west", config=durable(tmp_path / "west")) as (west,),
+        HAClient.memory_backed("other", servers=[west.uri]) as publisher,
+        HAClient("sub", servers=[east.uri, west.uri]) as client,
+        client.records("prices", key=by_id) as prices,
+    ):
+        await publisher.publish_many("prices", [b'{"id":2,"px":2}', b'{"id":3,"px":3}'])
+        await publisher.publish_flush(timeout=60)
+        await east.stop()
+        assert len(prices) == 2
+        assert sorted([await next_of(prices), await next_of(prices)], key=str) == [
+            ("added", 3),
+            ("removed", 1),
+        ]
+        assert prices.caught_up
+        with trio.move_on_after(60):
+            pytest.fail(f"no further change, not {await anext(prices)}")
+
+
+@pytest.mark.row("CC12")
+async def test_a_client_that_does_not_reconnect_raises_and_the_last_records_stay(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as (east, _), Client("sub") as client:
+        await client.connect(east.uri)
+        await client.logon()
+        async with client.records("prices", key=by_id) as prices:
+            await east.stop()
+            with pytest.raises(DisconnectedError), trio.fail_after(60):
+                await anext(prices)
+            assert prices.ended
+            assert not prices.caught_up
+            assert len(prices) == 2
+
+
+async def test_leaving_ends_the_iteration_and_unsubscribes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (east, _), HAClient("sub", servers=[east.uri]) as client:
+        async with client.records("prices") as prices, trio.open_nursery() as nursery:
+
+            async def consume() -> None:
+                assert [change async for change in prices] == []
+
+            nursery.start_soon(consume)
+            await trio.testing.wait_all_tasks_blocked()
+            await prices.aclose()
+        await prices.aclose()
+        assert client.metrics.subscriptions == ()
+        with pytest.raises(UsageError, match="opened before"):
+            await prices.open()
+
+
+async def test_the_end_of_the_client_ends_the_iteration(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (east, _):
+        async with HAClient("sub", servers=[east.uri]) as client:
+            prices = await client.records("prices").open()
+        assert prices.ended
+        with pytest.raises(StopAsyncIteration):
+            await anext(prices)
+
+
+async def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (east, publisher), HAClient("s", servers=[east.uri]) as client:
+        async with client.records("orders") as orders:
+            await publisher.publish("orders", b"{}")
+            with pytest.raises(UsageError, match="has no SOW key"), trio.fail_after(60):
+                await anext(orders)
+        with pytest.raises(UsageError, match="key"):
+            client.records("prices", key="id")  # type: ignore[call-overload]  # what is refused
+        with pytest.raises(UsageError, match="key function of records raised KeyError"):
+            await client.records("prices", key=lambda record: record["no"]).open()
+        async with client.records(Topic("prices", Price), key=lambda price: price.id) as prices:
+            assert prices[1] == Price(1, 1.0)
+            await publisher.publish("prices", b'{"id":1}')
+            with pytest.raises(DecodeError, match="px"), trio.fail_after(60):
+                await anext(prices)
+        assert client.metrics.subscriptions == ()
+
+
+async def test_a_cancelled_wait_loses_no_change(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as (east, publisher),
+        HAClient("sub", servers=[east.uri]) as client,
+        client.records("prices", key=by_id) as prices,
+    ):
+        with trio.move_on_after(1):
+            await anext(prices)
+        await publisher.publish_persisted("prices", b'{"id":4}')
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await anext(prices)
+        assert await next_of(prices) == ("added", 4)
