@@ -182,7 +182,8 @@ blocking.run(main, grace=0)
     ("then", "code", "text"),
     [
         ("pass", 1, "the grace of 0 s is over, and this is not finished: work of the application"),
-        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
+        # On a busy machine the first of these may pass for one that `run` has sent again.
+        ("while True: os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
     ],
 )
 def test_a_main_that_does_not_end_is_ended_with_its_process(
