@@ -17,7 +17,6 @@ import haclient.client
 import haclient.ha
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
-from haclient.streams import MessageStream
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 
@@ -80,13 +79,6 @@ def call_of(client: object, name: str) -> Callable[[], object]:
     return partial(method, **{each: GIVEN[each] for each in needed})
 
 
-STREAMS: Final = (
-    MessageStream,
-    haclient.blocking.MessageStream,
-    haclient.aio.MessageStream,
-)
-
-
 async def finished(result: object) -> object:
     """What a call returns; for a coroutine, what that returns."""
     if not isinstance(result, Awaitable):
@@ -103,8 +95,9 @@ async def accepted(client: object, *, apart_from: set[str]) -> list[str]:
             continue
         try:
             result = await finished(call_of(client, name)())
-            if isinstance(result, STREAMS):
-                await finished(result.open())
+            for enter in ("__aenter__", "__enter__"):  # streams and records send when entered
+                if hasattr(result, enter):
+                    await finished(getattr(result, enter)())
         except UsageError:
             continue
         found.append(name)
