@@ -92,6 +92,11 @@ async def reported(client: Client) -> bool:
     return client.report().startswith(f"client {client.name}, haclient ")
 
 
+async def recorded(client: Client) -> int:
+    async with client.records("prices") as records:
+        return len(records)
+
+
 async def execute(client: Client) -> bool:
     return await alive(await client.execute(Command("subscribe", topic="orders")))
 
@@ -109,6 +114,7 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "wait_empty": (lambda c: c.wait_empty(timeout=5), None),
     "flush": (lambda c: c.flush(timeout=5), None),
     "sow": (lambda c: one(c.sow("prices")), BODY),
+    "records": (recorded, 1),
     "delta_stream": (lambda c: alive(c.delta_stream("prices")), True),
     "delta_subscribe": (lambda c: c.delta_subscribe("prices", handler=ignore), str),
     "sow_and_delta_stream": (lambda c: one(c.sow_and_delta_stream("prices")), BODY),
