@@ -30,6 +30,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -191,10 +192,12 @@ async def _run(
 ) -> int:
     seen: list[int] = []
     token, scope = trio.lowlevel.current_trio_token(), trio.CancelScope()
+    ending = _Ending()
+    _ending.set(ending)
 
     def cancel(number: int) -> None:
         seen.append(number)
-        token.run_sync_soon(scope.cancel)
+        token.run_sync_soon(ending.cancel, scope)
 
     with first_signal(_numbers(), cancel), scope:
         return await work() if output is None else await _until_reader_closes(work, output)
@@ -209,12 +212,48 @@ async def _until_reader_closes(work: Callable[[], Awaitable[int]], output: Outpu
 
         async def end() -> None:
             await output.wait_closed()
-            nursery.cancel_scope.cancel()
+            _ending.get().cancel(nursery.cancel_scope)
 
         nursery.start_soon(end)
         code = await work()
         nursery.cancel_scope.cancel()
     return code
+
+
+class _Ending:
+    """How a signal, or a reader that has closed the output, ends the work of a command."""
+
+    def __init__(self) -> None:
+        self._first: trio.CancelScope | None = None
+        self._then: trio.CancelScope | None = None
+
+    def cancel(self, scope: trio.CancelScope) -> None:
+        """Cancel a scope, after the part of it that ends first."""
+        if self._first is None:
+            scope.cancel()
+        else:
+            self._then = scope
+            self._first.cancel()
+
+    async def run_first(self, work: Callable[[], Awaitable[None]]) -> None:
+        with trio.CancelScope() as self._first:
+            await work()
+        self._first = None
+        if self._then is not None:
+            self._then.cancel()
+            await trio.lowlevel.checkpoint()
+
+
+_ending: ContextVar[_Ending] = ContextVar("_ending")
+
+
+async def run_before_end(work: Callable[[], Awaitable[None]]) -> None:
+    """Do work that ends before anything around it when the command is interrupted.
+
+    It may then talk to the server: the client around it goes on until the work has ended.
+    """
+    ending = _ending.get(None)
+    await (work() if ending is None else ending.run_first(work))
 
 
 def run_until_signal(

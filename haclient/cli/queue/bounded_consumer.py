@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Final, TypeAlias
 
@@ -32,7 +33,7 @@ from haclient.cli.connection import (
     Connection,
     open_client,
 )
-from haclient.cli.termination import hidden_warnings
+from haclient.cli.termination import hidden_warnings, run_before_end
 from haclient.client import Client
 from haclient.errors import (
     CommandError,
@@ -284,7 +285,8 @@ async def run_connected(
     try:
         async with open_client(connection) as client:
             was_connected = True
-            await work(client)
+            # When it is interrupted, the client still has to send the last acknowledgements.
+            await run_before_end(partial(work, client))
     except ReconnectGaveUp as error:
         if not was_connected:
             raise
