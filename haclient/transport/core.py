@@ -760,7 +760,8 @@ class Core:
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"
             refused = refused_publish(f"publish {which} was refused", ack)
-            self.reporter.log.warning("%s", refused)
+            why = str(refused).partition(" was refused: ")[2]
+            self.reporter.log.warning("publish %s was refused: %s", which, why)
             self.reporter.event("publish_refused", sequence=refused.sequence, error=refused)
             self.events.emit("failed_write", message, ack.reason)
         for subscription, error in received.ended:

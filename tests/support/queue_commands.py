@@ -34,6 +34,8 @@ QUEUES = (
     "refused,max_backlog=10",
     "doomed,max_backlog=10,dead_letter=dead",
     "dead,max_backlog=10",
+    "expired,max_backlog=10,dead_letter=why",
+    "why,max_backlog=10",
     "leased,max_backlog=3,lease=60",
     "matched,max_backlog=3,lease=60",
     "replayed,max_backlog=3",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+import haclient
 from haclient.cli.output import OutputWriter
 from haclient.cli.termination import (
     ExitCode,
@@ -273,3 +275,18 @@ def test_work_with_an_output_has_its_own_end() -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_hidden_warning_is_one_that_the_library_gives() -> None:
+    """A warning with another form would be shown besides the command's own words."""
+    sources = [
+        path.read_text(encoding="utf-8") for path in Path(haclient.__file__).parent.rglob("*.py")
+    ]
+    text = "".join(source for source in sources if "hidden_warnings(" not in source)
+    hidden = [
+        form
+        for source in sources
+        for form in re.findall(r'hidden_warnings\(\s*"[\w.]+",\s*"([^"]+)"', source)
+    ]
+    assert len(hidden) >= 4
+    assert [form for form in hidden if f'"{form}' not in text] == []

@@ -66,14 +66,12 @@ def test_all_that_was_published_to_a_queue_is_replayed(
     assert queue.statistics("replayed")["delivered"] == 0
 
 
-async def test_a_server_without_statistics_is_noticed_by_the_lease(
-    broker: BrokerProcess, queue: QueueCommands
-) -> None:
-    queue.publish("leased", '{"id": 1}')
+async def test_a_server_without_statistics_is_noticed_by_the_lease(broker: BrokerProcess) -> None:
     async with (
         HAClient("reader", servers=[broker.uri]) as client,
         client.stream("leased") as messages,
     ):
+        await client.publish("leased", '{"id": 1}')
         batch = [await anext(messages)]
         with pytest.raises(HAClientError, match="'leased' is a queue"):
             check_no_lease(batch)
@@ -81,11 +79,11 @@ async def test_a_server_without_statistics_is_noticed_by_the_lease(
 
 
 def test_why_a_queue_gave_a_message_up_can_be_read(queue: QueueCommands) -> None:
-    queue.publish("doomed", '{"id":1}')
-    assert queue("consume", "doomed", "--expire", "-n", "1")[0] == 0
-    code, [line], _ = queue("browse", "dead", "--format", "{dead_letter} {data}")
+    queue.publish("expired", '{"id":1}')
+    assert queue("consume", "expired", "--expire", "-n", "1")[0] == 0
+    code, [line], _ = queue("browse", "why", "--format", "{dead_letter} {data}")
     assert code == 0
-    assert line.startswith('{"queue":"doomed","reason":"forced_expire",')
+    assert line.startswith('{"queue":"expired","reason":"forced_expire",')
     assert line.endswith('} {"id":1}')
-    code, lines, _ = queue("consume", "dead", "-n", "1", "--pretty")
+    code, lines, _ = queue("consume", "why", "-n", "1", "--pretty")
     assert (code, lines) == (0, ["{", '  "id": 1', "}"])
