@@ -271,7 +271,11 @@ def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Gene
     # Standard output is left alone: rich would send what is printed there to the console.
     with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(what, total=total)
-        yield Progress(
-            update=lambda done: bar.update(task, completed=done),
-            report=lambda text: bar.console.print(text, highlight=False),
-        )
+
+        def report(text: str) -> None:
+            if _is_foreground(sys.stderr):
+                bar.console.print(text, highlight=False)
+            else:  # what is reported is not only drawn
+                click.echo(text, err=True)
+
+        yield Progress(update=lambda done: bar.update(task, completed=done), report=report)

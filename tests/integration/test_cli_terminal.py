@@ -128,6 +128,20 @@ def test_a_job_in_the_background_draws_no_bar(shared_broker: BrokerProcess, many
     assert b"\x1b" not in shown.screen
 
 
+def test_what_a_job_in_the_background_reports_is_shown_without_its_bar() -> None:
+    program = (
+        "from haclient.cli.output import progress_bar\n"
+        "with progress_bar('work', 2) as progress:\n"
+        "    progress.update(1)\n"
+        "    progress.report('half of it')\n"
+    )
+    work = shlex.join([sys.executable, "-c", program])
+    with terminal("bash", "-c", f"set -m; {work} & wait $!") as shown:
+        assert shown.wait() == 0
+    assert shown.screen.startswith(b"half of it\r\n")
+    assert b"\x1b" not in shown.screen
+
+
 def test_who_types_messages_is_told_how_and_sees_no_bar(shared_broker: BrokerProcess) -> None:
     with terminal(*words("publish", "typed", "-s", shared_broker.uri)) as shown:
         shown.until(b"haclient: note: one message per line, Ctrl-D ends\r\n")

@@ -7,6 +7,7 @@ they depend on the server's answer to the command itself.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -111,11 +112,12 @@ class ServerQueues:
 
 
 def _is_queue(topic: str) -> HAClientError:
+    name = shlex.quote(topic)
     return HAClientError(
         f"{topic!r} is a queue, and a subscription that acknowledges nothing has each message "
-        f"delivered again until it expires: use `haclient queue consume {topic}`, or "
-        f"`haclient queue browse {topic}`, which removes nothing, or --bookmark epoch for all that "
-        "was ever published to it"
+        f"delivered again until it expires: use `haclient queue consume {name}`, or "
+        f"`haclient queue browse {name}`, which removes nothing, or `haclient subscribe {name} "
+        "--bookmark epoch` for all that was ever published to it"
     )
 
 
