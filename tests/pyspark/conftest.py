@@ -43,11 +43,6 @@ TIMEOUT_S = 600
 JAVA = "java"  # the fixture
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "jvm: starts a JVM, which is found out and not written")
-    config.addinivalue_line("markers", "smoke: needs a JVM, and runs in each shard nevertheless")
-
-
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of this folder, choose those of a shard, and put the longest files first."""
