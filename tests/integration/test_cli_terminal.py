@@ -87,7 +87,7 @@ class Terminal:
 @contextmanager
 def terminal(*command: str, **environment: str) -> Generator[Terminal]:
     """A terminal whose process is killed at the end."""
-    names = {"TERM": "xterm", "COLUMNS": "100", **environment}
+    names = {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "", **environment}
     found = Terminal(list(command), python_environment(names))
     try:
         yield found

@@ -174,6 +174,7 @@ CALLS: dict[str, Call] = {
     "ack_matching": lambda c: c.ack_matching("t", "1=1"),
     "flush_acks": lambda c: c.flush_acks(),
     "sow": lambda c: c.sow("t").open(),
+    "records": lambda c: c.records("t").open(),
     "delta_stream": lambda c: c.delta_stream("t").open(),
     "delta_subscribe": lambda c: c.delta_subscribe("t", handler=print),
     "sow_and_delta_stream": lambda c: c.sow_and_delta_stream("t").open(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -202,8 +203,10 @@ async def test_rows_that_were_refused_or_removed_are_called_neither_refused_nor_
         made = Rows("orders", [b'{"no":1}', *rows_with_keys(2).bodies])
         wanted = r"\(row 1\): it has refused them, or has removed them with its oldest segments$"
         publish = partial(publish_exactly_once, NAME, 0, made, target(broker), with_digests=True)
-        with pytest.raises(RowsNotLogged, match="bad sow key"):
+        with pytest.raises(RowsNotLogged, match="bad sow key") as caught:
             await publish()
+        copied = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # as a worker sends it
+        assert (str(copied), copied.rows) == (str(caught.value), caught.value.rows)
         with pytest.raises(RowsNotLogged, match=wanted):
             await publish()
 
