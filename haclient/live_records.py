@@ -126,7 +126,7 @@ class RecordView(Generic[T]):
         value = self._value(message)
         key = sow_key if self._key is None else self._key_of(value)
         if self._keys.get(sow_key, key) != key:
-            self._remove(sow_key)
+            self._unkey(sow_key)
         if self._named is not None:
             self._named.add(sow_key)
         self._note(key)
@@ -156,12 +156,18 @@ class RecordView(Generic[T]):
 
     def _remove(self, sow_key: str) -> None:
         self._whole.pop(sow_key, None)
+        self._unkey(sow_key)
+
+    def _unkey(self, sow_key: str) -> None:
+        """Take a record from the key that it has."""
         if sow_key not in self._keys:
             return
         key = self._keys.pop(sow_key)
         if self._owners[key] == sow_key:  # else another record has taken the key
             self._note(key)
             del self._owners[key], self.records[key]
+            if not self._pending[key]:  # it came and went while the consumer did not look
+                del self._pending[key]
 
     def _note(self, key: Hashable) -> None:
         """Remember what the consumer knows of a key that changes now."""

@@ -140,6 +140,22 @@ def test_a_key_of_the_record_moves_with_it_and_the_newest_record_has_it() -> Non
     assert view.records == {}
 
 
+def test_a_delta_that_moves_a_record_to_another_key_leaves_its_other_fields() -> None:
+    view = RecordView(Topic("prices", JsonRecord), key=by_id, deltas=True)
+    for each in QUERY[0], message("sow", "1", b'{"id":"a","v":1}'), QUERY[2]:
+        view.apply(each)
+    view.apply(message("publish", "1", b'{"id":"b"}'))
+    view.apply(message("publish", "1", b'{"w":2}'))
+    assert view.records == {"b": {"id": "b", "v": 1, "w": 2}}
+
+
+def test_records_that_come_and_go_while_nobody_looks_are_not_kept() -> None:
+    view = view_of(*QUERY)
+    view.apply(message("publish", "new", b"{}"))
+    view.apply(message("oof", "new"))
+    assert not view.has_pending
+
+
 def test_what_is_no_record_is_an_error_that_says_so() -> None:
     with pytest.raises(UsageError, match="has no SOW key"):
         view_of(message("publish", "", b"{}"))
