@@ -132,15 +132,16 @@ class Lifespan:
             TimedOut: No server has accepted the logon within `open_timeout`.
             HAClientError: The client cannot be opened.
         """
+        limit = asyncio.timeout(self._open_timeout_s)
         try:
-            async with asyncio.timeout(self._open_timeout_s), self._lock:
+            async with limit, self._lock:
                 if self._client is not None and not self._client.health().is_alive:
                     await self._end()  # for good, by an error that earlier requests have got
                 if self._client is None:
                     self._client = await self._opened()
                 return self._client
         except TimeoutError as error:
-            if isinstance(error, HAClientError):
+            if isinstance(error, HAClientError) or not limit.expired():  # that of `on_open`
                 raise
             raise TimedOut(
                 f"get: the client was not logged on within {self._open_timeout_s:g} s"
@@ -151,7 +152,8 @@ class Lifespan:
         try:
             await self._on_open(client)
         except BaseException:  # refused, or cancelled with the request
-            await client.aclose()
+            with suppress(Exception):  # the caller gets the error of `on_open`
+                await client.aclose()
             raise
         return client
 
@@ -163,7 +165,7 @@ class Lifespan:
     async def _end(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(HAClientError):  # by which it has ended
+            with suppress(Exception):  # by which it has ended, of any kind: it was logged
                 await client.aclose()
 
     # -- server-sent events ---------------------------------------------------
@@ -238,7 +240,12 @@ def _stop_signals_seen(react: Callable[[], object]) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # a server in another thread, such as that of a test, gets no signals
         return
-    before = {int(each): signal.getsignal(each) for each in STOP_SIGNALS}
+    before: dict[int, Callable[[int, FrameType | None], object] | int] = {}
+    for each in STOP_SIGNALS:
+        handler = signal.getsignal(each)
+        # None: it was not installed by Python, and could not be restored.
+        if handler is not None and handler is not signal.SIG_IGN:
+            before[each] = handler
 
     def handle(number: int, frame: FrameType | None) -> None:
         react()
@@ -249,12 +256,10 @@ def _stop_signals_seen(react: Callable[[], object]) -> Generator[None]:
             signal.signal(number, handler)
             signal.raise_signal(number)
 
-    for each, handler in before.items():
-        if handler is not None:  # else it was not installed by Python, and could not be restored
-            signal.signal(each, handle)
+    for each in before:
+        signal.signal(each, handle)
     try:
         yield
     finally:
-        for each, handler in before.items():
-            if handler is not None:
-                signal.signal(each, handler)
+        for each, previous in before.items():
+            signal.signal(each, previous)

@@ -28,7 +28,7 @@ from typing import Final
 
 from haclient.blocking import HAClient
 from haclient.contrib.process_name import process_name
-from haclient.errors import HAClientError, TimedOut
+from haclient.errors import TimedOut
 
 __all__ = ["ProcessClient"]
 
@@ -96,7 +96,8 @@ class ProcessClient:
         try:
             self._on_open(client)
         except BaseException:
-            client.close()
+            with suppress(Exception):  # the caller gets the error of `on_open`
+                client.close()
             raise
         return client
 
@@ -108,7 +109,7 @@ class ProcessClient:
     def _end(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(HAClientError):  # by which it has ended
+            with suppress(Exception):  # by which it has ended, of any kind: it was logged
                 client.close()
 
 

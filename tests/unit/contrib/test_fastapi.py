@@ -91,6 +91,49 @@ def test_a_client_that_has_ended_for_good_is_replaced_and_prepared(broker: Broke
     run(main)
 
 
+def test_an_error_of_a_handler_does_not_reach_the_request_that_replaces_its_client(
+    broker: BrokerThread,
+) -> None:
+    def fail(_message: Message) -> None:
+        raise ValueError("mine")
+
+    async def main() -> None:
+        amps = make_lifespan(broker)
+        async with amps(FastAPI()):
+            first = await amps.get()
+            await first.subscribe("orders", handler=fail)
+            await first.publish("orders", b'{"id": 1}')
+            await until(lambda: not first.__bridge__.thread.is_running)
+            assert await amps.get() is not first
+
+    run(main)
+
+
+def test_a_time_out_of_on_open_is_not_one_of_the_logon(broker: BrokerThread) -> None:
+    async def prepare(_client: HAClient) -> None:
+        await asyncio.sleep(0)
+        raise TimeoutError("mine")
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError, match="mine"):
+            await make_lifespan(broker, prepare).get()
+
+    run(main)
+
+
+def test_a_signal_that_is_ignored_ends_no_stream(broker: BrokerThread) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for its background
+    try:
+
+        async def main() -> None:
+            async with make_lifespan(broker)(FastAPI()):
+                assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+        run(main)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_an_application_starts_without_a_server() -> None:
     async def main() -> None:
         def make(name: str) -> HAClient:

@@ -60,9 +60,12 @@ def test_after_close_another_client_is_opened(amps: ProcessClient) -> None:
     assert amps.get() is not first
 
 
-def test_a_client_that_has_ended_for_good_is_replaced(amps: ProcessClient) -> None:
+@pytest.mark.parametrize("error", [UsageError("no more"), ValueError("no more")])
+def test_a_client_that_has_ended_for_good_is_replaced(
+    amps: ProcessClient, error: Exception
+) -> None:
     def fail(_message: Message) -> None:
-        raise UsageError("no more")
+        raise error
 
     first = amps.get()
     first.subscribe("orders", handler=fail)
@@ -70,6 +73,26 @@ def test_a_client_that_has_ended_for_good_is_replaced(amps: ProcessClient) -> No
     first.__bridge__.thread.join()
     assert amps.get() is not first
     assert amps.get().health().is_alive
+
+
+def test_the_error_of_on_open_counts_and_not_that_of_the_client_it_has_ended(
+    broker: BrokerThread,
+) -> None:
+    def fail(_message: Message) -> None:
+        raise ValueError("of the handler")
+
+    def prepare(client: HAClient) -> None:
+        client.subscribe("orders", handler=fail)
+        client.publish("orders", b'{"id": 1}')
+        client.__bridge__.thread.join()
+        raise UsageError("of on_open")
+
+    def make(name: str) -> HAClient:
+        return HAClient.memory_backed(name, servers=[broker.uri])
+
+    amps = ProcessClient("web", make, on_open=prepare, open_timeout=LIMIT_S)
+    with pytest.raises(UsageError, match="of on_open"):
+        amps.get()
 
 
 def test_each_client_is_prepared_and_one_that_cannot_be_is_closed(broker: BrokerThread) -> None:
