@@ -59,8 +59,9 @@ class _CancellableMain:
 
     def _cancel(self) -> None:
         assert self._task is not None  # noqa: S101  # set before the loop
-        self._is_cancelled = True
-        self._task.cancel()
+        if not self._is_cancelled:  # once: the next one would cut the cleaning up of `main`
+            self._is_cancelled = True
+            self._task.cancel()
 
 
 def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) -> _T | None:

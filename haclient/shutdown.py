@@ -80,6 +80,8 @@ def use_defaults(numbers: Collection[int] = STOP_SIGNALS) -> None:
 def signal_handler(numbers: Collection[int], react: Callable[[int], object]) -> Generator[None]:
     """Call `react` with each of these signals, and restore their handlers at the end.
 
+    In a process that was forked meanwhile they have their default actions.
+
     Args:
         numbers: The signals.
         react: Called in a signal handler, so between any two instructions of the main thread.
@@ -93,8 +95,14 @@ def signal_handler(numbers: Collection[int], react: Callable[[int], object]) -> 
             "(asyncio.run) in this thread and end its work yourself"
         )
 
+    process = os.getpid()
+
     def handle(number: int, _: FrameType | None) -> None:
-        react(number)
+        if os.getpid() == process:
+            react(number)
+            return
+        use_defaults(numbers)  # a child that was forked, such as by multiprocessing: nobody leads
+        signal.raise_signal(number)
 
     before = {each: signal.signal(each, handle) for each in numbers}
     try:

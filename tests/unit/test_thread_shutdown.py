@@ -200,3 +200,17 @@ def test_a_main_that_does_not_end_is_ended_with_its_process(
     assert done.returncode == code, done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@RUNS
+def test_a_child_that_main_forks_is_ended_by_the_first_signal(run: Callable[..., object]) -> None:
+    def main() -> int:
+        child = os.fork()
+        if child == 0:  # only `os._exit` from here
+            try:
+                signalled()
+            finally:
+                os._exit(7)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert run(main) == -signal.SIGTERM
