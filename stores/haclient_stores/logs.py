@@ -12,6 +12,7 @@ import logging
 import sys
 import traceback
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from typing_extensions import override
@@ -40,7 +41,8 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
             super().log(level, msg, *args, **kwargs)
         except Exception:  # of any kind: it is the application's
             if logging.raiseExceptions and sys.stderr is not None:
-                traceback.print_exc(file=sys.stderr)
+                with suppress(OSError, ValueError):  # stderr is full or closed
+                    traceback.print_exc(file=sys.stderr)
 
 
 def logger_of(name: str) -> SafeLogger:

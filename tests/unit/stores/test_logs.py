@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,6 +22,14 @@ class Raising(logging.Handler):
         raise ZeroDivisionError(record.getMessage())
 
 
+class Full(io.StringIO):
+    @override
+    def write(self, text: str, /) -> int:
+        if not self.closed:
+            raise OSError(errno.ENOSPC, "no space left")
+        return super().write(text)
+
+
 @pytest.fixture
 def logger() -> Generator[SafeLogger]:
     handler = Raising()
@@ -32,6 +43,15 @@ def test_a_handler_that_raises_is_shown_on_stderr_and_ends_nothing(
 ) -> None:
     logger.warning("lost %s", "east")
     assert "ZeroDivisionError: lost east" in capsys.readouterr().err
+
+
+def test_a_stderr_that_takes_nothing_ends_nothing_either(
+    logger: SafeLogger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", Full())
+    logger.warning("lost")
+    sys.stderr.close()
+    logger.warning("lost")
 
 
 def test_a_program_that_wants_no_reports_of_logging_gets_none(
