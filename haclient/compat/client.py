@@ -148,7 +148,8 @@ class Client(ConfiguredClient):
             return
         thread = inner.__bridge__.thread
         thread.check_process()
-        inner.disconnect()
+        if thread.is_running:  # else an interrupt has cut a call before this one
+            inner.disconnect()
         if get_ident() in thread.callback_threads:  # it would wait for itself
             return
         thread.stop(drains=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import haclient.blocking
 from haclient.compat.messages import Message
 from haclient.compat.units import seconds_of
-from haclient.errors import DisconnectedError, HAClientError
+from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.trio_thread import Call
 from haclient_stores.logs import logger_of
 
@@ -49,11 +49,19 @@ class MessageStream:
         try:
             native = next(self._messages)
         except DisconnectedError as error:
-            _logger.info("a stream has ended with its connection: %s", error)
-            self._lost = error
-            raise StopIteration from None
+            self._end(error)
+        except UsageError:
+            thread = self._stream.__bridge__.thread
+            if thread.error is not None or not thread.has_ended:
+                raise
+            self._end(DisconnectedError("its client has disconnected"))
         self._last = None if native is None else Message(native)
         return self._last
+
+    def _end(self, error: DisconnectedError) -> NoReturn:
+        _logger.info("a stream has ended with its connection: %s", error)
+        self._lost = error
+        raise StopIteration from None
 
     def timeout(self, timeout: float) -> Self:
         """Yield `None` each time that no message arrives in time.

@@ -277,6 +277,19 @@ def test_disconnect_releases_the_thread_and_a_later_connection_goes_on(
     client.close()
 
 
+def test_a_disconnect_after_one_that_was_interrupted_finishes_it(broker: BrokerThread) -> None:
+    client = compat.Client("again-4")
+    client.connect(broker.uri)
+    client.logon()
+    assert client._inner is not None
+    thread = client._inner.__bridge__.thread
+    thread.stop(drains=False)  # as far as the first one came
+    thread.join()
+    client.disconnect()
+    with pytest.raises(compat.DisconnectedException, match="call connect and logon first"):
+        client.publish("orders", "x")
+
+
 def test_what_was_not_persisted_survives_a_disconnect_in_memory(broker: BrokerThread) -> None:
     client = compat.Client("again-2")
     client.set_publish_store(compat.MemoryPublishStore())

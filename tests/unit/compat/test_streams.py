@@ -31,6 +31,15 @@ def test_a_closed_stream_has_ended(plain: compat.Client) -> None:
     assert list(stream) == []
 
 
+def test_a_stream_ends_with_the_connection_that_its_client_has_closed(
+    plain: compat.Client,
+) -> None:
+    stream = plain.subscribe("orders")
+    plain.disconnect()
+    assert list(stream) == []
+    assert isinstance(stream.end_reason, compat.DisconnectedException)
+
+
 def test_a_message_whose_processing_failed_is_not_acknowledged(plain: compat.Client) -> None:
     plain.publish("jobs", "a")
     plain.set_auto_ack(True)
