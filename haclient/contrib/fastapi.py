@@ -256,10 +256,10 @@ def _stop_signals_seen(react: Callable[[], object]) -> Generator[None]:
             signal.signal(number, handler)
             signal.raise_signal(number)
 
-    for each in before:
-        signal.signal(each, handle)
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for each, previous in before.items():
-            signal.signal(each, previous)
+        for number, previous in before.items():
+            signal.signal(number, previous)
