@@ -16,6 +16,7 @@ import queue
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 from time import monotonic  # noqa: TID251  # the leading thread runs no trio
@@ -116,6 +117,7 @@ class ThreadShutdown:
             self.expired = GraceExpired(expired_text(self._grace_s, _unfinished()))
         except _MainHasEndedError:
             return
+        _fail_held_publishes()
         self._end_main()
 
     def _drain(self, wait_until: float) -> None:
@@ -153,6 +155,17 @@ class ThreadShutdown:
             if event is _Event.MAIN_ENDED:
                 raise _MainHasEndedError
             left -= 1
+
+
+def _fail_held_publishes() -> None:
+    """Let `main` and its threads come to their ends: a publish that waits has no cancellation."""
+    for thread in running_threads():
+        with suppress(BaseException):  # by which it has ended meanwhile: all its calls fail
+            thread.submit_now(Call(_told, "run"), thread.clients.fail_held)
+
+
+def _told() -> None:
+    """Nobody waits for the end of the call."""
 
 
 def _unfinished() -> str:

@@ -670,9 +670,9 @@ class Core:
                 count,
             )
 
-    def hold_publishes(self) -> None:
-        """Let every publish wait from now on, since the client is about to be left."""
-        self.publisher.hold()
+    def hold_publishes(self, until: trio.Event) -> None:
+        """Let every publish wait from now on, and fail when `until` is set."""
+        self.publisher.hold(until)
 
     def unfinished(self) -> list[str]:
         """What is neither persisted nor acknowledged, in words."""

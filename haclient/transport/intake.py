@@ -92,8 +92,8 @@ class Drained(Protocol):
     async def drain(self) -> None:
         """Wait until publishes are persisted and acknowledgements processed, within a limit."""
 
-    def hold_publishes(self) -> None:
-        """Let every publish wait from now on."""
+    def hold_publishes(self, until: trio.Event) -> None:
+        """Let every publish wait from now on, and fail when `until` is set."""
 
     def unfinished(self) -> list[str]:
         """What is neither persisted nor acknowledged, in words."""
@@ -117,6 +117,7 @@ class OpenClients:
     def __init__(self) -> None:
         self._clients: list[Drained] = []
         self._is_stopping = False
+        self._publishes_fail = trio.Event()
         self.run: trio.lowlevel.TrioToken | None = None
 
     def entered(self, client: Drained) -> None:
@@ -153,13 +154,17 @@ class OpenClients:
         """Send what is left, after `finish_consumers`; later publishes wait."""
         await self._flush()
         for client in self._clients:
-            client.hold_publishes()
+            client.hold_publishes(self._publishes_fail)
         await self._flush()  # what was published during the first one
 
     async def _flush(self) -> None:
         async with trio.open_nursery() as nursery:
             for client in self._clients:
                 nursery.start_soon(_flush_one, client)
+
+    def fail_held(self) -> None:
+        """Have publishes fail that wait since `flush`, where nobody can cancel them."""
+        self._publishes_fail.set()
 
     def unfinished(self) -> str:
         """What is left of the work of all clients, in one line; empty when nothing is."""

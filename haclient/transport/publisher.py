@@ -102,7 +102,7 @@ class Publisher:
         self._status = status or ConnectionStatus()
         self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
         self.move_hold = PublishHold()
-        self._is_held = False
+        self._hold: trio.Event | None = None
         self.refusals: dict[int, PublishFailed] = {}
         self.sequences = PublisherSequences()
         self.sent_unstored = self.confirmed_unstored = 0  # frames, so far
@@ -634,9 +634,8 @@ class Publisher:
         await trio.lowlevel.checkpoint()
         await self._wait_if_held()
         while (log := self.log) is not None and self._over_cap(log):
-            self.gate.has_to_check = (
-                True  # other tasks that publish meanwhile have to wait for the same limit
-            )
+            # Other tasks that publish meanwhile have to wait for the same limit.
+            self.gate.has_to_check = True
             await self._until_acknowledged(log, "publish")
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
             self.gate.has_to_check = True
@@ -644,18 +643,19 @@ class Publisher:
         await self._wait_if_held()
         self.gate.has_to_check = False
 
-    def hold(self) -> None:
-        """Let each publish wait until it is cancelled: the client is about to be left."""
-        self._is_held = self.gate.has_to_check = True
+    def hold(self, until: trio.Event) -> None:
+        """Let each publish wait until it is cancelled, or fail when `until` is set."""
+        self._hold, self.gate.has_to_check = until, True
 
     async def _wait_if_held(self) -> None:
-        """Wait for ever if publishes are held: after each wait, in which the hold may begin."""
-        if self._is_held:
-            await trio.sleep_forever()
+        """Never return if publishes are held: after each wait, in which the hold may begin."""
+        if self._hold is not None:
+            await self._hold.wait()
+            raise DisconnectedError("publish: the program was told to end, and has been flushed")
 
     def _check_room(self) -> None:
         writer = self.writer
-        if self._is_held:
+        if self._hold is not None:
             raise WouldBlock("publish_nowait: the program was told to end")
         if self.log is not None and self._over_cap(self.log):
             raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")

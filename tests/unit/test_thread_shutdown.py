@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from haclient import Message, aio, blocking
-from haclient.errors import UsageError
+from haclient.errors import DisconnectedError, UsageError
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from support.broker_thread import BrokerThread, broker_thread
 
@@ -214,3 +214,29 @@ def test_a_child_that_main_forks_is_ended_by_the_first_signal(run: Callable[...,
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     assert run(main) == -signal.SIGTERM
+
+
+@pytest.mark.row("HA24")
+def test_a_publish_of_a_main_that_cleans_up_is_refused_and_does_not_hang(
+    broker: BrokerThread,
+) -> None:
+    def main() -> None:
+        with blocking.HAClient.memory_backed("cleaner", servers=[broker.uri]) as client:
+            signalled()
+            try:
+                threading.Event().wait()
+            finally:
+                with pytest.raises(DisconnectedError, match="told to end"):
+                    client.publish("jobs", b"bye")
+
+    async def in_loop() -> None:
+        async with aio.HAClient.memory_backed("cleaner", servers=[broker.uri]) as client:
+            signalled()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                with pytest.raises(DisconnectedError, match="told to end"):
+                    await client.publish("jobs", b"bye")
+
+    assert blocking.run(main) is None
+    assert aio.run(in_loop) is None

@@ -349,7 +349,7 @@ async def test_once_publishes_are_held_none_passes_that_has_waited_for_room() ->
         nursery.start_soon(publish)
         await peer.expect("publish")
         await wait_all_tasks_blocked()
-        bench.publisher.hold()
+        bench.publisher.hold(trio.Event())
         bench.publisher.gate.cap_bytes = 1 << 20
         bench.publisher.acknowledged(accepted[0] or 0)
         await wait_all_tasks_blocked()
@@ -373,7 +373,7 @@ async def test_once_publishes_are_held_none_passes_that_has_waited_for_room_in_t
         nursery.start_soon(publish)
         await wait_all_tasks_blocked()
         before = accepted.copy()
-        bench.publisher.hold()
+        bench.publisher.hold(trio.Event())
         bench.publisher.acknowledged(before[0] or 0)
         await wait_all_tasks_blocked()
         assert accepted == before
@@ -391,7 +391,7 @@ async def test_once_publishes_are_held_none_passes_that_no_store_keeps(waits_for
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.publisher.publish, "orders", b"body")
         await wait_all_tasks_blocked()
-        bench.publisher.hold()
+        bench.publisher.hold(trio.Event())
         if waits_for == "connection":
             bench.log_on()
             is_connected.set()
