@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -25,17 +24,6 @@ from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def client() -> AsyncGenerator[Client]:
-    async with Client("sub") as found:
-        yield found
-
-
-@pytest.fixture
-async def peer(server: Server, client: Client) -> Peer:
-    return await server.log_on(client)
 
 
 async def bodies(stream: MessageStream) -> list[bytes]:

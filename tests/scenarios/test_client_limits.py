@@ -18,26 +18,9 @@ from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Server, answering, close_link, listening, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture(params=[MemoryPublishStore, DictPublishStore], ids=["memory", "custom"])
-def store(request: pytest.FixtureRequest) -> PublishStore:
-    made: PublishStore = request.param()
-    return made
-
-
-async def numbers(peer: Peer, count: int) -> list[int]:
-    """The sequences of the next publishes."""
-    return [(await peer.expect("publish")).sequence or 0 for _ in range(count)]
-
-
-async def lose(client: Client, peer: Peer) -> None:
-    peer.link.close()
-    await wait_all_tasks_blocked()
-    assert client.state is ConnectionState.DISCONNECTED
 
 
 # -- limits -------------------------------------------------------------------------------
@@ -58,7 +41,7 @@ async def test_at_the_cap_on_unpersisted_bytes_publish_waits_and_the_other_raise
         assert made.unpersisted_count == 1
 
         async def script() -> None:
-            (first,) = await numbers(peer, 1)
+            (first,) = await peer.sequences(1)
             await wait_all_tasks_blocked()
             assert made.unpersisted_count == 1
             await peer.persisted(first)
@@ -118,7 +101,7 @@ async def test_without_a_store_a_lost_link_is_an_error() -> None:
         peer = await server.connect(client)
         with pytest.raises(DisconnectedError, match="not logged on"):
             client.publish_nowait("orders", b"a")
-        await lose(client, peer)
+        await close_link(client, peer)
 
 
 async def test_a_body_that_no_server_takes_is_refused() -> None:
@@ -203,8 +186,8 @@ async def test_what_survives_in_the_store_is_sent_by_the_next_client(server: Ser
     async with Client("pub", publish_store=made) as client:
         peer = await server.log_on(client)
         await client.publish("orders", b"a")
-        first, *_ = await numbers(peer, 1)
-        await lose(client, peer)
+        first, *_ = await peer.sequences(1)
+        await close_link(client, peer)
     async with Client("pub", publish_store=made) as client:
         peer = await server.log_on(client)
         await peer.expect("publish", sequence=first, data=b"a")

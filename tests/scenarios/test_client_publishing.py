@@ -9,31 +9,12 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.client import Client
 from haclient.errors import DisconnectedError, PublishFailed, StoreError, TimedOut, UsageError
 from haclient.protocol.messages import Message
-from haclient.session.connection_state import ConnectionState
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.custom import DictPublishStore
-from support.peer import Peer, answering, listening, together
+from support.peer import answering, close_link, listening, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture(params=[MemoryPublishStore, DictPublishStore], ids=["memory", "custom"])
-def store(request: pytest.FixtureRequest) -> PublishStore:
-    made: PublishStore = request.param()
-    return made
-
-
-async def numbers(peer: Peer, count: int) -> list[int]:
-    """The sequences of the next publishes."""
-    return [(await peer.expect("publish")).sequence or 0 for _ in range(count)]
-
-
-async def lose(client: Client, peer: Peer) -> None:
-    peer.link.close()
-    await wait_all_tasks_blocked()
-    assert client.state is ConnectionState.DISCONNECTED
 
 
 @pytest.mark.row("CC2", "CC6", "PS4", "PS5", "PS14", "X8")
@@ -87,12 +68,12 @@ async def test_after_a_lost_link_the_rest_is_replayed_in_order_before_anything_n
         peer = await server.log_on(client)
         for number in range(6):
             await client.publish("orders", b"%d" % number)
-        first, *_ = await numbers(peer, 6)
-        await lose(client, peer)
+        first, *_ = await peer.sequences(6)
+        await close_link(client, peer)
         await client.publish("orders", b"meanwhile")
         again = await server.log_on(client, seen=first + 3, persisted=first + 1)
         await client.publish("orders", b"new")
-        assert await numbers(again, 6) == [first + n for n in (2, 3, 4, 5, 6, 7)]
+        assert await again.sequences(6) == [first + n for n in (2, 3, 4, 5, 6, 7)]
         assert [message.data for message in again.heard[-6:]] == [
             b"2",
             b"3",
@@ -121,7 +102,7 @@ async def test_a_frame_that_was_half_sent_is_sent_again_whole(store: PublishStor
         for body in bodies:
             await client.publish("orders", body)
         await wait_all_tasks_blocked()
-        await lose(client, peer)
+        await close_link(client, peer)
         again = await server.log_on(client)
         await client.publish("orders", b"new")
         heard = [(await again.expect("publish")).data for _ in range(6)]
@@ -138,8 +119,8 @@ async def test_an_ack_for_all_in_the_middle_of_the_replay_holds_no_command_up() 
             for _ in range(30):
                 await client.publish("orders", bytes(30_000))
 
-        await together(publish, lambda: numbers(peer, 30))
-        await lose(client, peer)
+        await together(publish, lambda: peer.sequences(30))
+        await close_link(client, peer)
         again = await server.log_on(client, seen=made.last_sequence, persisted=0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.flush)
@@ -165,7 +146,7 @@ async def test_a_refused_publish_is_told_and_the_run_around_it_goes_on(store: Pu
         peer = await server.log_on(client)
         for number in range(1, 6):
             await client.publish("orders", b"%d" % number)
-        first, *_ = await numbers(peer, 5)
+        first, *_ = await peer.sequences(5)
         await peer.persisted(first + 1)
         await peer.ack(None, "persisted", status="failure", reason="not entitled", s=first + 2)
         await wait_all_tasks_blocked()
@@ -191,7 +172,7 @@ async def test_a_refusal_is_the_last_word_even_when_acks_before_it_come_late(
         peer = await server.log_on(client)
         for _ in range(3):
             await client.publish("orders", b"x")
-        first, *_ = await numbers(peer, 3)
+        first, *_ = await peer.sequences(3)
         refused = {"status": "failure", "reason": "not entitled"}
         if together_:  # in one read: success up to the second, then the third is refused
             await peer.persisted(first + 1)
@@ -233,7 +214,7 @@ async def test_a_refusal_that_comes_again_after_many_others_is_reported_once(
         count = 1_100  # more than are remembered
         for _ in range(count):
             await client.publish("orders", b"a")
-        sequences = await numbers(peer, count)
+        sequences = await peer.sequences(count)
         for sequence in (*sequences, *sequences[:100]):
             await peer.ack(None, "persisted", status="failure", s=sequence, reason="not entitled")
         await wait_all_tasks_blocked()
@@ -269,7 +250,7 @@ async def test_publish_flush_waits_for_what_was_published_before_it(store: Publi
     async with listening() as server, Client("pub", publish_store=store) as client:
         peer = await server.log_on(client)
         await client.publish("orders", b"a")
-        (first,) = await numbers(peer, 1)
+        (first,) = await peer.sequences(1)
 
         async def script() -> None:
             await peer.expect("flush", ack_type="persisted")
@@ -333,7 +314,7 @@ async def test_who_waits_for_one_publish_is_told_that_it_was_refused(store: Publ
         good, bad = [await client.publish("orders", b"x") for _ in range(2)]
         assert good is not None
         assert bad is not None
-        await numbers(peer, 2)
+        await peer.sequences(2)
         await peer.persisted(good)
         await peer.ack(None, "persisted", status="failure", reason="not entitled", s=bad)
         await client.wait_persisted(good, timeout=1)
@@ -402,7 +383,7 @@ async def test_a_refusal_that_comes_twice_is_reported_once(store: PublishStore) 
         peer = await server.log_on(client)
         await client.publish("orders", b"a")
         await client.publish("orders", b"b")
-        first, second = await numbers(peer, 2)
+        first, second = await peer.sequences(2)
         for sequence in (first, first, second, first):
             await peer.ack(None, "persisted", status="failure", s=sequence, reason="not entitled")
         await wait_all_tasks_blocked()

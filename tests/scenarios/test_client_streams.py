@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -27,17 +27,6 @@ from support.custom import DictBookmarkStore
 from support.peer import Peer, Server, answering, listening, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def client() -> AsyncGenerator[Client]:
-    async with Client("sub") as found:
-        yield found
-
-
-@pytest.fixture
-async def peer(server: Server, client: Client) -> Peer:
-    return await server.log_on(client)
 
 
 async def opened(stream: MessageStream, peer: Peer, command: str = "subscribe") -> Message:

@@ -21,17 +21,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
 from haclient.protocol.codec import MessageDecoder, encode_frame, sow_batch
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionState
 from haclient.transport.link import Link, TcpLink
 from haclient.transport.nursery import open_nursery
 
-__all__ = ["Peer", "Server", "answering", "listening", "together"]
+__all__ = ["Peer", "Server", "answering", "close_link", "listening", "server", "together"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -152,6 +155,10 @@ class Peer:
             await self.send(sow_batch({"c": "sow", "t": topic, **fields}, batch))
         await self.say("group_end", **fields)
 
+    async def sequences(self, count: int) -> list[int]:
+        """Expect so many publishes; their sequences."""
+        return [(await self.expect("publish")).sequence or 0 for _ in range(count)]
+
     async def answer(self, command: str, **fields: Value) -> Message:
         """Expect a command and confirm it."""
         message = await self.expect(command)
@@ -243,6 +250,20 @@ async def listening() -> AsyncGenerator[Server]:
             listener.close()
             for peer in server.peers:
                 peer.link.close()
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    """A server whose part the test plays; a conftest.py imports it from here."""
+    async with listening() as found:
+        yield found
+
+
+async def close_link(client: Client, peer: Peer) -> None:
+    """Close the server's end of a connection; the client has noticed when this returns."""
+    peer.link.close()
+    await wait_all_tasks_blocked()
+    assert client.state is ConnectionState.DISCONNECTED
 
 
 async def together(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
 
@@ -19,16 +19,10 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from support.clock import in_virtual_time
 from support.cores import core_at
-from support.peer import Server, listening, together
+from support.peer import Server, together
 from support.recovery import entered, live
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 @pytest.mark.row("CC10")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -12,16 +10,10 @@ from haclient.transport.core import Core
 from haclient.transport.move_drain import MoveDrain
 from support.clock import in_virtual_time
 from support.cores import core_at
-from support.peer import Peer, Server, listening, together
+from support.peer import Peer, Server, together
 
 pytestmark = [in_virtual_time, pytest.mark.row("HA29")]
 LIMIT_S = 3.0
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 async def can_leave(core: Core, *, is_wanted: bool = True) -> bool:

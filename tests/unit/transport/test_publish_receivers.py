@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from functools import partial
 
 import pytest
@@ -14,16 +13,10 @@ from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Server, listening
+from support.peer import Server
 from support.recovery import entered, live, lose
 
 pytestmark = [in_virtual_time, pytest.mark.row("CC18", "PS3")]
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 class Publishing:

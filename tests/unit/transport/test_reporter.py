@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,11 @@ from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Server, answering, listening, together
+from support.peer import Server, answering, together
 from support.recovery import drop, entered, live
 
 BODY = b"the-payload"
 PASSWORD = "the-password"  # noqa: S105  # nobody's
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 async def fail_over(server: Server, events: list[ClientEvent]) -> str:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -23,17 +23,11 @@ from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.client_threads import bound_thread
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Peer, Server, answering, together
 from support.recovery import entered, live, lose
 from support.reporting import unheard
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 class Deletion:

@@ -34,12 +34,6 @@ CAP = 10_000
 BODY = bytes(1_000)
 
 
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
-
-
 class Manager(MemorySubscriptionManager):
     """A subscription manager that may be on a full disk."""
 
