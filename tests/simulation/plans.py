@@ -26,6 +26,7 @@ __all__ = [
     "Step",
     "SubscriberPlan",
     "WhenFull",
+    "step_of",
 ]
 
 PublishStoreKind: TypeAlias = Literal["file", "ring", "hybrid", "memory", "ring_memory"]
@@ -68,6 +69,21 @@ class Step:
             if getattr(self, name):
                 text += f" {name}={getattr(self, name)}"
         return text
+
+
+def step_of(
+    kind: str,
+    node: str,
+    *,
+    other: str = "",
+    count: int = 0,
+    seconds: float = 0.0,
+    after: float = 0.0,
+) -> Step:
+    """A step that gets its number when the whole script is known."""
+    return Step(
+        number=0, kind=kind, node=node, other=other, count=count, seconds=seconds, after=after
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from simulation.plans import (
     Replication,
     Step,
     SubscriberPlan,
+    step_of,
 )
 
 __all__ = ["queue_plan", "queue_story"]
@@ -202,11 +203,11 @@ def _with_script(
         draw = chance.random()
         if draw < 0.5:
             node = chance.choice(plan.publishers).name
-            step = _step("publish", node, count=chance.choice(_BURSTS), after=_pause(chance))
+            step = step_of("publish", node, count=chance.choice(_BURSTS), after=_pause(chance))
         elif draw < 0.65:
             node = chance.choice(plan.consumers).name
             other = chance.choice(("confirm", "confirm", "leave"))
-            step = _step("order", node, other=other, after=_pause(chance))
+            step = step_of("order", node, other=other, after=_pause(chance))
         else:
             step = fault(plan, chance, number, chance.choice(kinds))
         steps.append(replace(step, number=number))
@@ -215,20 +216,6 @@ def _with_script(
 
 def _pause(chance: Random) -> float:
     return chance.choice((0.0, 0.01, 0.1, 0.3, 1.0))
-
-
-def _step(
-    kind: str,
-    node: str,
-    *,
-    other: str = "",
-    count: int = 0,
-    seconds: float = 0.0,
-    after: float = 0.0,
-) -> Step:
-    return Step(
-        number=0, kind=kind, node=node, other=other, count=count, seconds=seconds, after=after
-    )
 
 
 def queue_story(seed: int, chance: Random) -> Plan:
@@ -276,27 +263,27 @@ def returned_in_order(seed: int, chance: Random) -> Plan:
     """A consumer dies with messages of all priorities in hand, and others wait for them."""
     lease_s = chance.choice((None, 30.0, 30.0))
     queue = QueuePlan(name="work", lease_s=lease_s, backlog=5, priority=chance.random() < 0.8)
-    script = [_step("publish", "j1", count=chance.choice((12, 30)), after=0.5)]
+    script = [step_of("publish", "j1", count=chance.choice((12, 30)), after=0.5)]
     for _ in range(chance.randint(1, 3)):
         script += [
-            _step("kill", "c1", seconds=1.0, after=chance.uniform(0.1, 1.5)),
-            _step("publish", "j1", count=chance.choice((0, 5)), after=2.0),
+            step_of("kill", "c1", seconds=1.0, after=chance.uniform(0.1, 1.5)),
+            step_of("publish", "j1", count=chance.choice((0, 5)), after=2.0),
         ]
     consumers = _consumers(1 if lease_s is None else 2, slow_s=0.3)
-    return _story(seed, queue, consumers, [*script, _step("wait", "", after=3.0)])
+    return _story(seed, queue, consumers, [*script, step_of("wait", "", after=3.0)])
 
 
 def barrier_and_return(seed: int, chance: Random) -> Plan:
     """Messages before a barrier are returned while it waits for them."""
     queue = QueuePlan(name="work", lease_s=5.0, backlog=5, barrier=True, dead_letters=DEAD_TOPIC)
-    script = [_step("publish", "j1", count=30, after=0.5)]
+    script = [step_of("publish", "j1", count=30, after=0.5)]
     for _ in range(chance.randint(2, 4)):
         kind = chance.choice(("kill", "reset", "order"))
         node = chance.choice(("c1", "c2"))
         other = "leave" if kind == "order" else ""
-        script.append(_step(kind, node, other=other, seconds=0.5, after=chance.uniform(0.1, 1.0)))
+        script.append(step_of(kind, node, other=other, seconds=0.5, after=chance.uniform(0.1, 1.0)))
     consumers = _consumers(2, slow_s=0.3, hangs=0.1, fails=chance.choice((0.0, 0.2)))
-    return _story(seed, queue, consumers, [*script, _step("wait", "", after=8.0)])
+    return _story(seed, queue, consumers, [*script, step_of("wait", "", after=8.0)])
 
 
 def extended(seed: int, chance: Random) -> Plan:
@@ -304,10 +291,10 @@ def extended(seed: int, chance: Random) -> Plan:
     queue = QueuePlan(name="work", lease_s=chance.choice((1.0, 2.0)), backlog=5)
     consumers = _consumers(2, slow_s=0.1, extends=0.3, hangs=0.1, by_hand=chance.random() < 0.7)
     script = [
-        _step("publish", "j1", count=20, after=0.5),
-        _step("wait", "", after=8.0),
-        _step("publish", "j1", count=20),
-        _step("wait", "", after=12.0),
+        step_of("publish", "j1", count=20, after=0.5),
+        step_of("wait", "", after=8.0),
+        step_of("publish", "j1", count=20),
+        step_of("wait", "", after=12.0),
     ]
     return _story(seed, queue, consumers, script)
 
@@ -322,8 +309,8 @@ def overdue(seed: int, chance: Random) -> Plan:
     failing = replace(failing, fails=0.9, slow_s=3.9)
     script: list[Step] = []
     for _ in range(3):
-        script.append(_step("publish", "j1", count=12, after=0.5))
-        script.append(_step("wait", "", after=chance.uniform(6.0, 9.0)))
+        script.append(step_of("publish", "j1", count=12, after=0.5))
+        script.append(step_of("wait", "", after=chance.uniform(6.0, 9.0)))
     return _story(seed, queue, (late, failing), script)
 
 
@@ -335,11 +322,11 @@ def lost_links(seed: int, chance: Random) -> Plan:
     for _ in range(4):
         node = chance.choice(consumers).name
         script += [
-            _step("publish", "j1", count=20, after=0.5),
-            _step(chance.choice(("reset", "end")), node, after=chance.uniform(0.05, 0.6)),
-            _step("order", node, other="confirm", after=1.0),
+            step_of("publish", "j1", count=20, after=0.5),
+            step_of(chance.choice(("reset", "end")), node, after=chance.uniform(0.05, 0.6)),
+            step_of("order", node, other="confirm", after=1.0),
         ]
-    return _story(seed, queue, consumers, [*script, _step("wait", "", after=3.0)], latency_s=0.01)
+    return _story(seed, queue, consumers, [*script, step_of("wait", "", after=3.0)], latency_s=0.01)
 
 
 def poisoned(seed: int, chance: Random) -> Plan:
@@ -352,7 +339,7 @@ def poisoned(seed: int, chance: Random) -> Plan:
         dead_letters=DEAD_TOPIC,
     )
     consumers = _consumers(2, slow_s=0.05, by_hand=chance.random() < 0.5)
-    script = [_step("publish", "j1", count=30, after=0.5), _step("wait", "", after=5.0)]
+    script = [step_of("publish", "j1", count=30, after=0.5), step_of("wait", "", after=5.0)]
     return _story(seed, queue, consumers, script)
 
 
@@ -364,10 +351,10 @@ def interrupted(seed: int, chance: Random) -> Plan:
     script: list[Step] = []
     for _ in range(5):
         script += [
-            _step("publish", "j1", count=chance.choice((3, 12)), after=1.0),
-            _step("order", "c1", other="confirm", after=chance.uniform(0.0, 0.1)),
-            _step("kill", "b1", seconds=0.3, after=chance.uniform(0.0, 0.1)),
+            step_of("publish", "j1", count=chance.choice((3, 12)), after=1.0),
+            step_of("order", "c1", other="confirm", after=chance.uniform(0.0, 0.1)),
+            step_of("kill", "b1", seconds=0.3, after=chance.uniform(0.0, 0.1)),
         ]
     consumers = _consumers(2, backlog=20, slow_s=chance.choice((0.02, 0.5)))
     latency_s = chance.choice((0.0, 0.01))
-    return _story(seed, queue, consumers, [*script, _step("wait", "", after=3.0)], latency_s)
+    return _story(seed, queue, consumers, [*script, step_of("wait", "", after=3.0)], latency_s)

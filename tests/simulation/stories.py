@@ -18,6 +18,7 @@ from simulation.plans import (
     Replication,
     Step,
     SubscriberPlan,
+    step_of,
 )
 
 __all__ = [
@@ -69,13 +70,13 @@ def _newcomer(plan: Plan, chance: Random) -> list[Step]:
     old = chance.choice(near or [plan.publishers[0].name])
     victim = chance.choice([here, here, *readers])
     return [
-        _step("publish", old, count=3, after=0.3),
-        _step("lag", there, other=here, seconds=1.0, after=0.3),
-        _step("publish", plan.publishers[-1].name, count=3),
-        _step("publish", old, count=5, after=0.05),
-        *(_step("discard", reader, after=0.15) for reader in readers),
-        _step("kill", victim, seconds=1.5 if victim == here else 0.0, after=0.2),
-        _step("lag", there, other=here, after=0.5),
+        step_of("publish", old, count=3, after=0.3),
+        step_of("lag", there, other=here, seconds=1.0, after=0.3),
+        step_of("publish", plan.publishers[-1].name, count=3),
+        step_of("publish", old, count=5, after=0.05),
+        *(step_of("discard", reader, after=0.15) for reader in readers),
+        step_of("kill", victim, seconds=1.5 if victim == here else 0.0, after=0.2),
+        step_of("lag", there, other=here, after=0.5),
     ]
 
 
@@ -85,11 +86,11 @@ def _split(plan: Plan, chance: Random) -> list[Step]:
     publisher = chance.choice(forgetful or plan.publishers)
     here, there = publisher.servers[:2]
     return [
-        _step("partition", here, other=there, seconds=4.0),
-        _step("publish", publisher.name, count=5, after=0.1),
-        _step("kill", publisher.name, seconds=0.1, after=0.2),
-        _step("kill", here, seconds=2.0),
-        _step("publish", publisher.name, count=5, after=0.1),
+        step_of("partition", here, other=there, seconds=4.0),
+        step_of("publish", publisher.name, count=5, after=0.1),
+        step_of("kill", publisher.name, seconds=0.1, after=0.2),
+        step_of("kill", here, seconds=2.0),
+        step_of("publish", publisher.name, count=5, after=0.1),
     ]
 
 
@@ -107,11 +108,11 @@ def flapping(seed: int, chance: Random) -> Plan:
         links=Links(latency_s=chance.choice((0.0, 0.005))),
     )
     script = [
-        _step("publish", "p1", count=10, after=chance.choice((0.5, 6.0))),
-        _step("flap", "b1", seconds=chance.choice((4.0, 10.0)), after=0.5),
-        _step("publish", "p1", count=10, after=1.0),
-        _step("publish", "p1", count=10, after=2.0),
-        _step("wait", "", after=12.0),
+        step_of("publish", "p1", count=10, after=chance.choice((0.5, 6.0))),
+        step_of("flap", "b1", seconds=chance.choice((4.0, 10.0)), after=0.5),
+        step_of("publish", "p1", count=10, after=1.0),
+        step_of("publish", "p1", count=10, after=2.0),
+        step_of("wait", "", after=12.0),
     ]
     return _scripted(plan, script)
 
@@ -130,11 +131,11 @@ def no_message_last(seed: int, chance: Random) -> Plan:
         links=Links(latency_s=chance.choice((0.0, 0.005))),
     )
     script = [
-        _step("publish", "p1", count=chance.choice((1, 2, 9)), after=0.5),
-        _step("kill", chance.choice(("b1", "b2")), seconds=8.0, after=2.0),
-        _step("publish", "p1", count=chance.choice((1, 4)), after=0.5),
-        _step("reset", "p1", after=1.0),
-        _step("wait", "", after=4.0),
+        step_of("publish", "p1", count=chance.choice((1, 2, 9)), after=0.5),
+        step_of("kill", chance.choice(("b1", "b2")), seconds=8.0, after=2.0),
+        step_of("publish", "p1", count=chance.choice((1, 4)), after=0.5),
+        step_of("reset", "p1", after=1.0),
+        step_of("wait", "", after=4.0),
     ]
     return _scripted(plan, script)
 
@@ -157,14 +158,14 @@ def slow_reader(seed: int, chance: Random) -> Plan:
         ),
         links=Links(latency_s=0.01, receive_bytes=700, capacity_bytes=4096),
     )
-    script = [_step("slow", "s1", seconds=0.1), _step("publish", "p1", count=5, after=0.5)]
+    script = [step_of("slow", "s1", seconds=0.1), step_of("publish", "p1", count=5, after=0.5)]
     for _ in range(chance.randint(2, 4)):
         kind = chance.choice(("reset", "end", "kill"))
         script += [
-            _step("publish", "p1", count=300, after=1.0),
-            _step(kind, "s1", after=chance.uniform(0.5, 3.0)),
+            step_of("publish", "p1", count=300, after=1.0),
+            step_of(kind, "s1", after=chance.uniform(0.5, 3.0)),
         ]
-    return _scripted(plan, [*script, _step("wait", "", after=5.0)])
+    return _scripted(plan, [*script, step_of("wait", "", after=5.0)])
 
 
 def recycled(seed: int, chance: Random) -> Plan:
@@ -179,9 +180,9 @@ def recycled(seed: int, chance: Random) -> Plan:
     )
     script: list[Step] = []
     for _ in range(chance.randint(3, 6)):
-        script += [_step("publish", "p1", count=chance.randint(10, 40), after=0.3)] * 8
+        script += [step_of("publish", "p1", count=chance.randint(10, 40), after=0.3)] * 8
         node = chance.choice(("p1", "p1", "b1"))
-        script.append(_step("kill", node, seconds=0.1, after=chance.uniform(0.0, 0.2)))
+        script.append(step_of("kill", node, seconds=0.1, after=chance.uniform(0.0, 0.2)))
     return _scripted(plan, script)
 
 
@@ -205,14 +206,14 @@ def replaced(seed: int, chance: Random) -> Plan:
         links=Links(latency_s=chance.choice((0.0, 0.01))),
     )
     script = [
-        _step("publish", "p1", count=chance.choice((0, 10)), after=0.5),
-        _step("publish", "p2", count=3),
-        _step("partition", "b1", other="b2", seconds=4.0, after=1.0),
-        _step("publish", "p1", count=5, after=0.1),
-        _step("kill", "p1", seconds=0.1, after=0.3),
-        _step("restore", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.4, 0.8)),
-        _step("publish", "p1", count=5, after=0.3),
-        _step("wait", "", after=5.0),
+        step_of("publish", "p1", count=chance.choice((0, 10)), after=0.5),
+        step_of("publish", "p2", count=3),
+        step_of("partition", "b1", other="b2", seconds=4.0, after=1.0),
+        step_of("publish", "p1", count=5, after=0.1),
+        step_of("kill", "p1", seconds=0.1, after=0.3),
+        step_of("restore", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.4, 0.8)),
+        step_of("publish", "p1", count=5, after=0.3),
+        step_of("wait", "", after=5.0),
     ]
     return _scripted(plan, script)
 
@@ -255,25 +256,25 @@ def restored(seed: int, chance: Random) -> Plan:
     known = [f"{publisher}:{number}" for publisher in ("p1", "p2") for number in range(before)]
     known += [f"p1:{before + number}" for number in range(chance.randint(1, each))]
     script = [
-        _step("publish", "p1", count=before, after=0.5),
-        _step("publish", "p2", count=before),
-        *([_step("backup", "b1", after=0.5)] if chance.random() < 0.6 else []),
-        _step("lag", "b1", other="b2", seconds=lag_s, after=0.5),
-        _step("lag", "b2", other="b1", seconds=lag_s),
-        _step("publish", "p1", count=each),
-        _step("publish", "p2", count=each),
-        _step("lag", "b1", other="b2", after=3.0),
-        _step("lag", "b2", other="b1"),
-        _step("wait", "", after=1.0),
-        _step("discard", "s1", count=1, other=" ".join(known)),
+        step_of("publish", "p1", count=before, after=0.5),
+        step_of("publish", "p2", count=before),
+        *([step_of("backup", "b1", after=0.5)] if chance.random() < 0.6 else []),
+        step_of("lag", "b1", other="b2", seconds=lag_s, after=0.5),
+        step_of("lag", "b2", other="b1", seconds=lag_s),
+        step_of("publish", "p1", count=each),
+        step_of("publish", "p2", count=each),
+        step_of("lag", "b1", other="b2", after=3.0),
+        step_of("lag", "b2", other="b1"),
+        step_of("wait", "", after=1.0),
+        step_of("discard", "s1", count=1, other=" ".join(known)),
     ]
     if not knows_one or chance.random() < 0.3:
-        script.append(_step("kill", "s1", seconds=8.0, after=chance.choice((0.0, 1.0))))
+        script.append(step_of("kill", "s1", seconds=8.0, after=chance.choice((0.0, 1.0))))
     script += [
-        _step("restore", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.1, 2.0)),
-        _step("publish", "p1", count=chance.choice((0, 5)), after=chance.uniform(0.1, 3.0)),
-        _step("publish", "p2", count=chance.choice((0, 5))),
-        _step("wait", "", after=10.0),
+        step_of("restore", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.1, 2.0)),
+        step_of("publish", "p1", count=chance.choice((0, 5)), after=chance.uniform(0.1, 3.0)),
+        step_of("publish", "p2", count=chance.choice((0, 5))),
+        step_of("wait", "", after=10.0),
     ]
     return _scripted(plan, script)
 
@@ -314,43 +315,29 @@ def late_publisher(seed: int, chance: Random) -> Plan:
         ),
         links=_NARROW,
     )
-    script = [_step("kill", "s1", seconds=30.0, after=0.5)] if old else []
+    script = [step_of("kill", "s1", seconds=30.0, after=0.5)] if old else []
     script += [
-        _step("publish", "p1", count=0 if old else chance.choice((0, 60, 90)), after=0.5),
-        _step("partition", "b1", other="b2", seconds=4.0, after=1.0),
-        _step("publish", "p2", count=1),
-        _step("publish", "p1", count=300 if old else 30, after=0.3),
+        step_of("publish", "p1", count=0 if old else chance.choice((0, 60, 90)), after=0.5),
+        step_of("partition", "b1", other="b2", seconds=4.0, after=1.0),
+        step_of("publish", "p2", count=1),
+        step_of("publish", "p1", count=300 if old else 30, after=0.3),
     ]
     if old:
         script += [
-            _step("publish", "p1", count=5, after=28.25),
-            _step("kill", "b1", seconds=2.0, after=chance.uniform(0.4, 0.6)),
+            step_of("publish", "p1", count=5, after=28.25),
+            step_of("kill", "b1", seconds=2.0, after=chance.uniform(0.4, 0.6)),
         ]
     elif plan.subscribers[0].rotates:
-        script.append(_step("kill", "s1", seconds=chance.uniform(3.0, 6.0), after=2.0))
+        script.append(step_of("kill", "s1", seconds=chance.uniform(3.0, 6.0), after=2.0))
     else:
-        script.append(_step("partition", "s1", other="b1", seconds=12.0, after=2.0))
-        script.append(_step("reset", "s1", after=chance.uniform(5.3, 5.5)))
+        script.append(step_of("partition", "s1", other="b1", seconds=12.0, after=2.0))
+        script.append(step_of("reset", "s1", after=chance.uniform(5.3, 5.5)))
     if not old and chance.random() < 0.4:  # that makes no difference
         step_s = chance.choice((8.0, 30.0, 7200.0, -30.0))
-        script.insert(1, _step("step_clock", "s1", seconds=step_s))
-    return _scripted(plan, [*script, _step("wait", "", after=20.0)])
+        script.insert(1, step_of("step_clock", "s1", seconds=step_s))
+    return _scripted(plan, [*script, step_of("wait", "", after=20.0)])
 
 
 def _scripted(plan: Plan, script: list[Step]) -> Plan:
     steps = (replace(step, number=number) for number, step in enumerate(script))
     return replace(plan, script=tuple(steps))
-
-
-def _step(  # the fields of a step that stories need
-    kind: str,
-    node: str,
-    *,
-    other: str = "",
-    count: int = 0,
-    seconds: float = 0.0,
-    after: float = 0.0,
-) -> Step:
-    return Step(
-        number=0, kind=kind, node=node, other=other, count=count, seconds=seconds, after=after
-    )
