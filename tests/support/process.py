@@ -30,7 +30,10 @@ __all__ = [
     "Child",
     "Result",
     "haclient",
+    "interrupted",
+    "is_running",
     "python_environment",
+    "run_script",
     "running_broker",
     "start_haclient",
 ]
@@ -69,6 +72,38 @@ def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     environment.update(extra or {})
     return environment
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of this id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def run_script(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start Python with some code; every warning is shown."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "always", "-c", code, *arguments],
+        env=python_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Interrupt a script that has said `waits`, which ends by that; what it wrote since then."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode == -signal.SIGINT
+    return out, err
 
 
 class Child:

@@ -6,9 +6,6 @@ import asyncio  # noqa: TID251  # what is tested
 import gc
 import logging
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, suppress
@@ -34,6 +31,7 @@ from haclient.streams import TimedMessages
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker_thread import BrokerThread, broker_thread, publish
+from support.process import interrupted, run_script
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 300.0
@@ -1039,17 +1037,6 @@ client = HAClient.memory_backed("orders-7", servers=[sys.argv[1]])
 """
 
 
-def run_script(text: str, uri: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(
-        [sys.executable, "-W", "always", "-c", SCRIPT + text, uri],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_a_program_that_closes_nothing_ends_and_is_warned(broker: BrokerThread) -> None:
     text = """
 async def main():
@@ -1057,7 +1044,7 @@ async def main():
     await client.publish("orders", b"1")
 asyncio.run(main())
 """
-    with run_script(text, broker.uri) as process:
+    with run_script(SCRIPT + text, broker.uri) as process:
         _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert "ResourceWarning: the client 'orders-7' was never closed" in err
@@ -1087,15 +1074,10 @@ async def main():
             raise
 asyncio.run(main())
 """
-    with run_script(text, broker.uri) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waits\n"
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=LIMIT_S)
+    with run_script(SCRIPT + text, broker.uri) as process:
+        out, err = interrupted(process)
     assert out.startswith("sequence ")
     assert "ResourceWarning" not in err
-    assert err.rstrip().endswith("KeyboardInterrupt")
-    assert process.returncode == -signal.SIGINT
 
 
 def test_streams_of_a_closed_client_close(broker: BrokerThread) -> None:

@@ -21,6 +21,7 @@ from haclient.transport.message_queue import Delivery
 from haclient.workers import ProcessPool, ThreadPool, run_workers
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.lengths import length
+from support.process import is_running
 
 pytestmark = pytest.mark.usefixtures("freed_semaphores")
 
@@ -323,26 +324,43 @@ async def test_an_error_of_the_stream_comes_after_what_was_before_it() -> None:
     assert sorted(bench.discards.numbers) == [1, 2]
 
 
-@pytest.mark.row("MS10")
-async def test_a_cancelled_run_finishes_the_calls_under_way_and_drops_what_waits() -> None:
-    bench = await opened("a", "b", "c", ends=False)
-    started, go = threading.Event(), threading.Event()
+class Call:
+    """What a worker calls: it ends when it may."""
 
-    def work(_: Message) -> None:
-        started.set()
-        go.wait(LIMIT_S)
+    def __init__(self) -> None:
+        self._has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, _: Message) -> None:
+        self._has_begun.set()
+        self.may_end.wait(LIMIT_S)
+
+    async def begun(self) -> None:
+        await trio.to_thread.run_sync(self._has_begun.wait, LIMIT_S)
+
+
+async def is_cancelled(bench: Bench, *, exit_timeout: float) -> bool:
+    """Cancel a run while a call is under way, which ends if there is time for it."""
+    call = Call()
 
     async def cancel(scope: trio.CancelScope) -> None:
-        await trio.to_thread.run_sync(started.wait, LIMIT_S)
+        await call.begun()
         scope.cancel()
-        go.set()
+        if exit_timeout:
+            call.may_end.set()
 
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             with trio.CancelScope() as scope:
                 nursery.start_soon(cancel, scope)
-                await run_workers(bench.stream, work, ThreadPool(1), exit_timeout=LIMIT_S)
-    assert scope.cancelled_caught
+                await run_workers(bench.stream, call, ThreadPool(1), exit_timeout=exit_timeout)
+    call.may_end.set()
+    return scope.cancelled_caught
+
+
+@pytest.mark.row("MS10")
+async def test_a_cancelled_run_finishes_the_calls_under_way_and_drops_what_waits() -> None:
+    bench = await opened("a", "b", "c", ends=False)
+    assert await is_cancelled(bench, exit_timeout=LIMIT_S)
     assert bench.discards.numbers == [1]
 
 
@@ -351,41 +369,21 @@ async def test_a_call_that_outlasts_the_limit_stays_undiscarded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = await opened("a", ends=False)
-    started, go = threading.Event(), threading.Event()
-
-    def work(_: Message) -> None:
-        started.set()
-        go.wait(LIMIT_S)
-
-    async def cancel(scope: trio.CancelScope) -> None:
-        await trio.to_thread.run_sync(started.wait, LIMIT_S)
-        scope.cancel()
-
-    with trio.fail_after(LIMIT_S):
-        async with trio.open_nursery() as nursery:
-            with trio.CancelScope() as scope:
-                nursery.start_soon(cancel, scope)
-                await run_workers(bench.stream, work, ThreadPool(1), exit_timeout=0)
-    go.set()
+    await is_cancelled(bench, exit_timeout=0)
     assert bench.discards.numbers == []
     assert "1 messages were not processed within 0 s" in caplog.text
 
 
 async def test_a_client_that_ends_in_order_waits_for_the_workers() -> None:
     bench = await opened("a", ends=False)
-    started, go = threading.Event(), threading.Event()
-
-    def work(_: Message) -> None:
-        started.set()
-        go.wait(LIMIT_S)
-
+    call = Call()
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run_workers, bench.stream, work, ThreadPool(1))
-            await trio.to_thread.run_sync(started.wait, LIMIT_S)
+            nursery.start_soon(run_workers, bench.stream, call, ThreadPool(1))
+            await call.begun()
             bench.delivery.stop(keeps=False)
             assert not bench.delivery.at_rest
-            go.set()
+            call.may_end.set()
             await bench.delivery.rested()
     assert bench.discards.numbers == [1]
 
@@ -557,14 +555,6 @@ async def until(holds: Callable[[], bool]) -> None:
     """Wait for another process, within the limit of the test."""
     while not holds():  # noqa: ASYNC110  # a process sends no event
         await trio.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # -- misuse ------------------------------------------------------------------------------

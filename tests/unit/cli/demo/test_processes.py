@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import aclosing
 from pathlib import Path
@@ -24,14 +23,7 @@ from haclient.cli.demo.processes import (
     wait_until,
 )
 from support.clock import in_virtual_time
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+from support.process import is_running
 
 
 async def started_broker(group: ProcessGroup, port: int) -> DemoProcess:
