@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from haclient_fake_server.journal.format import segment_name
 from haclient_stores.disk.files import File, FileAccess, RealDisk, Region
+from haclient_stores.errors import StoreFull
 
-__all__ = ["WatchedDisk", "tiny_file_system"]
+__all__ = ["FullDisk", "WatchedDisk", "tiny_file_system"]
 
 
 @contextlib.contextmanager
@@ -32,6 +34,16 @@ def tiny_file_system(path: Path, size: int) -> Generator[Path]:
         yield path
     finally:
         subprocess.run([umount, "--lazy", str(path)], check=True)
+
+
+class FullDisk(RealDisk):
+    """A disk on which no second segment of a journal fits."""
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == segment_name(2):
+            raise StoreFull(f"{target}: no room")
+        super().rename(source, target)
 
 
 class WatchedDisk(RealDisk):

@@ -33,8 +33,19 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.transport.link import Link, TcpLink
 from haclient.transport.nursery import open_nursery
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 
-__all__ = ["Peer", "Server", "answering", "close_link", "listening", "server", "together"]
+__all__ = [
+    "Peer",
+    "Server",
+    "answering",
+    "client_with_stores",
+    "close_link",
+    "listening",
+    "server",
+    "together",
+]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -257,6 +268,16 @@ async def server() -> AsyncGenerator[Server]:
     """A server whose part the test plays; a conftest.py imports it from here."""
     async with listening() as found:
         yield found
+
+
+def client_with_stores(name: str) -> Client:
+    """A client with both stores in memory, which leaves without waiting for a server."""
+    return Client(
+        name,
+        publish_store=MemoryPublishStore(),
+        bookmark_store=MemoryBookmarkStore(),
+        exit_timeout=0,
+    )
 
 
 async def close_link(client: Client, peer: Peer) -> None:

@@ -8,10 +8,22 @@ from typing_extensions import override
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter
 
-__all__ = ["KeptPoints"]
+__all__ = ["BareAdapter", "KeptPoints"]
 
 
-class KeptPoints(RecoveryPointAdapter):
+class BareAdapter(RecoveryPointAdapter):
+    """Has nothing to prune and nothing to close."""
+
+    @override
+    async def prune(self) -> None:
+        return
+
+    @override
+    async def close(self) -> None:
+        return
+
+
+class KeptPoints(BareAdapter):
     """Keeps the points of one client.
 
     Attributes:
@@ -35,11 +47,3 @@ class KeptPoints(RecoveryPointAdapter):
             self.points.clear()
         else:
             self.points.pop(sub_id, None)
-
-    @override
-    async def prune(self) -> None:
-        return
-
-    @override
-    async def close(self) -> None:
-        return

@@ -98,14 +98,20 @@ async def test_a_client_waits_while_every_server_is_refused_and_ends_with_the_re
     assert chooser.error() == "connection refused"
 
 
-@pytest.mark.row("SC12", "SC8")
-async def test_a_client_returns_to_a_better_server_only_when_that_one_has_caught_up() -> None:
-    servers = Servers()
+async def failed_over(servers: Servers) -> HealthAwareServerChooser:
+    """The chooser of a client that prefers A and is live with B."""
     inner = PriorityServerChooser([A, B], healthy_for=10)
     chooser = HealthAwareServerChooser(ADMIN, inner=inner, ask=servers.ask)
     chooser.report_failure(ERROR, {"uri": A})
     assert await chooser.current_uri() == B
     chooser.report_success({})
+    return chooser
+
+
+@pytest.mark.row("SC12", "SC8")
+async def test_a_client_returns_to_a_better_server_only_when_that_one_has_caught_up() -> None:
+    servers = Servers()
+    chooser = await failed_over(servers)
     servers.has_downgraded["b"] = True
     for now in (0.0, 5.0, 10.0, 15.0):
         ((uri, _),) = chooser.to_check()
@@ -128,11 +134,7 @@ async def test_a_better_server_that_was_downgraded_since_its_last_check_is_not_r
     None
 ):
     servers = Servers()
-    inner = PriorityServerChooser([A, B], healthy_for=10)
-    chooser = HealthAwareServerChooser(ADMIN, inner=inner, ask=servers.ask)
-    chooser.report_failure(ERROR, {"uri": A})
-    assert await chooser.current_uri() == B
-    chooser.report_success({})
+    chooser = await failed_over(servers)
     chooser.report_check(A, None, 0.0)
     assert not await chooser.is_move_due(0.0)
     chooser.report_check(A, None, 10.0)

@@ -22,7 +22,7 @@ from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening
+from support.peer import Peer, Server, answering, client_with_stores, listening
 from support.recovery import drop, entered, live
 
 pytestmark = in_virtual_time
@@ -34,12 +34,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "observability.md"
 async def test_the_counters_and_gauges_of_a_client_follow_what_it_does() -> None:
     async with (
         listening() as server,
-        Client(
-            "c",
-            publish_store=MemoryPublishStore(),
-            bookmark_store=MemoryBookmarkStore(),
-            exit_timeout=0,
-        ) as client,
+        client_with_stores("c") as client,
     ):
         before = client.metrics
         assert (before.state, before.server, before.subscriptions) == ("disconnected", "", ())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -89,21 +90,13 @@ def test_a_grace_that_is_no_time_is_refused(grace: float) -> None:
 
 
 def test_another_thread_than_the_main_one_is_refused() -> None:
-    errors: list[UsageError] = []
-
     async def main() -> None:
         pytest.fail("it must not run")
 
-    def work() -> None:
-        try:
-            run(main)
-        except UsageError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert "signals are handled by the main thread" in str(errors[0])
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run, main)
+    with pytest.raises(UsageError, match="signals are handled by the main thread"):
+        running.result()
 
 
 def test_after_the_first_signal_the_defaults_count_and_at_the_end_what_was_before() -> None:

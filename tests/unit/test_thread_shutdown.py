@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
@@ -95,18 +96,10 @@ def test_a_grace_that_is_no_time_is_refused(run: Callable[..., object], grace: f
 
 @RUNS
 def test_another_thread_than_the_main_one_is_refused(run: Callable[..., object]) -> None:
-    errors: list[UsageError] = []
-
-    def work() -> None:
-        try:
-            run(pytest.fail)
-        except UsageError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert "signals are handled by the main thread" in str(errors[0])
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run, pytest.fail)
+    with pytest.raises(UsageError, match="signals are handled by the main thread"):
+        running.result()
 
 
 @pytest.mark.parametrize("grace", [0, 25.0])

@@ -366,18 +366,24 @@ def test_a_block_that_was_half_written_is_read_when_it_is_whole(tmp_path: Path) 
     assert start < log.manifests[-1].data_bytes == end
 
 
-@pytest.mark.parametrize("zero", [True, False])
-def test_damage_before_what_was_synced_is_an_error(tmp_path: Path, *, zero: bool) -> None:
-    writer = write(tmp_path, blocks=5)
-    writer.files.sync()
-    writer.append([message(b"this names what was synced")])
-    start, end = blocks_of(tmp_path, 1)[3]
-    path = tmp_path / segment_name(1)
+def spoil_fourth_block(directory: Path, *, zero: bool) -> int:
+    """Damage it or make it zeros; where it ends."""
+    start, end = blocks_of(directory, 1)[3]
+    path = directory / segment_name(1)
     if zero:
         data = path.read_bytes()
         path.write_bytes(data[:start] + bytes(end - start) + data[end:])
     else:
         damage(path, start + 100)
+    return end
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_damage_before_what_was_synced_is_an_error(tmp_path: Path, *, zero: bool) -> None:
+    writer = write(tmp_path, blocks=5)
+    writer.files.sync()
+    writer.append([message(b"this names what was synced")])
+    spoil_fourth_block(tmp_path, zero=zero)
     with pytest.raises(StoreCorrupt, match=r"a whole block follows at .*, and this was synced"):
         opened(tmp_path)
 
@@ -387,13 +393,7 @@ def test_damage_before_a_whole_block_is_an_error_though_nothing_was_synced(
     tmp_path: Path, *, zero: bool
 ) -> None:
     write(tmp_path, blocks=8)
-    start, end = blocks_of(tmp_path, 1)[3]
-    path = tmp_path / segment_name(1)
-    if zero:
-        data = path.read_bytes()
-        path.write_bytes(data[:start] + bytes(end - start) + data[end:])
-    else:
-        damage(path, start + 100)
+    end = spoil_fourth_block(tmp_path, zero=zero)
     with pytest.raises(StoreCorrupt, match=f"a whole block follows at {end}, start the broker on"):
         opened(tmp_path)
 

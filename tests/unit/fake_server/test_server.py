@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 import trio
-from typing_extensions import override
 
 from haclient.errors import StoreFull, StoreLocked, UsageError
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, QueueTopic, ReplicateTo
-from haclient_fake_server.journal.format import segment_name
 from haclient_fake_server.journal.queue_points import QUEUE_POINTS_NAME
 from haclient_fake_server.journal.queue_snapshots import snapshot_name
 from haclient_fake_server.server import BrokerServer, serve
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.faults import Kill, Restart
-from haclient_stores.disk.files import RealDisk
 from support.broker import RawClient, running_broker
 from support.clock import in_virtual_time
+from support.disks import FullDisk
 
 PUBBER = 7094790850998930143
 
@@ -104,16 +102,6 @@ async def test_one_broker_may_listen_on_several_addresses() -> None:
         first, second = server.uris
         assert first.startswith("tcp://127.0.0.1:")
         assert second.startswith("tcp://[::1]:")
-
-
-class FullDisk(RealDisk):
-    """A disk on which no second segment fits."""
-
-    @override
-    def rename(self, source: Path, target: Path) -> None:
-        if target.name == segment_name(2):
-            raise StoreFull(f"{target}: no room")
-        super().rename(source, target)
 
 
 @pytest.mark.row("TL7")

@@ -13,9 +13,7 @@ from haclient.errors import UsageError
 from haclient.metrics import ClientMetrics
 from haclient.observing.instruments import INSTRUMENTS
 from haclient.observing.otel import observe, otel_name
-from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore
-from support.peer import answering, listening
+from support.peer import answering, client_with_stores, listening
 
 
 class Collected:
@@ -47,12 +45,7 @@ async def test_a_collection_has_the_values_of_a_client() -> None:
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     async with (
         listening() as server,
-        Client(
-            "c",
-            publish_store=MemoryPublishStore(),
-            bookmark_store=MemoryBookmarkStore(),
-            exit_timeout=0,
-        ) as client,
+        client_with_stores("c") as client,
     ):
         observe(client, meter=provider.get_meter("haclient"), answer_limit=60)
         peer = await server.log_on(client)

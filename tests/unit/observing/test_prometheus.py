@@ -20,9 +20,7 @@ from haclient.errors import UsageError
 from haclient.observing.instruments import INSTRUMENTS
 from haclient.observing.prometheus import ClientCollector
 from haclient_fake_server.testing.cluster import Cluster
-from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore
-from support.peer import answering, listening
+from support.peer import answering, client_with_stores, listening
 
 
 def scrape(registry: CollectorRegistry) -> str:
@@ -52,12 +50,7 @@ def samples(text: str) -> dict[str, list[Sample]]:
 async def test_a_scrape_has_the_counters_and_gauges_of_a_client_with_its_labels() -> None:
     async with (
         listening() as server,
-        Client(
-            'c"1',
-            publish_store=MemoryPublishStore(),
-            bookmark_store=MemoryBookmarkStore(),
-            exit_timeout=0,
-        ) as client,
+        client_with_stores('c"1') as client,
     ):
         registry = CollectorRegistry()
         registry.register(ClientCollector(client, answer_limit=60))

@@ -15,6 +15,7 @@ from haclient_stores.adapters.recovery_point import (
     RecoveryPointAdapter,
     TimedAdapter,
 )
+from support.points import BareAdapter
 
 pytestmark = pytest.mark.row("RP1")
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.row("RP1")
 Kept = dict[tuple[str, str], RecoveryPoint]
 
 
-class DictAdapter(RecoveryPointAdapter):
+class DictAdapter(BareAdapter):
     """The simplest adapter that a user could write."""
 
     def __init__(self, kept: Kept) -> None:
@@ -43,14 +44,6 @@ class DictAdapter(RecoveryPointAdapter):
         for name, kept in list(self.kept):
             if name == self.name and sub_id in {None, kept}:
                 del self.kept[name, kept]
-
-    @override
-    async def prune(self) -> None:
-        return
-
-    @override
-    async def close(self) -> None:
-        return
 
 
 async def test_a_simple_adapter_passes_also_behind_a_conflating_one() -> None:

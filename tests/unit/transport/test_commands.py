@@ -25,17 +25,14 @@ from haclient.session.logon import LoggedOn
 from haclient.session.session import Session
 from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.commands import Commander, Fields, best_first, lost_error, subscription_log
-from haclient.transport.connection import Connection
-from haclient.transport.events import Events
 from haclient.transport.memory_network import link_pair
 from haclient.transport.message_queue import Delivery
-from haclient.transport.writer import SendGate, Writer
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.peer import Peer, together
-from support.reporting import unheard
+from support.reporting import unheard, unheard_connection
 
 pytestmark = in_virtual_time
 
@@ -49,16 +46,7 @@ class Bench:
         self.status = ConnectionStatus()
         self.peer = Peer(far)
         self.commander = Commander(self.session, store, self.status, unheard())
-        self.connection = self.commander.connection = Connection(
-            near,
-            self.session,
-            writer=Writer(near, None, SendGate(1 << 40)),
-            on_received=lambda _: None,
-            events=Events(),
-            ack_awaited=lambda: True,
-            on_stopped=lambda: None,
-            on_caught_up=lambda _until, _last: None,
-        )
+        self.connection = self.commander.connection = unheard_connection(near, self.session)
         self.status.connected("localhost:1")
         server = LoggedOn(seen=None, persisted=None, server_version="", reason="")
         self.status.logged_on(server)

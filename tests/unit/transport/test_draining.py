@@ -11,7 +11,7 @@ from haclient.errors import CommandError, DisconnectedError, HAClientError, Time
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Subscription
 from haclient.transport.draining import drain, drain_acks, release_queues
-from haclient.transport.memory_network import link_pair
+from haclient.transport.memory_network import MemoryLink, link_pair
 from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import Writer
@@ -62,15 +62,21 @@ async def test_without_a_store_nothing_is_left_that_a_server_has_confirmed() -> 
     assert await drain(publisher, failing, limit_s=3.0) == ""
 
 
-@pytest.mark.row("HA25")
-@pytest.mark.parametrize(("limit_s", "left"), [(3.0, False), (inf, True)])
-async def test_without_a_store_the_outbox_leaves_first(limit_s: float, *, left: bool) -> None:
+def publishing_into_a_full_link() -> tuple[Publisher, Writer, MemoryLink]:
+    """A publisher without a store, its writer, and the other end of its link."""
     near, far = link_pair(capacity_bytes=10)
     publisher = Publisher(None, thread=bound_thread())
     writer = Writer(near, None, publisher.gate)
     publisher.connected(writer)
     publisher.open_log()
     publisher.publish_nowait("t", bytes(1000))
+    return publisher, writer, far
+
+
+@pytest.mark.row("HA25")
+@pytest.mark.parametrize(("limit_s", "left"), [(3.0, False), (inf, True)])
+async def test_without_a_store_the_outbox_leaves_first(limit_s: float, *, left: bool) -> None:
+    publisher, writer, far = publishing_into_a_full_link()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run)
         nursery.start_soon(partial(drain, publisher, flushed, limit_s=limit_s))
@@ -97,12 +103,7 @@ async def test_the_outbox_and_the_flush_have_one_limit_together(
     async def flush(*, timeout: float) -> None:
         timeouts.append(timeout)
 
-    near, _ = link_pair(capacity_bytes=10)
-    publisher = Publisher(None, thread=bound_thread())
-    writer = Writer(near, None, publisher.gate)
-    publisher.connected(writer)
-    publisher.open_log()
-    publisher.publish_nowait("t", bytes(1000))
+    publisher, writer, _ = publishing_into_a_full_link()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(drain, publisher, flush, limit_s=3.0))
         await trio.sleep(leaves_after_s)

@@ -18,14 +18,11 @@ from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Session
 from haclient.transport.commands import Commander
-from haclient.transport.connection import Connection
-from haclient.transport.events import Events
 from haclient.transport.logon_exchange import log_on
 from haclient.transport.memory_network import link_pair
-from haclient.transport.writer import SendGate, Writer
 from support.clock import in_virtual_time
 from support.peer import Peer, together
-from support.reporting import unheard
+from support.reporting import unheard, unheard_connection
 
 pytestmark = in_virtual_time
 
@@ -38,16 +35,7 @@ class Bench:
         session = Session()
         self.peer = Peer(far)
         self.commander = Commander(session, None, ConnectionStatus(), unheard(1))
-        self.connection = self.commander.connection = Connection(
-            near,
-            session,
-            writer=Writer(near, None, SendGate(1 << 40)),
-            on_received=lambda _: None,
-            events=Events(),
-            ack_awaited=lambda: True,
-            on_stopped=lambda: None,
-            on_caught_up=lambda _until, _last: None,
-        )
+        self.connection = self.commander.connection = unheard_connection(near, session)
 
     async def log_on(self, uri: str = "tcp://me:pw@h:1/amps/json", options: str = "") -> LoggedOn:
         return await log_on(

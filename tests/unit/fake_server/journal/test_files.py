@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typing_extensions import override
 
 from haclient_fake_server.engine.journal import Block, Cursor, records_of
 from haclient_fake_server.engine.publishers import Publishers
@@ -49,7 +48,7 @@ from haclient_fake_server.journal.format import (
 from haclient_stores.disk.files import Disk, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
 from haclient_stores.publish_stores.file import FilePublishStore
-from support.disks import WatchedDisk
+from support.disks import FullDisk, WatchedDisk
 from support.lengths import length
 from support.recording import Crash, Event, Image, RecordingDisk, kills, power_cuts
 
@@ -737,16 +736,6 @@ def test_a_segment_that_was_not_finished_is_not_looked_at(tmp_path: Path) -> Non
     journal = open_journal(tmp_path)
     assert positions(journal) == [1, 2]
     journal.close()
-
-
-class FullDisk(RealDisk):
-    """A disk on which no second segment fits."""
-
-    @override
-    def rename(self, source: Path, target: Path) -> None:
-        if target.name == segment_name(2):
-            raise StoreFull(f"{target}: no room")
-        super().rename(source, target)
 
 
 def test_a_full_disk_is_told_and_nothing_is_half_written(tmp_path: Path) -> None:

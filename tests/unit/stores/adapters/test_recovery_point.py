@@ -8,17 +8,17 @@ from typing_extensions import override
 from haclient_stores.adapters.recovery_point import (
     PointFeed,
     RecoveryPoint,
-    RecoveryPointAdapter,
     positions,
 )
 from haclient_stores.bookmark import BookmarkList
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.errors import StoreError
+from support.points import BareAdapter
 
 pytestmark = pytest.mark.row("RP1", "RP2")
 
 
-class Noted(RecoveryPointAdapter):
+class Noted(BareAdapter):
     def __init__(self) -> None:
         self.told: list[object] = []
         self.points: list[RecoveryPoint] = []
@@ -38,14 +38,6 @@ class Noted(RecoveryPointAdapter):
     @override
     def purge(self, sub_id: str | None = None) -> None:
         self.told.append(sub_id)
-
-    @override
-    async def prune(self) -> None:
-        return
-
-    @override
-    async def close(self) -> None:
-        return
 
 
 def test_only_what_has_moved_is_told() -> None:

@@ -29,6 +29,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "s.bm"
 
 
+def full(*_: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def reopened_at(path: Path) -> str:
     """The recovery point that the next process finds."""
     store = LoggedBookmarkStore(path)
@@ -126,9 +130,6 @@ def test_a_redelivery_after_a_prune_reads_back(path: Path) -> None:
 def test_a_prune_that_finds_the_disk_full_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     store = LoggedBookmarkStore(path)
     store.log("s", "1|1|")
     with monkeypatch.context() as patch:
@@ -353,9 +354,6 @@ def test_prune_and_sync_run_beside_the_work(path: Path) -> None:
 def test_a_full_disk_stops_messages_and_never_a_discard(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     store = LoggedBookmarkStore(path)
     log = store.subscription("s")
     monkeypatch.setattr(os, "posix_fallocate", full)
@@ -379,9 +377,6 @@ def test_acks_and_times_take_no_room_from_discards_on_a_full_disk(
     caplog: pytest.LogCaptureFixture,
     durability: Durability,
 ) -> None:
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     store = LoggedBookmarkStore(path, durability=durability)
     log = store.subscription("s")
     log.begin(acked=True, start=None)
@@ -515,9 +510,6 @@ def test_a_damaged_record_behind_the_last_seal_is_corrupt(path: Path, kind: Kind
 def test_a_full_disk_stops_no_discard_after_a_prune_either(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     store = LoggedBookmarkStore(path)
     log = store.subscription("s")
     log.log_batch([f"1|{n}|" for n in range(1, 100_001)])
@@ -569,9 +561,6 @@ def test_messages_go_on_while_prune_waits_for_the_disk(path: Path) -> None:
 def test_a_prune_on_exit_that_finds_the_disk_full_closes_nevertheless(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     store = LoggedBookmarkStore(path, prune_policy=PrunePolicy(on_exit=True))
     for number in store.subscription("s").log_batch([f"1|{n}|" for n in range(1, 1001)]):
         store.discard("s", number)
