@@ -22,7 +22,7 @@ in a temporary directory, and end with the test.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -209,12 +209,33 @@ def _process_arguments(request: pytest.FixtureRequest, folder: Path) -> list[str
     config = _marked_config(request, is_process=True)
     if config is None:
         return []
+    from haclient.errors import UsageError  # noqa: PLC0415 - as above
     from haclient_fake_server.testing.cluster import arguments_of  # noqa: PLC0415 - as above
 
-    arguments = arguments_of(replace(config, users=None))
-    if config.users is not None:
-        file = folder / "users"
-        lines = [f"{user}:{password}\n" for user, password in config.users.items()]
-        file.write_text("".join(lines), encoding="utf-8")
-        arguments += ["--user-file", str(file)]
+    try:
+        arguments = arguments_of(replace(config, users=None))
+        if config.users is not None:
+            arguments += ["--user-file", str(_user_file(config.users, folder))]
+    except UsageError as error:
+        pytest.fail(f"@pytest.mark.amps: {error}", pytrace=False)
     return arguments
+
+
+def _user_file(users: Mapping[str, str], folder: Path) -> Path:
+    """Users as the file of a broker process.
+
+    Raises:
+        UsageError: The file cannot say them.
+    """
+    from haclient.errors import UsageError  # noqa: PLC0415 - as above
+    from haclient_fake_server.config import read_users  # noqa: PLC0415 - as above
+
+    file = folder / "users"
+    lines = [f"{user}:{password}\n" for user, password in users.items()]
+    file.write_text("".join(lines), encoding="utf-8", newline="")
+    if read_users(file) != users:
+        raise UsageError(
+            "users: a broker process reads them from lines user:password: wanted users without "
+            "':' and without '#' at their beginning, and no line break"
+        )
+    return file

@@ -124,6 +124,9 @@ def test_keyword(amps_broker_thread): pass
 
 @pytest.mark.amps(sow=["orders"])
 def test_value(amps_broker_process): pass
+
+@pytest.mark.amps(users={"ann": "1", "#bob": "2"})
+def test_users(amps_broker_process): pass
 """
 WITH_TRIO = """
 import pytest
@@ -232,8 +235,9 @@ def test_a_wrong_mark_is_said_in_one_line(without_trio: str) -> None:
     for said in (
         f"unknown keyword 'queue', did you mean queues? {known}",
         "sow orders: expected TOPIC:/key[,/key][,history], such as orders:/id",
+        "users: a broker process reads them from lines user:password: wanted users without ':' and",
     ):
-        assert f"\n@pytest.mark.amps: {said}\n" in without_trio
+        assert f"\n@pytest.mark.amps: {said}" in without_trio
 
 
 def test_with_pytest_trio_a_marked_test_gets_a_broker(with_trio: str) -> None:
