@@ -90,7 +90,7 @@ def _pretty(form: Form) -> Form:
         line = form(message)
         try:
             return msgspec.json.format(line, indent=2).strip() + b"\n"
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):  # the second: nested too deeply
             return line
 
     return value

@@ -47,6 +47,8 @@ def test_json_is_indented_for_people_and_other_bodies_are_left_alone() -> None:
     )
     assert form(MESSAGE) == b"\xffbody {topic}\n"
     assert form(Message()) == b"\n"
+    deep = b"[" * 10_000 + b"]" * 10_000
+    assert form(Message(data=deep)) == deep + b"\n"
     whole = message_form(None, as_json=True, pretty=True)(MESSAGE)
     assert whole.startswith(b'{\n  "topic": "orders",\n')
     with pytest.raises(UsageError, match="--format and --pretty"):
