@@ -17,7 +17,7 @@ import select
 import stat
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TextIO, cast
@@ -213,15 +213,19 @@ class _Foreground(io.TextIOBase):
     """A terminal that gets nothing while this process is in the background (`&`, Ctrl-Z and `bg`).
 
     Args:
-        terminal: The terminal.
+        terminal: The terminal, or what writes to it.
+        otherwise: Gets what is written in the background; without it, that is dropped.
     """
 
-    def __init__(self, terminal: TextIO) -> None:
+    def __init__(self, terminal: TextIO, otherwise: TextIO | None = None) -> None:
         self._terminal = terminal
+        self._otherwise = otherwise
 
     @override
     def write(self, text: str) -> int:
-        return self._terminal.write(text) if _is_foreground(self._terminal) else len(text)
+        if _is_foreground(self._terminal):
+            return self._terminal.write(text)
+        return len(text) if self._otherwise is None else self._otherwise.write(text)
 
     @override
     def flush(self) -> None:
@@ -267,15 +271,21 @@ def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Gene
         def show_cursor(self, show: bool = True) -> bool:  # rich's signature
             return False
 
-    console = _Visible(file=cast("IO[str]", _Foreground(sys.stderr)))
-    # Standard output is left alone: rich would send what is printed there to the console.
-    with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+    terminal = sys.stderr
+    console = _Visible(file=cast("IO[str]", _Foreground(terminal)))
+    # Standard output is left alone: rich would send what is printed there to the console. As it
+    # does with the errors and warnings: above the bar, which in the background is not drawn.
+    with (
+        Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar,
+        redirect_stderr(_Foreground(sys.stderr, terminal)),
+    ):
         task = bar.add_task(what, total=total)
 
         def report(text: str) -> None:
-            if _is_foreground(sys.stderr):
+            if _is_foreground(terminal):
                 bar.console.print(text, highlight=False)
             else:  # what is reported is not only drawn
-                click.echo(text, err=True)
+                terminal.write(f"{text}\n")
+                terminal.flush()
 
         yield Progress(update=lambda done: bar.update(task, completed=done), report=report)

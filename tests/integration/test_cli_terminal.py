@@ -131,14 +131,16 @@ def test_a_job_in_the_background_draws_no_bar(shared_broker: BrokerProcess, many
 def test_what_a_job_in_the_background_reports_is_shown_without_its_bar() -> None:
     program = (
         "from haclient.cli.output import progress_bar\n"
+        "from haclient.cli.termination import print_error\n"
         "with progress_bar('work', 2) as progress:\n"
         "    progress.update(1)\n"
         "    progress.report('half of it')\n"
+        "    print_error('line 7 was refused')\n"
     )
     work = shlex.join([sys.executable, "-c", program])
     with terminal("bash", "-c", f"set -m; {work} & wait $!") as shown:
         assert shown.wait() == 0
-    assert shown.screen.startswith(b"half of it\r\n")
+    assert shown.screen.startswith(b"half of it\r\nhaclient: error: line 7 was refused\r\n")
     assert b"\x1b" not in shown.screen
 
 
