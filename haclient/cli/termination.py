@@ -225,22 +225,25 @@ class _Ending:
 
     def __init__(self) -> None:
         self._first: trio.CancelScope | None = None
-        self._then: trio.CancelScope | None = None
+        self._then: list[trio.CancelScope] = []
 
     def cancel(self, scope: trio.CancelScope) -> None:
         """Cancel a scope, after the part of it that ends first."""
         if self._first is None:
             scope.cancel()
         else:
-            self._then = scope
+            self._then.append(scope)
             self._first.cancel()
 
     async def run_first(self, work: Callable[[], Awaitable[None]]) -> None:
-        with trio.CancelScope() as self._first:
-            await work()
-        self._first = None
-        if self._then is not None:
-            self._then.cancel()
+        try:
+            with trio.CancelScope() as self._first:
+                await work()
+        finally:
+            self._first = None
+        for scope in self._then:
+            scope.cancel()
+        if self._then:
             await trio.lowlevel.checkpoint()
 
 

@@ -13,6 +13,7 @@ import click
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 import haclient
 from haclient.cli.output import OutputWriter
@@ -25,6 +26,7 @@ from haclient.cli.termination import (
     one_line,
     print_error,
     print_failure,
+    run_before_end,
     run_until_signal,
 )
 from haclient.errors import (
@@ -274,6 +276,48 @@ def test_work_with_an_output_has_its_own_end() -> None:
             run_until_signal(fail, unreachable, output=OutputWriter(writer))
     finally:
         os.close(reader)
+        os.close(writer)
+
+
+def test_work_that_ends_first_and_has_failed_is_not_waited_for_by_a_signal() -> None:
+    async def fail() -> None:
+        await trio.lowlevel.checkpoint()
+        raise TimedOut("late")
+
+    async def work() -> int:
+        with pytest.raises(TimedOut):
+            await run_before_end(fail)
+        os.kill(os.getpid(), signal.SIGINT)
+        with trio.move_on_after(10):
+            await trio.sleep_forever()
+        return 0
+
+    with pytest.raises(Interrupted):
+        run_until_signal(work)
+
+
+def test_a_signal_counts_although_the_reader_leaves_while_work_ends() -> None:
+    reader, writer = os.pipe()
+    output = OutputWriter(writer)
+
+    async def until_both() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                os.close(reader)
+                await output.wait_closed()
+                await trio.testing.wait_all_tasks_blocked()
+
+    async def work() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        await run_before_end(until_both)
+        return 0
+
+    try:
+        with pytest.raises(Interrupted):
+            run_until_signal(work, output=output)
+    finally:
         os.close(writer)
 
 
