@@ -209,6 +209,7 @@ class _Shutdown(Generic[_T]):
         if grace.cancelled_caught:
             self.expired = GraceExpired(expired_text(self._grace_s, self._left()))
         self._scope.cancel()
+        self._clients.fail_held()  # now: those that were cancelled wait no more
 
     @property
     def was_cut(self) -> bool:

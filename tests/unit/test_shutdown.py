@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import trio
 
-from haclient.errors import GraceExpired, UsageError
+from haclient.errors import DisconnectedError, GraceExpired, UsageError
 from haclient.ha import HAClient
 from haclient.shutdown import first_signal, run
 from haclient_fake_server.config import BrokerConfig
@@ -137,3 +137,18 @@ def test_a_client_in_a_trio_run_of_another_thread_is_left_to_its_thread() -> Non
     with broker_thread(BrokerConfig()) as broker:
         assert run(partial(main, broker.uri)) is None
     assert seen == ["later"]
+
+
+@pytest.mark.row("HA24")
+def test_a_publish_of_a_main_that_cleans_up_is_refused_where_it_is_shielded() -> None:
+    async def main(uri: str) -> None:
+        async with HAClient.memory_backed("cleaner", servers=[uri]) as client:
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True), pytest.raises(DisconnectedError):
+                    await client.publish("orders", b"bye")
+
+    with broker_thread(BrokerConfig()) as broker:
+        assert run(partial(main, broker.uri)) is None
