@@ -303,7 +303,10 @@ def failure_text(error: BaseException) -> str:
     Returns:
         Such as `ValueError: invalid literal for int()`; at most some 200 characters.
     """
-    text = printable(str(error))
+    try:
+        text = printable(str(error))
+    except Exception:  # of its `__str__`: the class has to do
+        text = ""
     shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 

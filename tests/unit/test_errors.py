@@ -5,6 +5,7 @@ import pickle
 import re
 
 import pytest
+from typing_extensions import override
 
 import haclient_stores.errors
 from haclient import errors
@@ -23,6 +24,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
     command_error,
+    failure_text,
     printable,
 )
 
@@ -133,3 +135,15 @@ def test_the_text_of_a_peer_becomes_one_line_that_a_terminal_only_shows(
 ) -> None:
     assert printable(text) == shown
     assert printable(text).isprintable()
+
+
+def test_an_exception_of_the_application_is_one_line_whatever_its_text_is() -> None:
+    class NoTextError(Exception):
+        @override
+        def __str__(self) -> str:
+            raise AttributeError("not set yet")
+
+    assert failure_text(NoTextError()) == "NoTextError"
+    assert failure_text(ValueError()) == "ValueError"
+    assert failure_text(ValueError("a\nb")) == "ValueError: a b"
+    assert failure_text(ValueError("x" * 300)) == f"ValueError: {'x' * 200}..."
