@@ -1,4 +1,4 @@
-"""Draw `overview.svg`: what runs, what is on disk, and which kills nothing is lost by.
+"""Draw `overview.svg`: the processes, their files, and three kills that lose nothing.
 
 `python docs/draw_overview.py` writes the picture beside this file; a test compares the two.
 """

@@ -211,7 +211,7 @@ def run_pipeline(folder: Path, count: int) -> Verdict:
 
 
 def report_step(*words: str) -> None:
-    """Say what comes next, and when: standard output has the verdict only."""
+    """Print the next step and its time to standard error: standard output has only the verdict."""
     print(f"{time.perf_counter() - BEGUN_AT:5.1f} s", *words, file=sys.stderr, flush=True)
 
 

@@ -97,7 +97,7 @@ class Client(QueueClient, DeltaClient, RecordsClient, InspectedClient):
         await self._core.leave(kind, error, traceback)
 
     def __enter__(self) -> NoReturn:
-        """Refused: `haclient.blocking` has the form for `with`."""
+        """Refuse `with`: `haclient.blocking` has the clients for it."""
         kind = type(self).__name__
         raise UsageError(
             f"{kind} is entered by `async with`, in a trio program: for `with` use "

@@ -145,8 +145,8 @@ class CommandError(HAClientError):
 
     Attributes:
         reason: The server's own words.
-        detail: What exactly it refused, such as the character of a filter; empty for servers that
-            do not say so. The reference broker does.
+        detail: What exactly it refused, such as the character of a filter. Only the reference
+            broker sends it; otherwise it is empty.
     """
 
     def __init__(self, message: str, *, reason: str = "", detail: str = "") -> None:
@@ -320,7 +320,7 @@ def command_error(what: str, reason: str, detail: str = "") -> HAClientError:
     Args:
         what: The command that was refused, in words.
         reason: The server's reason.
-        detail: What exactly it refused, where the server says so.
+        detail: What exactly it refused, if the server sends that.
 
     Returns:
         The error to raise.

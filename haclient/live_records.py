@@ -1,17 +1,17 @@
-"""The records of a State-of-the-World topic as a mapping that follows the server.
+"""The records of a State-of-the-World topic as a mapping that is kept up to date.
 
-`RecordView` is the pure part: it takes the messages of a query with a subscription, and knows which
-records there are and what has changed since the consumer looked last. `LiveRecords` feeds it.
+`RecordView` is the pure part: it applies the messages of a query with a subscription, and keeps the
+records and the changes that the consumer has not taken. `LiveRecords` feeds it.
 
 **Which messages.** `sow` and `publish` set a record, `oof` removes one, whatever its reason. A
-delta is merged into the record that it changes. A query is between `group_begin` and `group_end`;
-at its end records that it has not named are removed. So after a lost connection the view keeps its
-records until the next query is complete, and the difference is what the consumer gets.
+delta is merged into the record that it changes. The records of a query come between `group_begin`
+and `group_end`; at its end, all other records are removed. So after a lost connection the view
+keeps its records until the next query is complete, and the consumer gets the differences.
 
 **Changes are conflated by key.** For each key that has changed the view remembers the value that
-the consumer knows, and compares when the consumer asks. So a slow consumer gets the latest value of
-each key, never a value that is no news, and at most one change is kept for each key that is in the
-view or that the consumer knows.
+the consumer has, and compares when the consumer asks. So a slow consumer gets the latest value of
+each key, never the value that it already has. Memory holds at most one pending change for each key
+that the view or the consumer has.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BATCH_SIZE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordChange(Generic[T]):
-    """What has become of one record since the last change of its key.
+    """How one record differs from the last change of its key.
 
     Attributes:
         kind: `added`, `changed` or `removed`.
@@ -62,12 +62,12 @@ class RecordChange(Generic[T]):
 
 
 class RecordView(Generic[T]):
-    """The records, and what the consumer does not know of yet; pure.
+    """The records, and the changes that the consumer has not taken yet; pure.
 
     Args:
         topic: Decodes a record.
         key: Returns the key of a record; by default the SOW key is used.
-        deltas: Whether a `publish` has only the fields that have changed.
+        deltas: Whether a `publish` carries only the fields that have changed.
 
     Attributes:
         records: The records by key.
@@ -82,9 +82,9 @@ class RecordView(Generic[T]):
         self._deltas = deltas
         self._keys: dict[str, Hashable] = {}  # by SOW key
         self._owners: dict[Hashable, str] = {}  # the SOW key of each key
-        self._whole: dict[str, JsonRecord] = {}  # by SOW key, to merge deltas into
-        self._named: set[str] | None = None  # the SOW keys of the query that runs
-        self._pending: dict[Hashable, list[T]] = {}  # what the consumer knows
+        self._merged: dict[str, JsonRecord] = {}  # by SOW key, to merge deltas into
+        self._queried: set[str] | None = None  # the SOW keys of the running query
+        self._pending: dict[Hashable, list[T]] = {}  # the value that the consumer has
         self.records: dict[Hashable, T] = {}
         self.is_complete = False
 
@@ -97,7 +97,7 @@ class RecordView(Generic[T]):
         """
         match message.command:
             case "group_begin":
-                self._named = set()
+                self._queried = set()
             case "group_end":
                 self._end_query()
             case "oof":
@@ -108,13 +108,13 @@ class RecordView(Generic[T]):
                 pass
 
     def _end_query(self) -> None:
-        if self._named is not None:
-            for sow_key in self._keys.keys() - self._named:
+        if self._queried is not None:
+            for sow_key in self._keys.keys() - self._queried:
                 self._remove(sow_key)
-        self._named = None
+        self._queried = None
         if not self.is_complete:
             self.is_complete = True
-            self._pending.clear()  # the consumer has not looked yet: it begins with these records
+            self._pending.clear()  # the consumer starts with these records
 
     def _set(self, message: Message) -> None:
         sow_key = message.sow_key
@@ -126,10 +126,10 @@ class RecordView(Generic[T]):
         value = self._value(message)
         key = sow_key if self._key is None else self._key_of(value)
         if self._keys.get(sow_key, key) != key:
-            self._unkey(sow_key)
-        if self._named is not None:
-            self._named.add(sow_key)
-        self._note(key)
+            self._drop_key(sow_key)
+        if self._queried is not None:
+            self._queried.add(sow_key)
+        self._remember_old(key)
         self._keys[sow_key] = key
         self._owners[key] = sow_key
         self.records[key] = value
@@ -137,13 +137,13 @@ class RecordView(Generic[T]):
     def _value(self, message: Message) -> T:
         if not self._deltas:
             return self._topic.decode(message)
-        known = self._whole.get(message.sow_key, {}) if message.command == "publish" else {}
+        known = self._merged.get(message.sow_key, {}) if message.command == "publish" else {}
         whole = apply_delta(known, message.json(JsonRecord))
-        self._whole[message.sow_key] = whole
+        self._merged[message.sow_key] = whole
         return self._topic.codec.decode(msgspec.json.encode(whole))
 
     def _key_of(self, value: T) -> Hashable:
-        assert self._key is not None  # noqa: S101  # of the caller
+        assert self._key is not None  # noqa: S101  # the caller has checked it
         try:
             key = self._key(value)
             hash(key)
@@ -155,22 +155,22 @@ class RecordView(Generic[T]):
         return key
 
     def _remove(self, sow_key: str) -> None:
-        self._whole.pop(sow_key, None)
-        self._unkey(sow_key)
+        self._merged.pop(sow_key, None)
+        self._drop_key(sow_key)
 
-    def _unkey(self, sow_key: str) -> None:
-        """Take a record from the key that it has."""
+    def _drop_key(self, sow_key: str) -> None:
+        """Remove a record from the mapping, under the key that it has."""
         if sow_key not in self._keys:
             return
         key = self._keys.pop(sow_key)
         if self._owners[key] == sow_key:  # else another record has taken the key
-            self._note(key)
+            self._remember_old(key)
             del self._owners[key], self.records[key]
-            if not self._pending[key]:  # it came and went while the consumer did not look
+            if not self._pending[key]:  # added and removed before the consumer looked
                 del self._pending[key]
 
-    def _note(self, key: Hashable) -> None:
-        """Remember what the consumer knows of a key that changes now."""
+    def _remember_old(self, key: Hashable) -> None:
+        """Remember the value that the consumer has, before the key changes."""
         if key not in self._pending:
             self._pending[key] = self._values(key)
 
@@ -180,9 +180,9 @@ class RecordView(Generic[T]):
         return bool(self._pending)
 
     def pop_change(self) -> RecordChange[T] | None:
-        """The next change, in the order in which keys have changed first; `None` if there is none.
+        """The next change, ordered by the first change of each key; `None` if there is none.
 
-        The consumer knows the value from then on.
+        From then on the consumer has the new value.
         """
         while self._pending:
             key = next(iter(self._pending))
@@ -204,7 +204,7 @@ class RecordView(Generic[T]):
 class RecordMapping(Mapping[Hashable, T]):
     """The records of a view as they are now, from any thread.
 
-    Loops are over a copy: the records may change meanwhile.
+    Loops use a copy, since the records may change meanwhile.
 
     Args:
         view: The records.
@@ -241,19 +241,19 @@ class RecordMapping(Mapping[Hashable, T]):
 
 
 class LiveRecords(RecordMapping[T]):
-    """The records of a topic, by key, and how they change; made by `client.records`.
+    """The records of a topic by key, and their changes; made by `client.records`.
 
     Entering the block sends the query, and waits until the records are complete. The iteration
-    gives each later change, without an end::
+    yields each later change, and does not end by itself::
 
         async with client.records("prices", key=lambda price: price["symbol"]) as prices:
             print(prices["A"])
             async for change in prices:
                 print(change.kind, change.key, change.new)
 
-    While the connection is lost the records stay as they were; `caught_up` says so. An `HAClient`
-    queries again and then gives the difference. A `Client` does not reconnect, so there the
-    iteration raises `DisconnectedError`. After the block, or an error, the last records stay.
+    While there is no connection the records stay as they were, and `caught_up` is false. An
+    `HAClient` queries again, and the iteration yields the differences. A `Client` does not
+    reconnect: its iteration raises `DisconnectedError`. The last records can be read after the end.
     """
 
     def __init__(self, view: RecordView[T], stream: MessageStream, subscriber: Subscriber) -> None:
@@ -262,7 +262,7 @@ class LiveRecords(RecordMapping[T]):
         self._subscriber = subscriber
         self._error: BaseException | None = None
         self._has_ended = False
-        self._news = trio.Event()
+        self._changed = trio.Event()
 
     async def open(self) -> Self:
         """Query, and wait until the records are complete; `async with` does this.
@@ -277,7 +277,7 @@ class LiveRecords(RecordMapping[T]):
         try:
             self._subscriber.start_task(self._follow)
             while not (self._view.is_complete or self._has_ended):
-                await self._news.wait()
+                await self._changed.wait()
         except BaseException:
             await self.aclose()
             raise
@@ -310,7 +310,7 @@ class LiveRecords(RecordMapping[T]):
                 if self._view.is_complete:
                     self._wake()
             error = self._stream.end_reason
-        except Exception as failed:  # also of the application's codec: the consumer gets it
+        except Exception as failed:  # also one of the application's codec: the consumer raises it
             error = failed
             await self._stream.aclose()
         finally:
@@ -323,8 +323,8 @@ class LiveRecords(RecordMapping[T]):
         self._wake()
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = trio.Event()
+        self._changed.set()
+        self._changed = trio.Event()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -334,18 +334,20 @@ class LiveRecords(RecordMapping[T]):
         return self
 
     async def __anext__(self) -> RecordChange[T]:
-        await trio.lowlevel.checkpoint()  # before a change is taken: a cancellation loses none
+        await (
+            trio.lowlevel.checkpoint()
+        )  # before the change is taken, so that a cancellation loses none
         while (change := self.pop_change()) is None:
             if not await self.wait_change():
                 raise StopAsyncIteration
         return change
 
     def changes(self) -> Self:
-        """The changes, as the iteration gives them: the same in all three forms of the client."""
+        """The changes, as the iteration yields them; it exists in all three forms of the client."""
         return self
 
     def pop_change(self) -> RecordChange[T] | None:
-        """The next change without a wait; `None` if there is none."""
+        """Return the next change without waiting; `None` if there is none."""
         return self._view.pop_change()
 
     async def wait_change(self) -> bool:
@@ -355,18 +357,18 @@ class LiveRecords(RecordMapping[T]):
             Whether there may be one; `False` at the end.
 
         Raises:
-            HAClientError: The records have ended by this error.
+            HAClientError: The error by which the records have ended.
         """
         while not self._view.has_pending:
             if self._has_ended:
                 self._raise_error()
                 return False
-            await self._news.wait()
+            await self._changed.wait()
         return True
 
     @property
     def caught_up(self) -> bool:
-        """Whether the records are those of the server: there is a connection, and a whole query."""
+        """Whether the records are up to date: there is a connection, and its query is complete."""
         return self._stream.caught_up and not self._has_ended
 
     @property
@@ -411,16 +413,15 @@ class RecordsClient:
         deltas: bool = False,
         timeout: float | None = TIMEOUT_S,
     ) -> LiveRecords[JsonRecord] | LiveRecords[T]:
-        """The records of a State-of-the-World topic as a mapping that follows the server.
+        """The records of a State-of-the-World topic as a mapping that is kept up to date.
 
         Args:
             topic: A literal topic whose records are JSON objects, or a `Topic` that decodes them.
             key: Returns the key of a record in the mapping, such as its id; by default the SOW key,
-                which the server may have made of the key fields. It is called in the client's
+                which the server may compute from the key fields. It is called in the client's
                 thread, and must be fast.
-            filter: Content filter; a record that does not match it any more is removed.
-            deltas: Whether the server sends of an update only the fields that have changed; JSON
-                only.
+            filter: Content filter; a record that no longer matches it is removed.
+            deltas: Whether the server sends only the changed fields of an update; JSON only.
             timeout: Seconds to wait for the server's answer, and for each further part of the
                 records; `None` waits for as long as it takes.
 

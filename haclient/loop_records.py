@@ -23,8 +23,8 @@ T = TypeVar("T")
 class LiveRecords(RecordMapping[T]):
     """The records of a topic, by key: `haclient.LiveRecords` for asyncio.
 
-    It may be read in any thread. Several tasks may iterate: each change goes to one of them, and a
-    task that is cancelled while it waits loses none.
+    Any thread may read it. Several tasks may iterate: each change goes to one of them, and a
+    cancelled wait loses no change.
     """
 
     def __init__(self, records: haclient.live_records.LiveRecords[T], home: LoopThread) -> None:
@@ -47,7 +47,7 @@ class LiveRecords(RecordMapping[T]):
     async def aclose(self) -> None:
         """Unsubscribe; the iteration ends. Calling it again does nothing."""
         if self.__bridge__.thread.is_running:
-            with suppress(UsageError):  # the client is closed at this moment, and this too
+            with suppress(UsageError):  # the client closes at this moment, and this with it
                 await self.__bridge__.wait(self.__bridge__.inner.aclose, "aclose")
 
     async def __aenter__(self) -> Self:
@@ -59,14 +59,14 @@ class LiveRecords(RecordMapping[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not GeneratorExit:  # the loop has dropped the coroutine, which cannot wait
+        if kind is not GeneratorExit:  # the loop discards the coroutine, which cannot wait any more
             await self.aclose()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> RecordChange[T]:
-        # The wait may be cancelled, and takes nothing; the second call cannot be.
+        # Only the wait can be cancelled, and it takes no change; `pop_change` cannot be cancelled.
         bridge = self.__bridge__
         while (change := bridge.read(lambda records: records.pop_change(), "iterating")) is None:
             ended = not bridge.thread.is_running
@@ -75,7 +75,7 @@ class LiveRecords(RecordMapping[T]):
         return change
 
     def changes(self) -> Self:
-        """The changes, as the iteration gives them: the same in all three forms of the client."""
+        """The changes, as the iteration yields them; it exists in all three forms of the client."""
         return self
 
     caught_up = FacadeProperty[haclient.live_records.LiveRecords[T], bool](
@@ -125,7 +125,7 @@ class RecordsClient:
         deltas: bool = False,
         timeout: float | None = TIMEOUT_S,
     ) -> LiveRecords[JsonRecord] | LiveRecords[T]:
-        """As in `haclient.Client`, whose words it gets."""
+        """As in `haclient.Client`, whose docstring replaces this one."""
         bridge = self.__bridge__
         make = partial(
             bridge.inner.records,

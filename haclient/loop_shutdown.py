@@ -1,7 +1,7 @@
-"""`haclient.aio.run`: `asyncio.run` for services, which end when they are told to.
+"""`haclient.aio.run`: `asyncio.run` for services that signals end in good order.
 
-See `haclient.shutdown` for the order, and `haclient.thread_shutdown` for who keeps it. The end of
-`main` is the cancellation of its task.
+See `haclient.shutdown` for the order, and `haclient.thread_shutdown` for the thread that keeps it.
+`main` is ended by the cancellation of its task.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class _CancellableMain:
         self._shutdown = ThreadShutdown(grace_s, self._cancel_soon)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[object] | None = None
-        self._is_to_end = False
+        self._should_end = False
         self._is_cancelled = False
-        self._was_cut = False
+        self._was_ended = False
 
     def run(self, main: Callable[[], Awaitable[_T]]) -> _T | None:
         try:
@@ -36,23 +36,23 @@ class _CancellableMain:
                 result = asyncio.run(self._until_ended(main))
         finally:
             self._shutdown.close()
-        return self._shutdown.result(result, was_cut=self._was_cut)
+        return self._shutdown.result(result, was_ended=self._was_ended)
 
     async def _until_ended(self, main: Callable[[], Awaitable[_T]]) -> _T | None:
         self._task = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
-        if self._is_to_end:  # the signal came before there was a loop to tell of it
+        if self._should_end:  # the signal came before there was a loop to cancel in
             self._cancel()
         try:
             return await main()
         except asyncio.CancelledError:
-            if not self._is_cancelled:  # `main` has raised it for a reason of its own
+            if not self._is_cancelled:  # raised by `main` itself
                 raise
-            self._was_cut = True
+            self._was_ended = True
             return None
 
     def _cancel_soon(self) -> None:
-        self._is_to_end = True
+        self._should_end = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop was closed: `main` has ended
                 self._loop.call_soon_threadsafe(self._cancel)
@@ -68,10 +68,10 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
     """Run a service under asyncio until it returns, or until SIGTERM or SIGINT ends it in order.
 
     After the first signal handlers finish the message they have and get no further one; streams
-    end; acknowledgements and publishes are flushed, by each client of the process for as long as
-    its `exit_timeout` says. Then the task of `main` is cancelled, and the blocks of the clients are
+    end; each client of the process flushes acknowledgements and publishes, within its
+    `exit_timeout`. Then the task of `main` is cancelled, and the blocks of the clients are
     left, which closes their stores. A `main` that returns by itself meanwhile is not cancelled.
-    At last, as by `asyncio.run`, all other tasks are cancelled and the loop is closed.
+    Finally, as by `asyncio.run`, all other tasks are cancelled and the loop is closed.
 
     Args:
         main: The application, an async function without arguments; use `functools.partial` for
@@ -82,9 +82,10 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
         What `main` returns; `None` when SIGTERM has ended it.
 
     Raises:
-        UsageError: `main` is a coroutine, `grace` is no time, or this is not the main thread.
-        GraceExpired: The grace was over first. It says what was left.
-        KeyboardInterrupt: SIGINT has ended it, in the same good order.
+        UsageError: `main` is a coroutine, `grace` is not a valid time, or this is not the main
+            thread.
+        GraceExpired: The grace period ended first. The text names what was left.
+        KeyboardInterrupt: SIGINT ended it, in the same order.
     """
     if iscoroutine(main):
         main.close()  # else Python warns that it was never awaited

@@ -71,7 +71,7 @@ def first_signal(numbers: Collection[int], react: Callable[[int], object]) -> Ge
 
 
 def use_defaults(numbers: Collection[int] = STOP_SIGNALS) -> None:
-    """Give these signals their default actions."""
+    """Restore the default actions of these signals."""
     for each in numbers:
         signal.signal(each, signal.SIG_DFL)
 
@@ -212,7 +212,7 @@ class _Shutdown(Generic[_T]):
         self._clients.fail_held()  # now: those that were cancelled wait no more
 
     @property
-    def was_cut(self) -> bool:
+    def was_cancelled(self) -> bool:
         """Whether `main` was cancelled."""
         return self._scope.cancelled_caught
 
@@ -247,7 +247,7 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
             trio.run(shutdown.run, main)
     finally:
         shutdown.call_off()
-    if shutdown.was_cut:
+    if shutdown.was_cancelled:
         if shutdown.expired is not None:
             raise shutdown.expired
         if shutdown.number == signal.SIGINT:

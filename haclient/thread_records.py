@@ -37,8 +37,8 @@ class RecordChanges(Generic[T]):
 class LiveRecords(RecordMapping[T]):
     """The records of a topic, by key: `haclient.LiveRecords` for programs without trio.
 
-    A plain loop over it is over its keys, as of any mapping; `changes` follows it. Any thread may
-    read it. Several threads may follow: each change goes to one of them::
+    A loop over it yields its keys, as of any mapping; `changes` yields its changes. Any thread may
+    read it. Several threads may take changes: each change goes to one of them::
 
         with client.records("prices", key=lambda price: price["symbol"]) as prices:
             print(prices["A"])
@@ -61,18 +61,18 @@ class LiveRecords(RecordMapping[T]):
         """
         try:
             self.__bridge__.wait(self.__bridge__.inner.open, "open")
-            return self  # noqa: TRY300  # an interrupt may come here, too
+            return self  # noqa: TRY300  # inside of `try`: an interrupt may come here, too
         except UsageError:  # it was opened before, and may be in use
             raise
         except BaseException:  # a KeyboardInterrupt, maybe just after the server's answer
-            with suppress(Exception):  # the client has ended at this moment, and this with it
+            with suppress(Exception):  # the client may have ended, and this with it
                 self.close()
             raise
 
     def close(self) -> None:
         """Unsubscribe; loops over `changes` end. Calling it again does nothing."""
         if self.__bridge__.thread.is_running:
-            with suppress(UsageError):  # the client is closed at this moment, and this too
+            with suppress(UsageError):  # the client closes at this moment, and this with it
                 self.__bridge__.wait(self.__bridge__.inner.aclose, "close")
 
     def __enter__(self) -> Self:
@@ -145,7 +145,7 @@ class RecordsClient:
         deltas: bool = False,
         timeout: float | None = TIMEOUT_S,
     ) -> LiveRecords[JsonRecord] | LiveRecords[T]:
-        """As in `haclient.Client`, whose words it gets."""
+        """As in `haclient.Client`, whose docstring replaces this one."""
         bridge = self.__bridge__
         make = partial(
             bridge.inner.records,

@@ -1,13 +1,13 @@
 """`haclient.blocking.run`, and what `haclient.aio.run` has in common with it.
 
 Both do what `haclient.shutdown` does for services of trio, in the same order and with the same
-limits. Here each client has a thread of its own, so a further thread leads (`ThreadShutdown`): it
-was started beforehand, since a signal handler may interrupt any code. It has the consumers of all
-clients of the process finish, then flushes all clients, and ends `main` at last.
+limits. Here each client has a thread of its own, so one more thread drains them all
+(`ThreadShutdown`). It is started before any signal, since a signal handler may interrupt any code.
+It waits for the consumers of all clients, then flushes all clients, then ends `main`.
 
 **How `main` is ended.** A thread cannot be cancelled, but the main thread can be interrupted: the
-leading thread sends it the same signal again, whose handler raises an exception where `main` waits,
-as Ctrl-C does. Nothing is left to be drained by then.
+drain thread sends it the same signal again, whose handler raises an exception where `main` waits,
+as Ctrl-C does. Everything is drained by then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
-from time import monotonic  # noqa: TID251  # the leading thread runs no trio
+from time import monotonic  # noqa: TID251  # the drain thread runs no trio
 from typing import Final, TypeVar
 
 from haclient.errors import GraceExpired
@@ -38,7 +38,7 @@ from haclient_stores.checks import check_seconds
 from haclient_stores.logs import logger_of
 
 _RESEND_S: Final = 0.1
-"""How often a main thread that has not noticed its end is told of it."""
+"""Seconds between two signals to a main thread that has not reacted."""
 
 _T = TypeVar("_T")
 _logger = logger_of(__name__)
@@ -51,7 +51,7 @@ class _Event(Enum):
 
 
 class _MainHasEndedError(Exception):
-    """`main` has returned by itself: nothing is left to be done."""
+    """`main` has returned by itself, so the drain stops."""
 
 
 class ThreadShutdown:
@@ -59,14 +59,14 @@ class ThreadShutdown:
 
     Args:
         grace_s: Seconds for all of it, from the signal on.
-        end_main: Ends `main`; called in the leading thread, at most once.
+        end_main: Ends `main`; called in the drain thread, at most once.
 
     Attributes:
-        number: The signal that has begun it; 0 before.
-        expired: The error of a grace that was over too early.
+        number: The signal that started it; 0 before.
+        expired: The error, if the grace period ended before the drain.
 
     Raises:
-        UsageError: `grace_s` is no time.
+        UsageError: `grace_s` is not a valid time.
     """
 
     def __init__(self, grace_s: float, end_main: Callable[[], object]) -> None:
@@ -78,7 +78,9 @@ class ThreadShutdown:
         self._deadline = Deadline(limit_s, _unfinished)
         self.number = 0
         self.expired: GraceExpired | None = None
-        self._thread = threading.Thread(target=self._lead, name="haclient-drain", daemon=True)
+        self._thread = threading.Thread(
+            target=self._drain_then_end_main, name="haclient-drain", daemon=True
+        )
         self._thread.start()
 
     def begin(self, number: int) -> None:
@@ -88,25 +90,25 @@ class ThreadShutdown:
         self._events.put(_Event.SIGNALLED)
 
     def close(self) -> None:
-        """`main` has ended: do nothing any more."""
+        """Stop: `main` has ended."""
         self._events.put(_Event.MAIN_ENDED)
         self._thread.join()
         self._deadline.call_off()
 
-    def result(self, value: _T | None, *, was_cut: bool) -> _T | None:
+    def result(self, value: _T | None, *, was_ended: bool) -> _T | None:
         """What `run` returns or raises.
 
         Args:
             value: What `main` has returned.
-            was_cut: Whether it was ended instead.
+            was_ended: Whether it was ended by the shutdown instead.
         """
-        if was_cut and self.expired is not None:
+        if was_ended and self.expired is not None:
             raise self.expired
-        if was_cut and self.number == signal.SIGINT:
+        if was_ended and self.number == signal.SIGINT:
             raise KeyboardInterrupt
         return value
 
-    def _lead(self) -> None:
+    def _drain_then_end_main(self) -> None:
         if self._events.get() is _Event.MAIN_ENDED:
             return
         name = signal.Signals(self.number).name
@@ -124,7 +126,7 @@ class ThreadShutdown:
         """As `OpenClients.drain`, over all threads.
 
         Raises:
-            TimeoutError: The time was over first.
+            TimeoutError: The time ended first.
             _MainHasEndedError: `main` has ended.
         """
         drained: set[TrioThread] = set()
@@ -145,7 +147,7 @@ class ThreadShutdown:
             try:
                 thread.submit(call, partial(step, thread.clients))
                 left += 1
-            except BaseException as error:  # by which it has ended meanwhile, whatever that is
+            except BaseException as error:  # any error by which the client has ended meanwhile
                 _logger.debug("client %s has nothing to finish: %r", thread.name, error)
         while left:
             try:
@@ -175,46 +177,49 @@ def _unfinished() -> str:
 # -- haclient.blocking.run ------------------------------------------------------------------
 
 
-class _MainInterrupted(BaseException):  # as KeyboardInterrupt: no error
+class _MainInterrupted(
+    BaseException
+):  # like KeyboardInterrupt, so that `except Exception` does not catch it
     """Raised in `main` where it waits."""
 
 
 class _InterruptibleMain:
     """Runs `main` in the main thread, which signals interrupt.
 
-    A signal that comes in the moment before a wait is handled after it, which may be never. So it
-    is sent until its handler has run; how often tells those from a second one of somebody else.
+    A signal that comes just before a blocking wait is handled after the wait, which may never end.
+    So it is sent until its handler has run. The counts of sent and received signals distinguish
+    these from a second signal by somebody else.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._shutdown = ThreadShutdown(grace_s, self._interrupt)
         self._runs = False
-        self._is_to_end = False
+        self._should_end = False
         self._sent = 0
         self._received = 0
         self._noticed: queue.SimpleQueue[None] = queue.SimpleQueue()  # its `put` is reentrant
 
     def run(self, main: Callable[[], _T]) -> _T | None:
         result: _T | None = None
-        was_cut = False
+        was_ended = False
         try:
             with signal_handler(STOP_SIGNALS, self._on_signal):
                 result = self._until_ended(main)
         except _MainInterrupted:
-            was_cut = True
+            was_ended = True
         finally:
             self._shutdown.close()
-        return self._shutdown.result(result, was_cut=was_cut)
+        return self._shutdown.result(result, was_ended=was_ended)
 
     def _until_ended(self, main: Callable[[], _T]) -> _T:
         try:
             self._runs = True
-            if self._is_to_end:  # the signal came before it could be interrupted
+            if self._should_end:  # the signal came before `main` ran
                 raise _MainInterrupted
             return main()
         finally:
             self._runs = False
-            self._shutdown.close()  # while the handler is there: it may have sent its signal
+            self._shutdown.close()  # before the handler is removed: a signal may be under way
 
     def _on_signal(self, number: int) -> None:
         if not self._shutdown.number:
@@ -230,7 +235,7 @@ class _InterruptibleMain:
             raise _MainInterrupted
 
     def _interrupt(self) -> None:
-        self._is_to_end = True
+        self._should_end = True
         ident = threading.main_thread().ident
         assert ident is not None  # noqa: S101  # it runs
         is_noticed = False
@@ -251,11 +256,11 @@ def run(main: Callable[[], _T], *, grace: float = DEFAULT_GRACE_S) -> _T | None:
     """Run a service until it returns, or until SIGTERM or SIGINT ends it in good order.
 
     After the first signal handlers finish the message they have and get no further one; streams
-    end; acknowledgements and publishes are flushed, by each client of the process for as long as
-    its `exit_timeout` says. Then `main` is interrupted where it waits, as by Ctrl-C, and the blocks
+    end; each client of the process flushes acknowledgements and publishes, within its
+    `exit_timeout`. Then `main` is interrupted where it waits, as by Ctrl-C, and the blocks
     of the clients are left, which closes their stores. A `main` that returns by itself meanwhile is
-    not interrupted. Other threads of the application are not: their calls of a client that was
-    closed raise, and Python waits for them at its end unless they are daemons.
+    not interrupted. Other threads of the application are not interrupted either: their calls of a
+    closed client raise, and at its end Python waits for them unless they are daemons.
 
     Args:
         main: The application, a function without arguments; use `functools.partial` for one that
@@ -266,8 +271,8 @@ def run(main: Callable[[], _T], *, grace: float = DEFAULT_GRACE_S) -> _T | None:
         What `main` returns; `None` when SIGTERM has ended it.
 
     Raises:
-        UsageError: `grace` is no time, or this is not the main thread.
-        GraceExpired: The grace was over first. It says what was left.
-        KeyboardInterrupt: SIGINT has ended it, in the same good order.
+        UsageError: `grace` is not a valid time, or this is not the main thread.
+        GraceExpired: The grace period ended first. The text names what was left.
+        KeyboardInterrupt: SIGINT ended it, in the same order.
     """
     return _InterruptibleMain(grace).run(main)

@@ -99,8 +99,8 @@ class Call(Generic[T]):
         Raises:
             trio.RunFinishedError: The thread has ended.
         """
-        # First: an interrupt after the next line finds a call that can be cancelled, and one before
-        # it a call that `cancel` ends.
+        # The token is set first: an interrupt before the next line finds a call that `cancel` ends,
+        # and one after it a call that can be cancelled.
         self._token = token
         token.run_sync_soon(self._begin, run)
 
@@ -194,8 +194,8 @@ class TrioThread:
         is_reported: Whether a caller that closed the client has got that error.
         callback_threads: The tasks that wait for a callback of this client, by the ident of the
             thread that runs it now.
-        clients: What an orderly end of the process asks of this client, in its thread.
-        closes_at_exit: Whether the end of the program is where this client is to be closed.
+        clients: What `run` finishes and flushes in this thread at the end of the process.
+        closes_at_exit: Whether the end of the program closes the client, without a warning.
     """
 
     def __init__(self, name: str) -> None:
@@ -458,10 +458,10 @@ class TrioThread:
 
 
 def _check_threads_are_real() -> None:
-    """Refuse a process in which gevent has replaced threads or `select`.
+    """Check that gevent has not replaced threads or `select`, without which trio cannot run.
 
     Raises:
-        UsageError: It has: trio cannot run.
+        UsageError: It has replaced one of them.
     """
     monkey = sys.modules.get("gevent.monkey")
     replaced = [each for each in ("thread", "select") if monkey and monkey.is_module_patched(each)]

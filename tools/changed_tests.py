@@ -1,7 +1,7 @@
 """`python -m tools.changed_tests`: the tests of what differs from the last pushed commit.
 
 A changed module is covered by the test folder of its package, a changed test by itself. A change of
-what all tests share (tests/support, tests/conftest.py) is not followed: the whole suite tells that.
+what all tests share (tests/support, tests/conftest.py) selects nothing: the whole suite tests it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGES = {
     "examples": "tests/unit/examples",
     "tools": "tests/unit/tools",
 }
-# Quick to run, and about every file.
+# Fast, and they check every file.
 ALWAYS = ("tests/test_tidy.py", "tests/test_rows.py")
 
 

@@ -163,7 +163,7 @@ async def _head(stream: trio.SocketStream) -> bytes:
         if not chunk or len(received) > MAX_REQUEST_BYTES:
             return b""
         if received[0] < _FIRST_PRINTABLE:
-            # No request of HTTP, but maybe the length of a frame: its client waits for an answer,
-            # and understands the refusal.
+            # Not HTTP, but perhaps the length of a frame of AMPS: such a client waits for an
+            # answer, and understands the refusal.
             return received
     return received.partition(b"\r\n\r\n")[0]

@@ -470,10 +470,10 @@ def parse_queue(text: str) -> QueueTopic:
 
 
 def queue_argument(queue: QueueTopic) -> str:
-    """A queue as an argument of the command line; `parse_queue` may find something else in it.
+    """A queue as an argument of the command line, for `parse_queue`.
 
     Args:
-        queue: The queue; what no option says is left out.
+        queue: The queue. Attributes that have no option are lost.
     """
     name = f"{queue.name}:{queue.topics[0]}" if queue.topics else queue.name
     plain = QueueTopic(name=queue.name)

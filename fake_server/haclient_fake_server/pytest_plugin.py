@@ -68,7 +68,7 @@ class ClusterFactory(Protocol):
             names: The brokers' instance names, one or more.
             on: How the brokers run.
             mode: How they replicate.
-            config: Everything else; see `Cluster`. Without it the mark `amps` says it.
+            config: Everything else; see `Cluster`. The default is that of the mark `amps`.
 
         Returns:
             The cluster, when all its brokers listen.
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _marked_config(request: pytest.FixtureRequest, *, is_process: bool) -> BrokerConfig | None:
-    """What the marks of a test say about its brokers; `None` if there are none.
+    """The configuration from the marks of a test; `None` if there are none.
 
     The mark of a function comes before that of its class and of its module, keyword by keyword.
     """
@@ -109,7 +109,7 @@ def _marked_config(request: pytest.FixtureRequest, *, is_process: bool) -> Broke
 
 
 def _is_asyncio_auto(config: pytest.Config) -> bool:
-    """Whether pytest-asyncio takes all async tests and fixtures for its own."""
+    """Whether pytest-asyncio runs all async tests and fixtures."""
     try:
         mode: object = config.getoption("asyncio_mode", None) or config.getini("asyncio_mode")
     except ValueError:  # it is not installed

@@ -66,7 +66,7 @@ add_verbose(commands)
 
 
 class _OneLine(logging.Formatter):
-    """Formats warnings like our errors, so that one grep finds both; with `-vv` also the time."""
+    """Formats warnings like our errors, so that one grep finds both; `-vv` adds the time."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -92,7 +92,7 @@ def _log_to_stderr() -> logging.Handler:
 
 
 def _context_of(words: Sequence[str]) -> click.Context:
-    """The command that words name: click's parser does not say whose option it refuses."""
+    """The context of the command in `words`: the errors of click's parser lack it."""
     context = click.Context(commands, info_name="haclient")
     for word in words:
         group = context.command

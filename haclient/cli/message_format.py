@@ -76,7 +76,7 @@ def _field(name: str) -> Form:
 
 
 def _dead_letter(message: Message) -> bytes:
-    """Why a queue gave the message up, as JSON; empty for a message that is no dead letter."""
+    """Why the message became a dead letter, as JSON; empty for any other message."""
     try:
         return msgspec.json.encode(DeadLetter.context(message))
     except UsageError:
@@ -84,7 +84,7 @@ def _dead_letter(message: Message) -> bytes:
 
 
 def _pretty(form: Form) -> Form:
-    """The same with JSON indented; what is not JSON stays as it is."""
+    """The same form with JSON indented; other text is not changed."""
 
     def value(message: Message) -> bytes:
         line = form(message)

@@ -104,7 +104,7 @@ def _parse_servers(
 
 
 _SCHEMES: Final = frozenset({"tcp", "tcps", "unix"})
-"""What another process can serve."""
+"""The schemes under which another process can be a server."""
 
 _EMPTY: Final = "it is empty"  # the usual cause is an unset shell variable
 
@@ -159,14 +159,14 @@ _TOPIC_ARGUMENT: Final = "topic_argument"
 
 
 def topic_option(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add the topic, as an argument or as an option; `with_request` takes the one that is given."""
+    """Add the topic as an argument and as an option; `with_request` accepts one of them."""
     option = click.option("-t", "--topic", help="The topic; or give it as the argument TOPIC.")
     argument = click.argument(_TOPIC_ARGUMENT, metavar="[TOPIC]", required=False)
     return argument(option(function))
 
 
 def _take_topic(context: click.Context, options: dict[str, object]) -> None:
-    """Put the topic where the request has it, wherever it was given."""
+    """Store the topic from the argument or the option under `topic`."""
     if _TOPIC_ARGUMENT not in options:
         return
     argument, option = options.pop(_TOPIC_ARGUMENT), options["topic"]
@@ -309,7 +309,7 @@ def with_request(
             _take_topic(context, options)
             try:
                 return function(request(**options))
-            except UsageError as error:  # as click's own, which know their command
+            except UsageError as error:  # click's own errors name their command; so shall ours
                 raise click.UsageError(one_line(error), context) from error
 
         return callback

@@ -202,7 +202,7 @@ def coloured(text: str, *, is_good: bool) -> str:
 
 
 def _is_foreground(terminal: TextIO) -> bool:
-    """Whether this process may draw on a terminal: another one may have its prompt there."""
+    """Whether this process may draw on a terminal: in the background, the shell uses it."""
     try:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except (OSError, ValueError):  # a terminal that is not ours, or no descriptor at all
@@ -210,11 +210,11 @@ def _is_foreground(terminal: TextIO) -> bool:
 
 
 class _Foreground(io.TextIOBase):
-    """A terminal that gets nothing while this process is in the background (`&`, Ctrl-Z and `bg`).
+    """A terminal that gets output only while this process is in the foreground.
 
     Args:
         terminal: The terminal, or what writes to it.
-        otherwise: Gets what is written in the background; without it, that is dropped.
+        otherwise: Gets the output in the background (`&`, `bg`); without it, that is dropped.
     """
 
     def __init__(self, terminal: TextIO, otherwise: TextIO | None = None) -> None:
@@ -247,7 +247,7 @@ def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Gene
     Args:
         what: What is being counted.
         total: How many there will be; `None` if that is unknown.
-        is_shown: Whether there is to be a bar; false while people type at the terminal.
+        is_shown: Whether to draw a bar; false while people type at the terminal.
     """
     if not (is_shown and sys.stderr.isatty()):
         yield Progress()
@@ -264,17 +264,17 @@ def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Gene
         TimeElapsedColumn(),
     )
 
-    class _Visible(Console):
-        """A console that leaves the cursor alone: a process that is killed could not show it."""
+    class _CursorConsole(Console):
+        """A console that never hides the cursor: a killed process could not show it again."""
 
         @override
         def show_cursor(self, show: bool = True) -> bool:  # rich's signature
             return False
 
     terminal = sys.stderr
-    console = _Visible(file=cast("IO[str]", _Foreground(terminal)))
-    # Standard output is left alone: rich would send what is printed there to the console. As it
-    # does with the errors and warnings: above the bar, which in the background is not drawn.
+    console = _CursorConsole(file=cast("IO[str]", _Foreground(terminal)))
+    # Standard output is not redirected: rich would print it to the console, which is on stderr.
+    # Errors and warnings are: rich prints them above the bar, which the background has not.
     with (
         Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar,
         redirect_stderr(_Foreground(sys.stderr, terminal)),
@@ -284,7 +284,7 @@ def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Gene
         def report(text: str) -> None:
             if _is_foreground(terminal):
                 bar.console.print(text, highlight=False)
-            else:  # what is reported is not only drawn
+            else:  # reports are printed also in the background
                 terminal.write(f"{text}\n")
                 terminal.flush()
 

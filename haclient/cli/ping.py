@@ -30,7 +30,7 @@ from haclient.errors import (
 from haclient.protocol.uri import Uri
 
 _RETRY_S: Final = 0.1
-"""How long after an attempt the next one begins, with `--wait`."""
+"""Seconds between two attempts, with `--wait`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +81,10 @@ async def _ping_until(request: _Request, server: str, deadline: float) -> _Answe
     """Ping a server until it answers.
 
     Raises:
-        AuthenticationError: It has answered, and refuses us.
-        NameInUse: The same.
+        AuthenticationError: It has answered and refused the logon; this is not tried again.
+        NameInUse: As above.
         TimedOut: It has not answered before the deadline.
-        HAClientError: It has not answered, and there is no time to wait.
+        HAClientError: It has not answered, and `--wait` was not given.
     """
     while True:
         limit_s = request.timeout or CONNECT_TIMEOUT_S

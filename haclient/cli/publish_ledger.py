@@ -17,9 +17,9 @@ A file is identified by its path, topic and delimiter, and by its content at the
 * the recorded content is still its beginning: the same file, perhaps grown; continue after the
   lines stored;
 * it has changed before its first line was stored: start over;
-* it has changed after that, or is shorter: refused, since no rule can tell which lines are new. A
-  file that was published whole is not published again either, unless `--from-start` says so: one
-  edited line would have all the others published twice.
+* it has changed after that, or is shorter: refused, since no rule decides which lines are new. A
+  file that was published to its end is not published again without `--from-start` either: one
+  edited line would publish all the others twice.
 """
 
 from __future__ import annotations

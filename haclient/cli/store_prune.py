@@ -35,7 +35,7 @@ def prune_unused(path: Path, *, on_progress: Callable[[int], object] | None = No
 
 
 def kept_text(path: Path) -> str:
-    """What a store that was pruned holds: what was finished is no longer there."""
+    """A text for what a pruned store still holds."""
     with viewed(path) as store:
         if not isinstance(store, LoggedBookmarkStore):
             return "left as it is: a store of this kind does not grow"

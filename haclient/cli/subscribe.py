@@ -88,8 +88,8 @@ _MAX_LAST: Final = 100_000
 _REPLAY_LIMIT_S: Final = 60.0
 """How long a replay may stand still before the command gives up."""
 
-_SAYS_NOT_FOUND: Final = 5_030_500
-"""Servers from 5.3.5 on know the option `bookmark_not_found`."""
+_NOT_FOUND_SINCE: Final = 5_030_500
+"""The first server version with the option `bookmark_not_found`: 5.3.5."""
 
 _WORDS: Final[dict[str, StartPoint]] = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT}
 
@@ -317,10 +317,10 @@ def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
     return run.store
 
 
-def _may_be_missing(client: HAClient, start: StartPoint | None) -> bool:
-    """Whether the server may not find the start, and can say so: else it would begin at the end."""
+def _can_fail_if_missing(client: HAClient, start: StartPoint | None) -> bool:
+    """Whether the server can fail on a missing bookmark; others would start at the end."""
     is_named = isinstance(start, Bookmark | BookmarkList | BookmarkRange)
-    return is_named and client.server_version_number >= _SAYS_NOT_FOUND
+    return is_named and client.server_version_number >= _NOT_FOUND_SINCE
 
 
 def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
@@ -330,7 +330,7 @@ def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
         rate=request.rate,
         conflation=request.conflation,
         conflation_key=request.conflation_key,
-        bookmark_not_found="fail" if _may_be_missing(client, run.start) else None,
+        bookmark_not_found="fail" if _can_fail_if_missing(client, run.start) else None,
     )
     answer_limit_s = request.timeout or CONNECT_TIMEOUT_S
     if run.start is None:

@@ -60,7 +60,7 @@ class Interrupted(HAClientError):
     """A signal ended the work early; the message says what is safely stored.
 
     Attributes:
-        is_service: The work had no end of its own, so nothing of it is missing.
+        is_service: The work runs until it is stopped, so nothing is missing.
     """
 
     def __init__(self, text: str, *, is_service: bool = False) -> None:
@@ -138,7 +138,7 @@ def print_failure(error: BaseException) -> ExitCode:
 
 
 def note_new_directories(path: Path) -> None:
-    """Say which directories a store at this path brings with it: a mistyped path is noticed."""
+    """Print the first directory that a store at this path creates: it may be a typing mistake."""
     missing = [each for each in path.absolute().parents if not each.exists()]
     if missing:
         print_error(f"--store {path}: it makes the directory {missing[0]}, too", kind="note")
@@ -221,14 +221,14 @@ async def _until_reader_closes(work: Callable[[], Awaitable[int]], output: Outpu
 
 
 class _Ending:
-    """How a signal, or a reader that has closed the output, ends the work of a command."""
+    """Ends the work of a command after a signal, or when the reader of its output is gone."""
 
     def __init__(self) -> None:
         self._first: trio.CancelScope | None = None
         self._then: list[trio.CancelScope] = []
 
     def cancel(self, scope: trio.CancelScope) -> None:
-        """Cancel a scope, after the part of it that ends first."""
+        """Cancel a scope, after the work of `run_first` inside it has ended."""
         if self._first is None:
             scope.cancel()
         else:
@@ -251,9 +251,9 @@ _ending: ContextVar[_Ending] = ContextVar("_ending")
 
 
 async def run_before_end(work: Callable[[], Awaitable[None]]) -> None:
-    """Do work that ends before anything around it when the command is interrupted.
+    """Run work that ends before everything around it when the command is interrupted.
 
-    It may then talk to the server: the client around it goes on until the work has ended.
+    The client around it runs until the work has ended, so the work can still send to the server.
     """
     ending = _ending.get(None)
     await (work() if ending is None else ending.run_first(work))
@@ -272,7 +272,7 @@ def run_until_signal(
         work: The command; it returns its exit code.
         interrupted: Called when a signal has ended the work: the message of the error.
         output: The output of the work; when its reader has closed it, the work ends with 0.
-        is_service: The work has no end of its own: SIGTERM is its ordinary end, and Ctrl-C is
+        is_service: The work runs until it is stopped: SIGTERM is its normal end, and Ctrl-C is
             reported as a note, not as an error.
 
     Raises:

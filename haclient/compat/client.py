@@ -139,9 +139,9 @@ class Client(ConfiguredClient):
     def disconnect(self) -> None:
         """Close the connection; the stores keep their content. The client may connect again.
 
-        Thread, descriptors and files are released. A message of this connection can be discarded
-        no more: if it was not, it comes again. In a handler or listener of this client only the
-        connection is closed; `close` releases the rest.
+        Releases the thread, descriptors and files. Messages of this connection can no longer be
+        discarded; undiscarded ones are delivered again. In a handler or listener of this client
+        only the connection is closed; `close` releases the rest.
         """
         inner = self._inner
         if inner is None:

@@ -137,7 +137,7 @@ def _attribute(node: ast.Attribute, imported: _Imported) -> Iterator[Finding]:
 
 
 def _loop(node: ast.For) -> Iterator[Finding]:
-    """A loop over a stream that has no name, and is left by `break`."""
+    """Find a loop over an unnamed stream that a `break` leaves."""
     called = node.iter.func if isinstance(node.iter, ast.Call) else None
     if isinstance(called, ast.Attribute) and called.attr in _STREAMS and _has_break(node.body):
         text = (
@@ -159,7 +159,7 @@ def _has_break(nodes: Iterable[ast.AST]) -> bool:
 
 
 def _unclosed(tree: ast.Module) -> Iterator[Finding]:
-    """A `disconnect` in a program that closes no client."""
+    """Find each `disconnect` of a program that closes no client."""
     if any(isinstance(node, ast.With) for node in ast.walk(tree)):
         return
     calls = [

@@ -24,7 +24,7 @@ class MessageStream:
     `execute` the command again for more. An `HAClient` resubscribes only handlers
     (`execute_async`).
 
-    A stream to which nothing refers any more is unsubscribed, such as that of `for message in
+    A stream without references is unsubscribed, such as that of `for message in
     client.subscribe("orders")` after a `break`.
 
     Args:
@@ -88,13 +88,13 @@ class MessageStream:
 
     def __del__(self) -> None:
         stream: haclient.blocking.MessageStream | None = getattr(self, "_stream", None)
-        if stream is None:  # making it has failed
+        if stream is None:  # the constructor failed
             return
         thread = stream.__bridge__.thread
         if thread.is_running:
             with suppress(Exception):  # the client ends at this moment, and the stream with it
-                # It is not waited for: this may be any thread, also that of the client.
-                thread.submit(Call(_told, "close"), stream.__bridge__.inner.aclose)
+                # Not waited for: this may run in any thread, also in that of the client.
+                thread.submit(Call(_ignore_end, "close"), stream.__bridge__.inner.aclose)
 
     def get_sub_id(self) -> str:
         """The id of the subscription."""
@@ -119,5 +119,5 @@ class MessageStream:
         self.close()
 
 
-def _told() -> None:
-    """Nobody waits for the end of the call."""
+def _ignore_end() -> None:
+    """Ignore the end of the call: nobody waits for it."""

@@ -1,1 +1,1 @@
-"""Ready-made pieces for web frameworks, none of which they import."""
+"""Clients for web applications; the frameworks are not imported."""

@@ -48,7 +48,7 @@ KEEP_ALIVE_S: Final = 15.0
 """Proxies close connections on which nothing is sent, often after a minute."""
 
 
-async def _nothing(_client: HAClient) -> None:
+async def _do_nothing(_client: HAClient) -> None:
     """`on_open` by default."""
 
 
@@ -56,17 +56,17 @@ def lifespan(
     name: str,
     make: Callable[[str], HAClient],
     *,
-    on_open: Callable[[HAClient], Awaitable[object]] = _nothing,
+    on_open: Callable[[HAClient], Awaitable[object]] = _do_nothing,
     open_timeout: float = OPEN_TIMEOUT_S,
 ) -> Lifespan:
     """Keep one client open while an application runs: `FastAPI(lifespan=lifespan(...))`.
 
-    An application starts without a server, too: then each request tries again. A client that has
-    ended for good, by an error of a handler or a refused logon, is replaced by the next request.
+    The application also starts while no AMPS server is reachable; each request then tries again.
+    The next request replaces a client that an error of a handler or a refused logon has ended.
 
     Args:
-        name: The first part of the client's name. Host and process are added to it, since two
-            clients of one name cut each other off.
+        name: The first part of the client's name. Host and process id are appended, since the
+            server disconnects a client when another one logs on with its name.
         make: Makes a client with the whole name, not opened.
         on_open: Called with each client that was opened, such as to subscribe; if it raises, the
             client is closed and `get` raises that.
@@ -136,7 +136,7 @@ class Lifespan:
         try:
             async with limit, self._lock:
                 if self._client is not None and not self._client.health().is_alive:
-                    await self._end()  # for good, by an error that earlier requests have got
+                    await self._end()  # it ended by an error that earlier requests have raised
                 if self._client is None:
                     self._client = await self._opened()
                 return self._client
@@ -165,7 +165,7 @@ class Lifespan:
     async def _end(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(Exception):  # by which it has ended, of any kind: it was logged
+            with suppress(Exception):  # any error by which it ended; it was logged
                 await client.aclose()
 
     # -- server-sent events ---------------------------------------------------
@@ -187,16 +187,15 @@ class Lifespan:
     ) -> AsyncGenerator[str]:
         """The messages of a stream as server-sent events, for `StreamingResponse`.
 
-        They end when the server shuts down, when the stream ends, and when the response is
-        cancelled since the browser has left. In each case the server is unsubscribed. When a
-        plain stream loses its connection they end, too: an `EventSource` of a browser asks again
-        by itself.
+        They end when the web server shuts down, when the stream ends, and when the response is
+        cancelled because the browser disconnected. Each of these unsubscribes the stream. A plain
+        stream also ends with its connection; the `EventSource` of a browser then connects again.
 
         Args:
             stream: The stream, not opened.
-            event: Returns the text of an event, with the empty line behind it; by default
+            event: Returns the text of an event, with the empty line that ends it; by default
                 `server_sent_event` of the body.
-            keep_alive: After so many seconds without a message a comment is sent.
+            keep_alive: Seconds without a message after which a comment is sent.
 
         Yields:
             Events and comments.
@@ -222,8 +221,8 @@ def server_sent_event(data: str, *, event: str = "", event_id: str = "") -> str:
 
     Args:
         data: What a browser gets as `data`; it may have many lines.
-        event: Its type; `message` for a browser where it is empty.
-        event_id: Its id, which a browser that connects again sends as `Last-Event-ID`.
+        event: Its type; a browser takes an empty one for `message`.
+        event_id: Its id; a browser sends it as `Last-Event-ID` when it connects again.
 
     Returns:
         The text, with the empty line that ends it.

@@ -7,5 +7,5 @@ import socket
 
 
 def process_name(prefix: str) -> str:
-    """A name that no other process has: in containers the process ids are equal, too."""
+    """A name that no other process has; it has the host, since containers share process ids."""
     return f"{prefix}-{socket.gethostname()}-{os.getpid()}"

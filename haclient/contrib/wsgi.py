@@ -9,12 +9,11 @@
         amps.get().publish_persisted("orders", request.get_data(), timeout=10.0)
 
 **Processes.** The first `get` of a process opens the client, so each worker of a server that forks
-has its own, with `--preload` too: a client that was opened before a fork stays in the other
-process, and the child opens another one.
+has its own, with `--preload` too: a client that was opened before a fork stays with the parent,
+and the child opens another one.
 
-**Ends.** A client that has ended for good, by an error of a handler or a refused logon, is closed
-by the next `get`, which opens another one. At the end of the process it is closed in order, when
-the main thread has ended.
+**Ends.** The next `get` replaces a client that an error of a handler or a refused logon has ended.
+When the main thread of the process has ended, the client is flushed and closed.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ OPEN_TIMEOUT_S: Final = 5.0
 
 
 class ProcessClient:
-    """The client of this process, which is opened when it is needed first.
+    """The client of this process; the first `get` opens it.
 
     Args:
-        name: The first part of the client's name. Host and process are added to it, since two
-            clients of one name cut each other off.
+        name: The first part of the client's name. Host and process id are appended, since the
+            server disconnects a client when another one logs on with its name.
         make: Makes a client with the whole name, not opened.
         on_open: Called with each client that was opened, such as to subscribe; if it raises, the
             client is closed and `get` raises that.
@@ -64,7 +63,7 @@ class ProcessClient:
         _clients.add(self)
 
     def forget(self) -> None:
-        """Begin anew in a process that was forked: the client belongs to the other one."""
+        """Drop the client in a forked process: it belongs to the parent."""
         self._lock = threading.Lock()
         self._client: HAClient | None = None
 
@@ -83,7 +82,7 @@ class ProcessClient:
             )
         try:
             if self._client is not None and not self._client.health().is_alive:
-                self._end()  # for good, by an error that earlier requests have got
+                self._end()  # it ended by an error that earlier requests have raised
             if self._client is None:
                 self._client = self._opened()
             return self._client
@@ -109,7 +108,7 @@ class ProcessClient:
     def _end(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(Exception):  # by which it has ended, of any kind: it was logged
+            with suppress(Exception):  # any error by which it ended; it was logged
                 client.close()
 
 

@@ -1,7 +1,7 @@
 """What msgspec or msgpack says of a body that it cannot read, without the body.
 
-The texts of msgspec name a byte or a path within the value, and quote the value that was found
-there. That may be as long as the body, and secret.
+The texts of msgspec name a byte or a path within the value, and quote the value found there, which
+may be secret and as long as the body.
 """
 
 from __future__ import annotations

@@ -203,8 +203,8 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     """A message or an ack, as received; or a command, as a broker receives it.
 
     A message that was pickled, or copied with `copy.deepcopy`, has its headers and its body, and
-    belongs to no client: `discard`, `ack` and `extend_lease` do nothing there. Call them on the
-    original, in the process that has received it.
+    belongs to no client: its `discard`, `ack` and `extend_lease` do nothing. Call them on the
+    original, in the process that received it.
 
     Attributes:
         kind: The command as it was written; see `command` for its full name.
@@ -356,7 +356,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         Raises:
             DecodeError: It is not valid MessagePack; `data` has the bytes.
         """
-        import msgpack  # noqa: PLC0415  # programs without such bodies do not load it
+        import msgpack  # noqa: PLC0415  # loaded only for MessagePack bodies
 
         try:
             return msgpack.unpackb(self.data, strict_map_key=False, timestamp=3)

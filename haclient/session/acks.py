@@ -135,14 +135,14 @@ _NO_FIELDS: Final[Mapping[str, str | int]] = MappingProxyType({})
 
 
 def explained(error: CommandError, fields: Mapping[str, str | int]) -> CommandError:
-    """A refusal with a hint about what its command needs, where that can be known.
+    """Add a hint about what the command needs to a refusal, where that is known.
 
     Args:
         error: The refusal.
         fields: The header of the command, by wire name.
 
     Returns:
-        An error of the same class, with the same facts.
+        An error of the same class, with the same attributes.
     """
     hint = _hint(error, fields)
     if not hint:
@@ -165,7 +165,7 @@ def refused_publish(what: str, ack: Message) -> PublishFailed:
 
 
 def _hint(error: CommandError, fields: Mapping[str, str | int]) -> str:
-    """What to write instead, or what the server needs; empty where that is not known."""
+    """The hint: what to write instead, or what the server needs; empty if unknown."""
     names = ("c", "t", "opts", "filter")
     command, topic, options, content_filter = (str(fields.get(name, "")) for name in names)
     why, example = "", ""
@@ -175,7 +175,7 @@ def _hint(error: CommandError, fields: Mapping[str, str | int]) -> str:
         case InvalidOrderBy():
             why = "a field is written with a slash, and its direction follows"
             example = "such as /px DESC"
-        # No `--sow` makes the topics of the broker itself. Other queries are refused for more
+        # `--sow` does not create the broker's own topics. Other queries may be refused for other
         # reasons, such as that their topic is a queue.
         case InvalidTopic() if command == "sow" and not topic.startswith("/HACLIENT/"):
             why = (
@@ -193,9 +193,9 @@ def _hint(error: CommandError, fields: Mapping[str, str | int]) -> str:
             why = "the body needs a value in each field of the topic's key"
         case _ if "bad message" in error.reason:
             why = "the body has to be of the message type in the URI, such as JSON for /amps/json"
-        case _:  # the server's words say it all
+        case _:  # the reason is enough
             pass
-    if error.detail:  # it says why
+    if error.detail:  # it already has the reason
         return example
     return f"{why} ({example})" if example else why
 

@@ -135,7 +135,7 @@ class ConnectionStatus:
         self.stop_reason = self.stop_reason or reason
 
     def timed_out(self, text: str) -> TimedOut:
-        """The error of a wait that was too long, with what keeps the client from being connected.
+        """The error of a wait that took too long, with the reason why there is no connection.
 
         Args:
             text: What was waited for, and for how long.

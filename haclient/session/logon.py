@@ -147,7 +147,7 @@ def refusal(reason: str, detail: str = "") -> HAClientError:
 
     Args:
         reason: The server's reason.
-        detail: What exactly it refused, where the server says so.
+        detail: What exactly it refused, if the server sends that.
     """
     error = command_error("the server refused the logon", reason, detail)
     match error:

@@ -33,7 +33,7 @@ STABLE_AFTER_S: Final = 5.0
 
 _WARN_AGAIN_AFTER_S: Final = 10.0
 _WARN_AT_LEAST_EVERY_S: Final = 600.0
-_MAX_CAUSES: Final = 64  # of one outage: a server whose errors all differ must not fill the log
+_MAX_CAUSES: Final = 64  # causes of one outage; a server with ever new errors must not fill the log
 _NUMBERS: Final = re.compile(r"\d+")
 
 
@@ -103,8 +103,8 @@ class RecoveryPlan:
 class FailureLog:
     """Which failed attempts of an outage are worth a warning.
 
-    Each cause is at once, the first time; otherwise warnings come at growing intervals, which begin
-    anew with a new cause.
+    The first failure with a new cause is logged at once. Later warnings come at growing intervals;
+    a new cause resets them.
     """
 
     __slots__ = ("_causes", "_interval_s", "_warn_at")
@@ -119,7 +119,7 @@ class FailureLog:
 
         Args:
             now: When it failed, in seconds.
-            cause: The server and what was wrong; numbers in it do not count, since they may be
+            cause: The server and what was wrong; numbers in it are ignored, since they may be
                 ports or times.
         """
         kind = _NUMBERS.sub("", cause)

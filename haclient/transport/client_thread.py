@@ -50,7 +50,7 @@ class ClientThread:
 
     def __init__(self) -> None:
         self.ident = _NO_THREAD
-        self._home = _NO_THREAD  # the same, and still so after the client was left
+        self._home = _NO_THREAD  # as `ident`, but kept after the client was left
         self._name = ""
         self._pid = 0
         self._token: trio.lowlevel.TrioToken | None = None
@@ -67,7 +67,7 @@ class ClientThread:
         """Refuse calls from now on.
 
         Args:
-            was_open: Whether the client was left; else it could not be entered.
+            was_open: Whether the client was open; false if entering it failed.
         """
         self.ident = _NO_THREAD
         if not was_open:
@@ -97,12 +97,12 @@ class ClientThread:
         raise UsageError(f"{what} of a client that was left: make a new one")
 
     def check_setting(self, what: str) -> None:
-        """As `check`, for a call that prepares a client, too: it may come before it is entered."""
+        """As `check`, but allowed before the client is entered: for calls that prepare it."""
         if self._token is not None:
             self.check(what)
 
     def check_caller(self, what: str) -> None:
-        """Refuse a call from another thread than the client's; it need not be open.
+        """Refuse a call from another thread than the client's; the client may be closed.
 
         Args:
             what: The call, such as `aclose of a stream`.

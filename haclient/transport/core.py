@@ -206,7 +206,7 @@ class Core:
             self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
             self._maintenance.claim()
             await self._maintenance.recover(self.name)
-        except BaseException:  # it was not entered: calls are refused as before
+        except BaseException:  # the client was not entered, so calls stay refused
             self.thread.release(was_open=False)
             raise
         self._nursery = await self._stack.enter_async_context(open_nursery())

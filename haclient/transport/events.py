@@ -4,8 +4,8 @@ Callbacks may be plain or async; one task calls them in order, so a callback tha
 delays only the callbacks after it. The queue is bounded like a subscription's, in events and in
 bytes: when the callbacks cannot keep up, the reader stops reading until they have.
 
-A callback decides nothing about the client: an error that it raises is logged with its traceback
-and reported to the exception listener, and the next callback follows.
+A callback cannot end the client: an error that it raises is logged with its traceback and reported
+to the exception listener, and the next callback is called.
 """
 
 from __future__ import annotations
@@ -146,12 +146,12 @@ class Events:
             result = callback(*values)
             if isawaitable(result):
                 await result
-        except Exception as error:  # of any kind: it is the application's
+        except Exception as error:  # any error of the application's code
             if isinstance(error, DisconnectedError) and not self._is_open():  # this is no failure
                 _logger.warning("a callback used its client when that was left: %s", error)
                 return
             _logger.exception("a listener of %s raised; it is called again", name)
-            if name != EXCEPTION:  # else it might raise for its own exception, and so on
+            if name != EXCEPTION:  # else its own errors would call it without an end
                 self.emit(EXCEPTION, error)
 
 

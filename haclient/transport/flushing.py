@@ -127,7 +127,7 @@ class Flusher:
             sequence: The sequence of the publish.
             timeout: Seconds to wait.
             what: The call of the application, for errors.
-            limit_s: The limit of that call, if it is another.
+            limit_s: The limit of that call, if it is not `timeout`.
 
         Raises:
             PublishFailed: The server refused it.

@@ -286,7 +286,7 @@ class Reconnector:
         return False
 
     def _warn(self, error: HAClientError) -> None:
-        """Have a failed attempt or a lost connection logged; never a password."""
+        """Log a failed attempt or a lost connection, without passwords."""
         core, plan, server = self._core, self._plan, self._info()["uri"]
         if plan.state in {Recovery.CHOOSING, Recovery.WAITING}:
             return  # no server was tried: this ends the client, which raises it
@@ -314,7 +314,7 @@ class Reconnector:
         self._unlogged = log
 
     def _log_failure(self, next_attempt: str = "") -> None:
-        """Log the last failure: it waits until the time of the next attempt is known."""
+        """Log the last failure, which waits until the time of the next attempt is known."""
         log, self._unlogged = self._unlogged, None
         if log is not None:
             log(next_attempt)

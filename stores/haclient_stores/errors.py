@@ -33,8 +33,8 @@ __all__ = [
 class HAClientError(Exception):
     """Every error that this project raises on purpose.
 
-    It can be pickled and copied with its facts and notes, whatever its constructor takes: process
-    pools send errors from one process to another.
+    It can be pickled and copied with its attributes and notes, whatever its constructor takes:
+    process pools send errors between processes.
     """
 
     @override
@@ -116,7 +116,7 @@ class PublishGap(StoreError):
 
 
 def _rebuilt(kind: type[HAClientError], args: tuple[object, ...]) -> HAClientError:
-    """A copy of an error, made without its constructor; its attributes are set after that."""
+    """A copy of an error, made without its constructor; pickle then sets its attributes."""
     error = kind.__new__(kind, *args)
     error.args = args
     return error

@@ -1,9 +1,8 @@
-"""Loggers whose handlers cannot end what is logged about.
+"""Loggers that catch the errors of their handlers.
 
-`logging` reports an error of a handler's stream by itself. But a handler of the application may
-raise from `emit`, or a filter may: the error then leaves the call that logs, which is somewhere in
-the middle of a reconnect or of a write to a store. Here such an error is printed to stderr, as
-`logging` does it, and the work goes on.
+`logging` itself reports an error of a handler's stream. But an `emit` or a filter of the
+application may raise. The error would then leave the logging call, in the middle of a reconnect or
+of a write to a store. A `SafeLogger` prints it to stderr, as `logging` does, and continues.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing_extensions import override
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that survives its handlers.
+    """A logger that catches what its handlers raise.
 
     Args:
         logger: Where the records go.
@@ -39,7 +38,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # this frame is not the caller
         try:
             super().log(level, msg, *args, **kwargs)
-        except Exception:  # of any kind: it is the application's
+        except Exception:  # any error of the application's code
             if logging.raiseExceptions and sys.stderr is not None:
                 with suppress(OSError, ValueError):  # stderr is full or closed
                     traceback.print_exc(file=sys.stderr)

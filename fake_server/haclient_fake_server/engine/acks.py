@@ -3,8 +3,8 @@
 There is one frame per ack type. The fields are in the order of published samples. A failure is
 reported in the `processed` ack, or in the first requested type when that is not one of them.
 
-The `reason` of a failure is one of a few words, those of the protocol. What exactly was wrong is in
-`detail`, a field of this broker alone, which clients that do not know it skip.
+The `reason` of a failure is one of the protocol's texts. `detail` describes the mistake. Only this
+broker sends that field; clients that do not know it skip it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 
 MAX_DETAIL_CHARACTERS: Final = 200
-"""The longest `detail` of a failure ack: it is a line for a person, and may quote the command."""
+"""The longest `detail` of a failure ack: people read it in one line, and it may quote input."""
 
 BEAT: Final = encode_frame({"c": "heartbeat"})
 """The heartbeat that the server sends once per interval."""

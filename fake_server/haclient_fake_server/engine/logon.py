@@ -37,8 +37,8 @@ DEFAULT_MESSAGE_TYPE = "json"
 _ACKED_STARTS: Final = 16
 """Starts of the log that a logon ack has: every client gets them, and they are in one line."""
 
-_TOLD_TO_NOBODY: Final = frozenset({Reason.AUTH_FAILURE, Reason.NAME_IN_USE})
-"""Reasons whose detail is for the broker's log alone: it names users to somebody who is none."""
+_LOG_ONLY: Final = frozenset({Reason.AUTH_FAILURE, Reason.NAME_IN_USE})
+"""Reasons whose detail only the broker's log gets: it names users, and the client is none yet."""
 
 
 def log_on(state: State, connection: Connection, message: Message) -> None:
@@ -74,9 +74,9 @@ def log_on(state: State, connection: Connection, message: Message) -> None:
 
 
 def _problem_of_type(settings: EngineSettings, message_type: str) -> str:
-    """Why nobody may log on with a message type; empty if anybody may.
+    """Why a message type is refused; empty if it is accepted.
 
-    With a misspelt one a client would publish to topics that nobody reads.
+    A client with a misspelt type would publish to topics that nobody reads.
     """
     if len(message_type) > MAX_MESSAGE_TYPE:
         return f"{len(message_type)} characters, at most {MAX_MESSAGE_TYPE}"
@@ -148,8 +148,8 @@ def _refuse(
 ) -> None:
     state.report_refusal(connection, message, reason, detail)
     more = {"version": state.settings.version}
-    told = "" if reason in _TOLD_TO_NOBODY else detail
-    state.send(connection, failure_ack(message, reason, detail=told, more=more))
+    sent_detail = "" if reason in _LOG_ONLY else detail
+    state.send(connection, failure_ack(message, reason, detail=sent_detail, more=more))
     state.close(connection, closing)
 
 

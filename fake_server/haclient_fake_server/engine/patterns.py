@@ -121,7 +121,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def topic_problem(topic: str) -> str:
     """What makes a text unfit as a topic or a pattern of topics; empty if nothing does.
 
-    A line feed would split a topic in whatever prints topics in lines, and nobody means one.
+    A line feed would break output that has one topic a line, and is always a mistake.
     """
     found = _CONTROL.search(topic)
     if found is None:

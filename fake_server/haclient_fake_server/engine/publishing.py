@@ -36,7 +36,7 @@ from haclient_fake_server.journal.format import Record, RecordFlag
 MAX_HEADER_BYTES: Final = 65_535
 """The longest SOW key or correlation id: a record has 16 bits for its length."""
 MAX_HEADER_CHARACTERS: Final = MAX_HEADER_BYTES // 4
-"""Characters of one that surely fits, since a character has up to four bytes."""
+"""This many characters always fit: a character has up to four bytes."""
 MAX_FAST_CORRELATION_ID: Final = 1024
 """Characters of a correlation id that is surely within the limit, whatever they are."""
 MAX_EXPIRATION_S: Final = 2**32 - 1

@@ -327,9 +327,9 @@ class EngineSettings:
         queues: The message queues.
         max_message_bytes: A delta publish that would make a larger record is refused.
         message_types: Message types besides those of AMPS and of the topics.
-        max_topic_characters: The length of the names of all topics together, since every segment of
-            the journal repeats those that are logged. A publish to a new topic above it is refused;
-            a replicated one is taken, since its origin has it.
+        max_topic_characters: The limit of the names of all topics together: every segment of
+            the journal repeats those that are logged. Beyond it a publish to a new topic is
+            refused; a replicated publish is accepted, since its origin has it.
     """
 
     name: str = "broker"

@@ -424,7 +424,7 @@ class State:
         if self._refusals > MAX_REFUSALS_REPORTED:
             return
         what = f"{message.kind} on {message.topic!r}" if message.topic else message.kind
-        name = connection.name or message.client_name  # who is refused a logon has not got it
+        name = connection.name or message.client_name  # a refused logon has set none
         text = f"{what} of connection {connection.id} {name!r} refused: {reason}"
         self.report(Severity.WARNING, f"{text}: {detail}" if detail else text)
 

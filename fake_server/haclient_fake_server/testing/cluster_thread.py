@@ -34,7 +34,7 @@ LIMIT_S: Final = 300.0
 
 
 class ClusterThread:
-    """Running brokers, for as long as the `with` block; every method may block for a moment.
+    """Brokers that run while the `with` block does; every method may block for a moment.
 
     Args:
         names: The brokers' instance names, one or more.
@@ -42,7 +42,7 @@ class ClusterThread:
         config: Everything else; see `Cluster`.
 
     Raises:
-        UsageError: The names cannot be; see `Cluster`.
+        UsageError: The names are refused; see `Cluster`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ClusterThread:
         """Start all brokers; returns when they listen.
 
         Raises:
-            UsageError: A broker cannot be configured so.
+            UsageError: The configuration of a broker is refused.
             HAClientError: A broker did not start.
             TimedOut: They do not listen after five minutes.
         """
@@ -129,9 +129,9 @@ class ClusterThread:
         return trio.from_thread.run_sync(function, trio_token=self._own_token())
 
     def _own_token(self) -> trio.lowlevel.TrioToken:
-        """The trio run of the brokers, which the calling thread waits for."""
+        """The trio token of the brokers' thread; raises where a call would block a trio run."""
         if trio.lowlevel.in_trio_run():
-            # It would block the test's own event loop; there is a cluster for that.
+            # It would block the test's own event loop; tests under trio use a `Cluster`.
             raise UsageError("brokers in a thread are for tests without trio: use a Cluster here")
         if self._token is None:
             raise UsageError("brokers in a thread: wanted a call inside their `with` block")

@@ -1,4 +1,4 @@
-"""What `@pytest.mark.amps(...)` says about the brokers of a test.
+"""Convert `@pytest.mark.amps(...)` into the configuration of a test's brokers.
 
 Values have the form of the command line, or are the objects of `haclient_fake_server.config`::
 
@@ -31,12 +31,12 @@ def config_of(
     """The configuration that a mark asks for.
 
     Args:
-        arguments: The arguments of the mark without a keyword; there are none.
-        keywords: The others.
+        arguments: The positional arguments of the mark; any is refused.
+        keywords: The keyword arguments of the mark.
         segment_bytes: The size of the journal's files.
 
     Raises:
-        UsageError: A keyword is unknown, or a value cannot be.
+        UsageError: A keyword is unknown, or a value is refused.
     """
     if arguments:
         raise UsageError(f"wanted keywords alone ({', '.join(KEYWORDS)}), found {arguments[0]!r}")
@@ -49,7 +49,7 @@ def config_of(
         attribute, read = KEYWORDS[keyword]
         try:
             values[attribute] = read(keyword, value)
-        except UsageError as error:  # the parsers speak of options
+        except UsageError as error:  # the parsers name command-line options
             raise UsageError(str(error).removeprefix("--")) from error
     return BrokerConfig(segment_bytes=segment_bytes, **values)
 
@@ -72,7 +72,7 @@ def _list_of(kind: type[T], parse: Callable[[str], T]) -> Callable[[str, object]
 
 
 def _users(keyword: str, value: object) -> Mapping[str, str]:
-    if not isinstance(value, Mapping):  # what it is may hold passwords
+    if not isinstance(value, Mapping):  # not printed: it may hold passwords
         raise UsageError(f"{keyword}: wanted a dict of passwords by user")
     return cast("Mapping[str, str]", value)
 

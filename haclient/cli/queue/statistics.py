@@ -122,9 +122,9 @@ def _is_queue(topic: str) -> HAClientError:
 
 
 def check_no_lease(batch: Sequence[Message]) -> None:
-    """Check that messages are not those of a queue, which this consumer would not acknowledge.
+    """Check that no message has a lease, since this consumer does not acknowledge.
 
-    The end of the connection gives them back to the queue.
+    Leased messages return to the queue when the connection ends.
 
     Raises:
         HAClientError: One of them has a lease.
@@ -138,7 +138,7 @@ async def check_no_queue(client: Client, topic: str, *, limit_s: float) -> None:
     """Check that a topic is no queue, before anything is delivered; see `check_no_lease`.
 
     Args:
-        client: It has logged on.
+        client: A client that has logged on.
         topic: The topic.
         limit_s: How long the server may take to answer, in seconds.
 

@@ -167,7 +167,7 @@ class MessageTable:
     Args:
         has_priorities: Whether each message has a priority.
         chunk_rows: Rows of one chunk, at most `CHUNK_ROWS`.
-        pack_above: Rows that a chunk has before it is packed: fewer are not worth it.
+        pack_above: A chunk with at most this many rows is not packed: the gain would be too small.
     """
 
     def __init__(
