@@ -73,7 +73,7 @@ def _config(request: _Request) -> BrokerConfig:
     checked = config.BrokerConfig(
         name=request.name,
         listen=request.listen,
-        data_dir=request.data,
+        data_dir=request.data or Path(),  # one that is made below, when all is well
         users=users,
         log_topics=log_topics,
         sow_topics=sow_topics,
@@ -84,7 +84,7 @@ def _config(request: _Request) -> BrokerConfig:
         admin=request.admin,
         tls=tls,
     )
-    if request.data is None:  # last: a mistake must leave no temporary directory
+    if request.data is None:  # a mistake must leave no temporary directory
         return replace(checked, data_dir=Path(tempfile.mkdtemp(prefix="haclient-broker-")))
     return checked
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pytest
 import trio
 
+from haclient.cli.app import run
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.engine.journal import Block
@@ -358,3 +359,17 @@ async def test_a_broker_whose_export_fails_goes_on_and_says_why(
             while "east: export to Parquet" not in caplog.text:
                 await client.send(c="flush", cid="f", a="processed")
                 await client.ack("processed", "f")
+
+
+def test_the_command_exports_also_a_log_that_has_a_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def stop(_text: str, *, aside: bool) -> None:
+        assert aside
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("haclient.cli.broker.print_result", stop)
+    code = run(["broker", "run", "--listen", "tcp://127.0.0.1:0", "--parquet"])
+    assert code == 0, capfd.readouterr().err
+    assert len(list(tmp_path.iterdir())) == 1
