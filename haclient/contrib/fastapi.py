@@ -34,7 +34,7 @@ from typing import Final
 
 from haclient.aio import HAClient, MessageStream
 from haclient.contrib.process_name import process_name
-from haclient.errors import DisconnectedError, HAClientError, TimedOut
+from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.protocol.messages import Message
 from haclient.shutdown import STOP_SIGNALS
 
@@ -46,6 +46,8 @@ EVENT_STREAM: Final = "text/event-stream"
 OPEN_TIMEOUT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 15.0
 """Proxies close connections on which nothing is sent, often after a minute."""
+
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")  # each of them ends a field
 
 
 async def _do_nothing(_client: HAClient) -> None:
@@ -226,10 +228,18 @@ def server_sent_event(data: str, *, event: str = "", event_id: str = "") -> str:
 
     Returns:
         The text, with the empty line that ends it.
+
+    Raises:
+        UsageError: `event` or `event_id` has a line break, behind which another field would begin.
     """
+    for name, value in ("event", event), ("event_id", event_id):
+        if _LINE_END.search(value):
+            raise UsageError(
+                f"{name} {value!r:.60} has a line break: only data may have several lines"
+            )
     head = f"event: {event}\n" if event else ""
     head += f"id: {event_id}\n" if event_id else ""
-    lines = re.split(r"\r\n|\r|\n", data)  # each of them ends a field
+    lines = _LINE_END.split(data)
     return head + "".join(f"data: {line}\n" for line in lines) + "\n"
 
 

@@ -295,6 +295,12 @@ def test_an_event_has_a_line_for_each_line_of_its_data() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["event", "event_id"])
+def test_a_type_or_an_id_cannot_add_a_field(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} .* has a line break"):
+        server_sent_event("x", **{name: "1\ndata: y"})
+
+
 def test_the_text_of_events_can_be_chosen(broker: BrokerThread) -> None:
     def event(message: Message) -> str:
         return server_sent_event(message.text, event_id=str(message.topic))
