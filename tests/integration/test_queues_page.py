@@ -16,8 +16,10 @@ from support.process import Child, haclient, running_broker
 
 PAGE = Path(__file__).parents[2] / "docs/queues.md"
 SERVER = "tcp://127.0.0.1:9007/amps/json"
-WORKERS = {form: programs(PAGE.read_text(encoding="utf-8"), form)[:2] for form in FORMS}
-_, _, ONCE, MONITOR = programs(PAGE.read_text(encoding="utf-8"))
+PROGRAMS = {form: programs(PAGE.read_text(encoding="utf-8"), form) for form in FORMS}
+EACH_FORM = pytest.mark.parametrize(
+    "form", [FORMS[0], *(pytest.param(form, marks=pytest.mark.full) for form in FORMS[1:])]
+)
 
 
 @pytest.fixture
@@ -39,26 +41,26 @@ def publish(broker: BrokerProcess, *numbers: int) -> None:
     assert haclient("publish", "--server", broker.uri, "--topic", "jobs", stdin=text).code == 0
 
 
-@pytest.mark.parametrize(
-    "form", [FORMS[0], *(pytest.param(form, marks=pytest.mark.full) for form in FORMS[1:])]
-)
+@EACH_FORM
 def test_the_workers_print_the_jobs(form: str, broker: BrokerProcess, tmp_path: Path) -> None:
-    for program in WORKERS[form]:
+    for program in PROGRAMS[form][:2]:
         publish(broker, 1, 2)
         with start(program, broker, tmp_path) as worker:
             assert [worker.line(), worker.line()] == ["{'job': 1}", "{'job': 2}"]
             worker.stop()  # acknowledges what it has done
 
 
+@EACH_FORM
 def test_the_worker_with_a_database_records_each_job_and_the_monitor_sees_it(
-    broker: BrokerProcess, tmp_path: Path
+    form: str, broker: BrokerProcess, tmp_path: Path
 ) -> None:
+    _, _, once, monitoring = PROGRAMS[form]
     publish(broker, *range(3))
-    with start(ONCE, broker, tmp_path) as worker:
+    with start(once, broker, tmp_path) as worker:
         left = ""
         while left != "jobs 0 1":  # the queue is empty, and the worker is still its consumer
             assert worker.is_running, worker.err
-            with start(MONITOR, broker, tmp_path) as monitor:
+            with start(monitoring, broker, tmp_path) as monitor:
                 left = monitor.line()
     with closing(sqlite3.connect(tmp_path / "results.db")) as database:
         found = {job for (job,) in database.execute("select job from results")}
