@@ -185,6 +185,7 @@ class BrokerConfig:
                 raise UsageError(f"broker {self.name!r}: {wrong}")
         # A plain "batch" is no member of the enum, so `is` would never find it.
         object.__setattr__(self, "fsync", FsyncPolicy(self.fsync))
+        self.engine_settings()  # for its checks: a mistake comes before an address is taken
 
     def engine_settings(self) -> EngineSettings:
         """The part of the configuration that the engine needs."""

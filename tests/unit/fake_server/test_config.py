@@ -282,3 +282,18 @@ def test_a_queue_is_the_same_after_it_was_an_argument(text: str) -> None:
 def test_a_topic_with_a_state_is_the_same_after_it_was_an_argument(text: str) -> None:
     topic = parse_sow_topic(text, allow_user_keys=True)
     assert parse_sow_topic(sow_argument(topic), allow_user_keys=True) == topic
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        (SowTopic("/HACLIENT/ours", ("/id",)), "names under /HACLIENT/ are the broker's own"),
+        (SowTopic("a\nb", ("/id",)), "is a control character"),
+        (SowTopic("unlogged", ("/id",), history=True), "which is in the log, but no log topic"),
+    ],
+)
+def test_what_the_engine_refuses_is_said_before_an_address_is_taken(
+    topic: SowTopic, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        BrokerConfig(log_topics=(LogTopic("logged"),), sow_topics=(topic,))
