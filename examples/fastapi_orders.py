@@ -2,10 +2,10 @@
 
     AMPS_URI=tcp://127.0.0.1:9007/amps/json uvicorn examples.fastapi_orders:app
 
-`POST /orders` answers when the server has persisted the order, `GET /orders/{id}` asks for it by a
-query, `GET /live` streams all orders to a browser, first those that there are, `GET /shipped` tells
-what a subscription has got since the start, and `GET /health` is for a readiness probe. While no
-server can be reached, the answer is 503 after some seconds. In a browser, or in a page of yours:
+`POST /orders` answers when the server has persisted the order. `GET /orders/{id}` queries it.
+`GET /live` streams the present orders to a browser, then each new one. `GET /shipped` returns what
+a subscription has received since the start. `GET /health` is for a readiness probe. While no server
+can be reached, the answer is 503 after some seconds. In a browser, or on your own page:
 
     new EventSource("/live").onmessage = event => console.log(JSON.parse(event.data))
 

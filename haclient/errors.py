@@ -238,7 +238,7 @@ class TimedOut(HAClientError, TimeoutError):
 
 
 class GraceExpired(TimedOut):
-    """`haclient.run` was told to end, and the grace was over before the work was done."""
+    """The grace period of `haclient.run` ended before the work was done."""
 
 
 class WouldBlock(HAClientError):

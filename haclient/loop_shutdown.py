@@ -59,7 +59,7 @@ class _CancellableMain:
 
     def _cancel(self) -> None:
         assert self._task is not None  # noqa: S101  # set before the loop
-        if not self._is_cancelled:  # once: the next one would cut the cleaning up of `main`
+        if not self._is_cancelled:  # once: a second one would interrupt the clean-up of `main`
             self._is_cancelled = True
             self._task.cancel()
 

@@ -1,4 +1,4 @@
-"""`haclient.run`: `trio.run` for services, which end when they are told to.
+"""`haclient.run`: `trio.run` for services that signals end in good order.
 
 A supervisor (systemd, Kubernetes, a shell) ends a service with SIGTERM and, when that takes too
 long, with SIGKILL. Stores survive both. The difference is in what comes after: a process that was
@@ -101,7 +101,7 @@ def signal_handler(numbers: Collection[int], react: Callable[[int], object]) -> 
         if os.getpid() == process:
             react(number)
             return
-        use_defaults(numbers)  # a child that was forked, such as by multiprocessing: nobody leads
+        use_defaults(numbers)  # a forked child, such as of multiprocessing, has no drain thread
         signal.raise_signal(number)
 
     before = {each: signal.signal(each, handle) for each in numbers}

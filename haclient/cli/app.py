@@ -42,7 +42,7 @@ def add_verbose(command: click.Command) -> None:
             count=True,
             expose_value=False,
             callback=_note_verbose,
-            help="Say on stderr which servers are tried; -vv: also each state and frame, with "
+            help="Print on stderr which servers are tried; -vv: also each state and frame, with "
             "times and without bodies.",
         )
     )

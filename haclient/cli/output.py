@@ -274,7 +274,7 @@ def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Gene
     terminal = sys.stderr
     console = _CursorConsole(file=cast("IO[str]", _Foreground(terminal)))
     # Standard output is not redirected: rich would print it to the console, which is on stderr.
-    # Errors and warnings are: rich prints them above the bar, which the background has not.
+    # Errors and warnings are: rich prints them above the bar, or there is no bar in the background.
     with (
         Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar,
         redirect_stderr(_Foreground(sys.stderr, terminal)),

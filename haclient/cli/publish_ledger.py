@@ -197,6 +197,6 @@ def _lines_to_skip(source: Source, entry: _Entry, scan: Scan) -> int:
     how = "is shorter than" if scan.size < entry.size else "begins otherwise than"
     count = f"all {entry.lines}" if all_taken else f"{entry.taken} of its {entry.lines}"
     raise UsageError(
-        f"{source.path}: it {how} the file of which {count} lines were published, so nobody can "
-        "say which lines are new; restore it, or publish every line with --from-start"
+        f"{source.path}: it {how} the file of which {count} lines were published, so it is "
+        "unknown which lines are new; restore it, or publish every line with --from-start"
     )

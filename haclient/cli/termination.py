@@ -141,7 +141,7 @@ def note_new_directories(path: Path) -> None:
     """Print the first directory that a store at this path creates: it may be a typing mistake."""
     missing = [each for each in path.absolute().parents if not each.exists()]
     if missing:
-        print_error(f"--store {path}: it makes the directory {missing[0]}, too", kind="note")
+        print_error(f"--store {path}: creates the directory {missing[0]}", kind="note")
 
 
 def print_error(text: str, *, kind: str = "error") -> None:

@@ -651,12 +651,12 @@ class Publisher:
         """Never return if publishes are held: after each wait, in which the hold may begin."""
         if self._hold is not None:
             await self._hold.wait()
-            raise DisconnectedError("publish: the program was told to end, and has been flushed")
+            raise DisconnectedError("publish: the program is ending, and has been flushed")
 
     def _check_room(self) -> None:
         writer = self.writer
         if self._hold is not None:
-            raise WouldBlock("publish_nowait: the program was told to end")
+            raise WouldBlock("publish_nowait: the program is ending")
         if self.log is not None and self._over_cap(self.log):
             raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")
         if writer is not None and self._socket_is_behind(writer):

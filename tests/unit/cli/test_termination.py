@@ -255,7 +255,7 @@ def test_directories_that_come_with_a_store_are_named(
     path = tmp_path / "no" / "such" / "store"
     note_new_directories(path)
     assert capsys.readouterr().err == (
-        f"haclient: note: --store {path}: it makes the directory {path.parent}, too\n"
+        f"haclient: note: --store {path}: creates the directory {path.parent}\n"
     )
 
 

@@ -183,7 +183,7 @@ async def test_a_publish_after_the_flush_waits_to_be_cancelled(
                 await trio.sleep(1.0)
                 await clients.drain()
                 assert client.unpersisted_count == 0
-                with pytest.raises(WouldBlock, match="told to end"):
+                with pytest.raises(WouldBlock, match="is ending"):
                     client.publish_nowait("orders", "x")
                 await trio.sleep(10.0)
                 assert client.unpersisted_count == 0
