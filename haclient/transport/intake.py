@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import trio
 
-from haclient.errors import HAClientError
+from haclient.errors import HAClientError, failure_text
 from haclient.session.subscriptions import Subscription
 from haclient.transport.commands import drop_queued
 from haclient.transport.message_queue import Delivery
@@ -172,7 +172,11 @@ class OpenClients:
         for client in list(self._clients):
             at_work = client.intake.at_work
             what = [f"at work: {', '.join(sorted(at_work))}"] if at_work else []
-            if what := [*what, *client.unfinished()]:
+            try:
+                what += client.unfinished()
+            except Exception as error:  # of a store of the application, which may want its thread
+                what.append(f"unknown publishes, since the store raised {failure_text(error)}")
+            if what:
                 told.append(f"client {client.name!r}: {', '.join(what)}")
         return "; ".join(told)
 

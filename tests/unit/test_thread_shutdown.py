@@ -13,10 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
+from typing_extensions import override
 
 from haclient import Message, aio, blocking
-from haclient.errors import DisconnectedError, UsageError
+from haclient.errors import DisconnectedError, GraceExpired, UsageError
 from haclient_fake_server.config import BrokerConfig, QueueTopic
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 
 T = TypeVar("T")
@@ -233,3 +235,32 @@ def test_a_publish_of_a_main_that_cleans_up_is_refused_and_does_not_hang(
 
     assert blocking.run(main) is None
     assert aio.run(in_loop) is None
+
+
+def test_a_store_that_only_its_thread_may_ask_does_not_keep_the_process_alive() -> None:
+    refuses = threading.Event()
+
+    class Bound(MemoryPublishStore):
+        @property
+        @override
+        def unpersisted_count(self) -> int:
+            if refuses.is_set() and threading.current_thread().name != "haclient bound":
+                raise RuntimeError("another thread")
+            return super().unpersisted_count
+
+    with broker_thread() as broker:
+        client = blocking.HAClient(
+            "bound", servers=[broker.uri], publish_store=Bound(), exit_timeout=120
+        ).open()
+
+    def main() -> None:
+        client.publish("jobs", b"1")  # the server is gone
+        refuses.set()
+        signalled()
+        threading.Event().wait()
+
+    with pytest.raises(GraceExpired, match="the store raised RuntimeError: another thread"):
+        blocking.run(main, grace=0.05)
+    refuses.clear()
+    client.__bridge__.thread.cancel()
+    client.__bridge__.thread.join()
