@@ -305,7 +305,7 @@ def failure_text(error: BaseException) -> str:
     """
     try:
         text = printable(str(error))
-    except Exception:  # of its `__str__`: the class has to do
+    except Exception:  # raised by its `__str__`: the class must do
         text = ""
     shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__

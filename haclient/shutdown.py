@@ -209,7 +209,7 @@ class _Shutdown(Generic[_T]):
         if grace.cancelled_caught:
             self.expired = GraceExpired(expired_text(self._grace_s, self._left()))
         self._scope.cancel()
-        self._clients.fail_held()  # now: those that were cancelled wait no more
+        self._clients.fail_held()  # last: cancelled publishes no longer wait
 
     @property
     def was_cancelled(self) -> bool:

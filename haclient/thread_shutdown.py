@@ -160,14 +160,15 @@ class ThreadShutdown:
 
 
 def _fail_held_publishes() -> None:
-    """Let `main` and its threads come to their ends: a publish that waits has no cancellation."""
+    """Fail the waiting publishes, which cannot be cancelled, so that `main` and its threads end."""
     for thread in running_threads():
-        with suppress(BaseException):  # by which it has ended meanwhile: all its calls fail
-            thread.submit_now(Call(_told, "run"), thread.clients.fail_held)
+        # A client may have ended meanwhile, by any error: all its calls fail.
+        with suppress(BaseException):
+            thread.submit_now(Call(_ignore_end, "run"), thread.clients.fail_held)
 
 
-def _told() -> None:
-    """Nobody waits for the end of the call."""
+def _ignore_end() -> None:
+    """Ignore the end of the call: nobody waits for it."""
 
 
 def _unfinished() -> str:

@@ -197,7 +197,7 @@ def test_every_exported_name_is_on_a_page_of_the_api(package: str) -> None:
 
 
 def test_every_dependency_and_extra_is_imported() -> None:
-    """But for `OF_USERS`, which an extra only holds to the versions that fit."""
+    """Except `OF_USERS`: an extra only limits their versions."""
     project = tomllib.loads(text("pyproject.toml"))["project"]
     extras = project["optional-dependencies"]
     listed = [

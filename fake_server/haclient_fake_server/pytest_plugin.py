@@ -225,7 +225,7 @@ def _user_file(users: Mapping[str, str], folder: Path) -> Path:
     """Users as the file of a broker process.
 
     Raises:
-        UsageError: The file cannot say them.
+        UsageError: The file format cannot hold them.
     """
     from haclient.errors import UsageError  # noqa: PLC0415 - as above
     from haclient_fake_server.config import read_users  # noqa: PLC0415 - as above

@@ -148,7 +148,7 @@ class Client(ConfiguredClient):
             return
         thread = inner.__bridge__.thread
         thread.check_process()
-        if thread.is_running:  # else an interrupt has cut a call before this one
+        if thread.is_running:  # else an interrupt has ended it before this call
             inner.disconnect()
         if get_ident() in thread.callback_threads:  # it would wait for itself
             return

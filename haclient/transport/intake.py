@@ -163,7 +163,7 @@ class OpenClients:
                 nursery.start_soon(_flush_one, client)
 
     def fail_held(self) -> None:
-        """Have publishes fail that wait since `flush`, where nothing cancels them."""
+        """Fail the publishes that wait since `flush`, where nothing cancels them."""
         self._publishes_fail.set()
 
     def unfinished(self) -> str:

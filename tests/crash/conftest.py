@@ -29,7 +29,7 @@ def walks(config: pytest.Config, *, seed: int, steps: int) -> list[tuple[int, in
 
 @pytest.fixture
 def every(request: pytest.FixtureRequest, *, full_length: bool) -> int:
-    """Each so many crashes of a walk are checked: all of them, or a third of them."""
+    """The step between the crashes of a walk that are checked: 1 for all, 3 for a third."""
     is_long = full_length or request.config.getoption("--store-steps")
     return 1 if is_long or request.config.getoption("--kills") else 3
 

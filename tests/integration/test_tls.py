@@ -65,7 +65,7 @@ async def survives_kills(broker: BrokerProcess, uri: str, kills: int) -> None:
 
 
 class Commands:
-    """Runs the command line in this process and tells what came of it."""
+    """Runs the command line in this process; returns exit code and output."""
 
     def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
         self._capture = capture

@@ -76,7 +76,7 @@ def shortest(file: str) -> tuple[int, str]:
 
 
 def mark(item: pytest.Item) -> None:
-    """Say of a test of this folder what can be known of it."""
+    """Add the marks of a test of this folder."""
     # `-m "not pyspark"` leaves out all that needs the extra.
     item.add_marker(pytest.mark.pyspark)
     if JAVA in getattr(item, "fixturenames", ()):

@@ -23,7 +23,7 @@ PIPE_BYTES = 1 << 20
 
 
 class CommandLine:
-    """Runs the command line in this process and tells what came of it."""
+    """Runs the command line in this process; returns exit code and output."""
 
     def __init__(self, broker: BrokerProcess, capture: pytest.CaptureFixture[str]) -> None:
         self._broker = broker

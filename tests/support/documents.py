@@ -252,7 +252,7 @@ def _take_terminal() -> None:
 
 
 def _copy(reader: int, output: BinaryIO) -> None:
-    """Write what is shown at a terminal to a file, until all who have the terminal have ended."""
+    """Write what is shown at a terminal to a file, until its processes have ended."""
     with output, suppress(OSError):
         while shown := os.read(reader, 1 << 16):
             output.write(shown)

@@ -14,7 +14,7 @@ __all__ = ["holding"]
 
 @contextmanager
 def holding(program: str, path: Path) -> Generator[subprocess.Popen[str]]:
-    """A process that runs a program with a path, and has said something; it is killed at the end.
+    """A process that runs a program with a path and has printed a line; it is killed at the end.
 
     Args:
         program: Python that prints a line when it has opened the path, and then reads its stdin.

@@ -23,5 +23,5 @@ def load_profile(*, full: bool) -> None:
 
 
 def length(full: int) -> int:
-    """So many examples, seeds or runs with `--full`, else a third of them."""
+    """The number of examples, seeds or runs: `full` with `--full`, else a third of it."""
     return -(-full * settings().max_examples // _ALL)

@@ -96,7 +96,7 @@ def run_script(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Interrupt a script that has said `waits`, which ends by that; what it wrote since then."""
+    """Interrupt a script that has printed `waits`; returns what it printed until its end."""
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
     process.send_signal(signal.SIGINT)

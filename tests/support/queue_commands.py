@@ -44,7 +44,7 @@ QUEUES = (
 
 
 class QueueCommands:
-    """Runs `haclient queue` in this process and tells what came of it."""
+    """Runs `haclient queue` in this process; returns exit code and output."""
 
     def __init__(self, broker: BrokerProcess, capture: pytest.CaptureFixture[str]) -> None:
         self.uri = broker.uri

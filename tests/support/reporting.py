@@ -16,7 +16,7 @@ def unheard(clock_us: int = 1_700_000_000_000_000) -> Reporter:
 
 
 def unheard_connection(link: Link, session: Session) -> Connection:
-    """A connection of a session; nobody else is told of what it receives."""
+    """A connection of a session; what it receives is passed to nothing else."""
     return Connection(
         link,
         session,

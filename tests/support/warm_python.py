@@ -54,7 +54,7 @@ _IMPORTED: Final = (
     "haclient.pyspark.server.stream",
     "haclient.pyspark.sink.publish",
 )
-"""What they need. The modules that PySpark runs as the main one are not among them."""
+"""The modules that the processes need, without those that PySpark runs as the main module."""
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def warm_python() -> Generator[dict[str, str]]:
 
 
 def serve(path: str) -> None:
-    """Fork for each who asks, until the end of the standard input."""
+    """Fork for each request, until the end of the standard input."""
     for name in _IMPORTED:
         importlib.import_module(name)
     gc.freeze()  # what all have in common is not looked at by each
@@ -110,7 +110,7 @@ def serve(path: str) -> None:
 
 
 def take_over(message: bytes, files: array.array[int]) -> NoReturn:
-    """Run as the process that has asked: with its files, environment and arguments; to the end."""
+    """Run in place of the requesting process, with its files, environment and arguments."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

@@ -174,7 +174,7 @@ def test_what_is_no_record_is_an_error_that_says_so() -> None:
 
 @asynccontextmanager
 async def serving(path: Path) -> AsyncGenerator[tuple[Instance, HAClient]]:
-    """A broker with two records, and who has published them."""
+    """A broker with two records, and their publisher."""
     async with (
         instances("east", config=durable(path)) as (east,),
         HAClient.memory_backed("pub", servers=[east.uri]) as publisher,

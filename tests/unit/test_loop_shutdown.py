@@ -1,4 +1,4 @@
-"""`haclient.aio.run`: `main` is a task, which a signal cancels at last."""
+"""`haclient.aio.run`: `main` is a task, which a signal cancels after the drain."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ WRONG: Final[list[tuple[str, int, str]]] = [
     # -- the demo
     ("demo --messages 1", USAGE, "'--messages': 1 is not in the range"),
     ("demo --messages many", USAGE, "'many' is not a valid whole number"),
-    # -- what only the network and the server can tell
+    # -- what only the network and the server can refuse
     ("ping -s tcp://me:secret@127.0.0.1:1/amps/json", FAILURE, "cannot connect to"),
     ("ping -s CLOSED --wait 0.1", TIMED_OUT, "has not answered within 0.1 s: cannot connect to"),
     ("publish t -s CLOSED", FAILURE, "cannot connect to tcp://127.0.0.1:1/amps/json"),

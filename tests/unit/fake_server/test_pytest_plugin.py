@@ -60,7 +60,7 @@ ORDERS = {"sow": ["orders:/id"], "queues": ["jobs,max_backlog=10"], "users": {"a
 
 
 async def check_orders(uri: str) -> None:
-    """A broker is as `ORDERS` says."""
+    """The broker has the configuration of `ORDERS`."""
     async with RawClient.connect(uri) as client:
         assert (await client.logon("p")).reason == "auth failure"
     async with RawClient.connect(uri) as client:
@@ -173,7 +173,7 @@ def misplaced(*kinds: str) -> str:
 
 
 def run(folder: Path, *options: str, ini: str = "", **sources: str) -> str:
-    """What a pytest of its own says about some files, with nothing but what is named."""
+    """The output of a separate pytest for some files, with only the named plugins."""
     for name, source in sources.items():
         (folder / f"test_{name}.py").write_text(source, encoding="utf-8")
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n", encoding="utf-8")

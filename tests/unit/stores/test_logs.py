@@ -76,7 +76,7 @@ def test_a_record_names_the_line_that_logs_and_keeps_its_fields(
 
 
 def test_every_module_logs_through_it() -> None:
-    """But those of commands and of PySpark, where an error ends one task."""
+    """Except commands and PySpark, where an error ends one task."""
     root = Path(haclient_stores.logs.__file__).parents[2]
     others = {"__init__.py", "reporter.py", "logs.py"}
     for path in sorted([*root.glob("haclient/**/*.py"), *root.glob("stores/**/*.py")]):
