@@ -35,6 +35,14 @@ __all__ = [
 
 _TOLD_SHARE: Final = 0.25
 _EVERYTHING: Final = "^(orders|state)$"
+_BOTH_WAYS: Final = (
+    Replication(source="b1", target="b2", mode="sync"),
+    Replication(source="b2", target="b1", mode="sync"),
+)
+_TWO_PUBLISHERS: Final = (
+    PublisherPlan(name="p1", store="file", servers=("b1", "b2")),
+    PublisherPlan(name="p2", store="file", servers=("b2", "b1")),
+)
 _NARROW: Final = Links(latency_s=0.02, receive_bytes=700, capacity_bytes=2048)
 _WORK: Final = frozenset({"publish", "discard", "prune", "intrude", "query"})
 
@@ -99,10 +107,7 @@ def flapping(seed: int, chance: Random) -> Plan:
     plan = Plan(
         seed=seed,
         brokers=("b1", "b2"),
-        replications=(
-            Replication(source="b1", target="b2", mode="sync"),
-            Replication(source="b2", target="b1", mode="sync"),
-        ),
+        replications=_BOTH_WAYS,
         publishers=(PublisherPlan(name="p1", store="file", servers=("b1", "b2")),),
         subscribers=(SubscriberPlan(name="s1", servers=("b1", "b2"), topics=(_EVERYTHING,)),),
         links=Links(latency_s=chance.choice((0.0, 0.005))),
@@ -122,10 +127,7 @@ def no_message_last(seed: int, chance: Random) -> Plan:
     plan = Plan(
         seed=seed,
         brokers=("b1", "b2"),
-        replications=(
-            Replication(source="b1", target="b2", mode="sync"),
-            Replication(source="b2", target="b1", mode="sync"),
-        ),
+        replications=_BOTH_WAYS,
         publishers=(PublisherPlan(name="p1", store="file", servers=("b1", "b2"), no_messages=1),),
         subscribers=(SubscriberPlan(name="s1", servers=("b2", "b1"), topics=(_EVERYTHING,)),),
         links=Links(latency_s=chance.choice((0.0, 0.005))),
@@ -194,14 +196,8 @@ def replaced(seed: int, chance: Random) -> Plan:
     plan = Plan(
         seed=seed,
         brokers=("b1", "b2"),
-        replications=(
-            Replication(source="b1", target="b2", mode="sync"),
-            Replication(source="b2", target="b1", mode="sync"),
-        ),
-        publishers=(
-            PublisherPlan(name="p1", store="file", servers=("b1", "b2")),
-            PublisherPlan(name="p2", store="file", servers=("b2", "b1")),
-        ),
+        replications=_BOTH_WAYS,
+        publishers=_TWO_PUBLISHERS,
         subscribers=(SubscriberPlan(name="s1", servers=("b2",), topics=(_EVERYTHING,)),),
         links=Links(latency_s=chance.choice((0.0, 0.01))),
     )
@@ -232,14 +228,8 @@ def restored(seed: int, chance: Random) -> Plan:
     plan = Plan(
         seed=seed,
         brokers=("b1", "b2"),
-        replications=(
-            Replication(source="b1", target="b2", mode="sync"),
-            Replication(source="b2", target="b1", mode="sync"),
-        ),
-        publishers=(
-            PublisherPlan(name="p1", store="file", servers=("b1", "b2")),
-            PublisherPlan(name="p2", store="file", servers=("b2", "b1")),
-        ),
+        replications=_BOTH_WAYS,
+        publishers=_TWO_PUBLISHERS,
         subscribers=(
             SubscriberPlan(
                 name="s1",
