@@ -10,18 +10,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import trio
 
-from haclient_fake_server.config import BrokerConfig
+from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
 from haclient_fake_server.server import BrokerServer
 from support.broker import RawClient, port_of
 from support.process import LIMIT_S
 
-__all__ = ["BrokerThread", "broker_thread", "publish"]
+__all__ = ["PRICES", "BrokerThread", "broker_of_three", "broker_thread", "publish"]
+
+
+PRICES = BrokerConfig(sow_topics=(SowTopic("prices", ("/id",)),))
+"""A broker that keeps the last price of each id."""
 
 
 class BrokerThread:
@@ -70,6 +74,22 @@ def broker_thread(config: BrokerConfig | None = None) -> Generator[BrokerThread]
         yield broker
     finally:
         broker.stop()
+
+
+@contextmanager
+def broker_of_three(logged: Iterable[str], bodies: Sequence[bytes]) -> Generator[BrokerThread]:
+    """A broker `east` with these topics in its log, and with messages of three publishers.
+
+    Args:
+        logged: The topics, `orders`, `trades.eu` and `prices` among them.
+        bodies: Orders; the first 50 of them are trades, too, and the first 20 prices.
+    """
+    topics = tuple(map(LogTopic, logged))
+    with broker_thread(replace(PRICES, name="east", log_topics=topics)) as broker:
+        publish(broker.uri, "orders", bodies)
+        publish(broker.uri, "trades.eu", bodies[:50], name="other")
+        publish(broker.uri, "prices", bodies[:20], name="third")
+        yield broker
 
 
 def publish(

@@ -10,17 +10,15 @@ import pytest
 from haclient import RecordChange, Topic
 from haclient.aio import Client, HAClient, LiveRecords
 from haclient.errors import DisconnectedError, UsageError
-from haclient_fake_server.config import BrokerConfig, SowTopic
-from support.broker_thread import BrokerThread, broker_thread
+from support.broker_thread import PRICES, BrokerThread, broker_thread
 from support.process import LIMIT_S
 
-CONFIG = BrokerConfig(sow_topics=(SowTopic("prices", ("/id",)),))
 Record = dict[str, object]
 
 
 @pytest.fixture(scope="module")
 def broker() -> Generator[BrokerThread]:
-    with broker_thread(CONFIG) as running:
+    with broker_thread(PRICES) as running:
         yield running
 
 
@@ -69,7 +67,7 @@ def test_a_program_reads_the_records_and_follows_each_change(broker: BrokerThrea
 @pytest.mark.row("CC35")
 def test_a_client_that_does_not_reconnect_raises_and_the_last_records_stay() -> None:
     async def main() -> None:
-        with broker_thread(CONFIG) as broker:
+        with broker_thread(PRICES) as broker:
             async with Client("orders-7") as client:
                 await client.connect(broker.uri)
                 await client.logon()

@@ -10,17 +10,15 @@ import pytest
 from haclient import RecordChange
 from haclient.blocking import Client, HAClient, LiveRecords
 from haclient.errors import DisconnectedError, UsageError
-from haclient_fake_server.config import BrokerConfig, SowTopic
-from support.broker_thread import BrokerThread, broker_thread
+from support.broker_thread import PRICES, BrokerThread, broker_thread
 from support.process import LIMIT_S
 
-CONFIG = BrokerConfig(sow_topics=(SowTopic("prices", ("/id",)),))
 Record = dict[str, object]
 
 
 @pytest.fixture(scope="module")
 def broker() -> Generator[BrokerThread]:
-    with broker_thread(CONFIG) as running:
+    with broker_thread(PRICES) as running:
         yield running
 
 
@@ -72,7 +70,7 @@ def test_close_ends_the_loops_of_all_threads(broker: BrokerThread) -> None:
 
 @pytest.mark.row("CC35")
 def test_a_client_that_does_not_reconnect_raises_and_the_last_records_stay() -> None:
-    with broker_thread(CONFIG) as broker, Client("orders-7") as client:
+    with broker_thread(PRICES) as broker, Client("orders-7") as client:
         client.connect(broker.uri)
         client.logon()
         client.publish("prices", b'{"id":1}')

@@ -17,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.rows import COLUMNS
 from haclient.pyspark.server.settings import task_name
-from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
-from support.broker_thread import BrokerThread, broker_thread, publish
+from haclient_fake_server.config import BrokerConfig
+from support.broker_thread import BrokerThread, broker_of_three, broker_thread, publish
 from support.streams import run_stream, written
 
 ROWS = [b'{"id":%3d}' % number for number in range(100)]
@@ -28,14 +28,7 @@ DOWN = "tcp://127.0.0.1:1/amps/json"
 @pytest.fixture(scope="module")
 def broker() -> Generator[BrokerThread]:
     """100 orders of one publisher, 50 trades of another, 20 prices of a third; no other log."""
-    topics = tuple(map(LogTopic, ("orders", "^trades", "prices")))
-    config = BrokerConfig(
-        name="east", log_topics=topics, sow_topics=(SowTopic("prices", ("/id",)),)
-    )
-    with broker_thread(config) as broker:
-        publish(broker.uri, "orders", ROWS)
-        publish(broker.uri, "trades.eu", ROWS[:50], name="other")
-        publish(broker.uri, "prices", ROWS[:20], name="third")
+    with broker_of_three(("orders", "^trades", "prices"), ROWS) as broker:
         yield broker
 
 

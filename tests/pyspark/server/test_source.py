@@ -17,8 +17,8 @@ from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.source import FilteringLogReader, LogReader, read_batch
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
-from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
-from support.broker_thread import BrokerThread, broker_thread, publish
+from haclient_fake_server.config import BrokerConfig, LogTopic
+from support.broker_thread import BrokerThread, broker_of_three, broker_thread, publish
 
 ROWS = [b'{"id":%d}' % number for number in range(100)]
 
@@ -26,14 +26,8 @@ ROWS = [b'{"id":%d}' % number for number in range(100)]
 @pytest.fixture(scope="module")
 def broker() -> Generator[BrokerThread]:
     """100 orders of one publisher, then 50 trades of another; the log has no topic `none`."""
-    logged = tuple(map(LogTopic, ("orders", "trades", "trades.eu", "tradesXeu", "prices")))
-    config = BrokerConfig(
-        name="east", log_topics=logged, sow_topics=(SowTopic("prices", ("/id",)),)
-    )
-    with broker_thread(config) as broker:
-        publish(broker.uri, "orders", ROWS)
-        publish(broker.uri, "trades.eu", ROWS[:50], name="other")
-        publish(broker.uri, "prices", ROWS[:20], name="third")
+    logged = ("orders", "trades", "trades.eu", "tradesXeu", "prices")
+    with broker_of_three(logged, ROWS) as broker:
         yield broker
 
 

@@ -26,7 +26,7 @@ from haclient_fake_server.config import BrokerConfig, parse_log_topic, parse_sow
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.bookmark import EPOCH
 from support.broker import running_broker
-from support.peer import Server, listening, together
+from support.peer import Peer, Server, listening, together
 
 NAME = "lane-0"
 CONFIG = BrokerConfig(ack_interval_s=0.05)
@@ -211,6 +211,16 @@ async def test_rows_that_were_refused_or_removed_are_called_neither_refused_nor_
             await publish()
 
 
+async def published_two(server: Server) -> Peer:
+    """Accept a publisher that publishes two rows."""
+    peer = await server.accept()
+    await peer.log_on()
+    await peer.refuse(await peer.expect("sow", topic="/HACLIENT/status"), "invalid topic")
+    for number in (1, 2):
+        await peer.expect("publish", sequence=number)
+    return peer
+
+
 async def test_a_refusal_is_kept_when_the_connection_is_lost_later() -> None:
     async with listening() as server:
         where = Target((server.uri,), verifies=False)
@@ -220,11 +230,7 @@ async def test_a_refusal_is_kept_when_the_connection_is_lost_later() -> None:
                 await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False)
 
         async def answer() -> None:
-            peer = await server.accept()
-            await peer.log_on()
-            await peer.refuse(await peer.expect("sow", topic="/HACLIENT/status"), "invalid topic")
-            for number in (1, 2):
-                await peer.expect("publish", sequence=number)
+            peer = await published_two(server)
             await peer.ack(None, "persisted", status="failure", reason="bad sow key", s=1)
             peer.link.close()
 
@@ -310,11 +316,7 @@ async def test_a_server_that_persists_nothing_is_not_waited_for(
                 await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False)
 
         async def answer() -> None:
-            peer = await server.accept()
-            await peer.log_on()
-            await peer.refuse(await peer.expect("sow", topic="/HACLIENT/status"), "invalid topic")
-            for number in (1, 2):
-                await peer.expect("publish", sequence=number)
+            peer = await published_two(server)
             await peer.expect("flush")
             await peer.persisted(1)  # progress: it waits once more
             await peer.expect("flush")
