@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -22,7 +23,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.broker import running_broker
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, delivery, together
-from support.recovery import entered, live, lose
+from support.recovery import entered, live, lose, quiet_client
 
 virtual = in_virtual_time
 
@@ -41,6 +42,18 @@ async def subscribed(client: Client, peer: Peer, *sub_ids: str) -> None:
             ),
             lambda: peer.answer("subscribe"),
         )
+
+
+@asynccontextmanager
+async def with_subscriptions(
+    server: Server, *sub_ids: str
+) -> AsyncGenerator[tuple[Client, Peer, MemoryBookmarkStore]]:
+    """A client that is logged on and has these subscriptions."""
+    store = MemoryBookmarkStore()
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await subscribed(client, peer, *sub_ids)
+        yield client, peer, store
 
 
 def check_sent_again(sent: list[Message], *paused: bool) -> None:
@@ -62,10 +75,7 @@ async def test_one_command_pauses_several_subscriptions_and_one_resumes_them(
     server: Server,
     as_command: bool,  # noqa: FBT001  # a parameter
 ) -> None:
-    store = MemoryBookmarkStore()
-    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        await subscribed(client, peer, "A", "B")
+    async with with_subscriptions(server, "A", "B") as (client, peer, store):
         for word, paused in (("pause", True), ("resume", False)):
 
             async def ask(word: str = word) -> None:
@@ -87,10 +97,7 @@ async def test_one_command_pauses_several_subscriptions_and_one_resumes_them(
 async def test_a_persisted_ack_of_a_paused_subscription_is_no_recovery_point(
     server: Server,
 ) -> None:
-    store = MemoryBookmarkStore()
-    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        await subscribed(client, peer, "s")
+    async with with_subscriptions(server, "s") as (client, peer, store):
         await peer.ack(None, "completed", sub_id="s", bm="7|1|")
         await together(lambda: client.pause("s"), lambda: peer.answer("subscribe"))
         await peer.ack(None, "persisted", sub_id="s", bm="7|5|")
@@ -105,10 +112,7 @@ async def test_a_persisted_ack_of_a_paused_subscription_is_no_recovery_point(
 @virtual
 @pytest.mark.row("BS10", "CC23")
 async def test_after_a_pause_without_an_answer_no_ack_is_a_recovery_point(server: Server) -> None:
-    store = MemoryBookmarkStore()
-    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        await subscribed(client, peer, "s")
+    async with with_subscriptions(server, "s") as (client, peer, store):
         await peer.ack(None, "completed", sub_id="s", bm="7|1|")
         with pytest.raises(TimedOut):
             await client.pause("s", timeout=1)
@@ -121,10 +125,7 @@ async def test_after_a_pause_without_an_answer_no_ack_is_a_recovery_point(server
 @virtual
 @pytest.mark.row("CC23")
 async def test_a_pause_that_is_refused_changes_nothing(server: Server) -> None:
-    store = MemoryBookmarkStore()
-    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        await subscribed(client, peer, "s")
+    async with with_subscriptions(server, "s") as (client, peer, store):
 
         async def refuse() -> None:
             await peer.refuse(await peer.expect("subscribe"), "invalid subid")
@@ -161,14 +162,7 @@ async def test_only_active_bookmark_subscriptions_can_be_paused(server: Server) 
 @pytest.mark.row("CC23", "SM5")
 async def test_what_is_paused_is_entered_paused_after_a_lost_connection(server: Server) -> None:
     store, manager = MemoryBookmarkStore(), MemorySubscriptionManager()
-    client = HAClient(
-        "ha",
-        servers=[server.uri],
-        heartbeat=None,
-        bookmark_store=store,
-        subscription_manager=manager,
-        exit_timeout=0,
-    )
+    client = quiet_client(server, bookmark_store=store, subscription_manager=manager)
     async with entered(client, partial(live, server)) as peer:
         await subscribed(client, peer, "s")
         await together(lambda: client.pause("s"), lambda: peer.answer("subscribe"))
@@ -190,9 +184,7 @@ async def test_those_of_one_resume_are_entered_again_paused_and_resumed_by_one_c
     server: Server,
 ) -> None:
     store = MemoryBookmarkStore()
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, bookmark_store=store, exit_timeout=0
-    )
+    client = quiet_client(server, bookmark_store=store)
     async with entered(client, partial(live, server)) as peer:
         for sub_id in ("a", "b", "c"):
             await subscribed(client, peer, sub_id)
@@ -236,9 +228,7 @@ async def test_a_server_that_resumes_no_group_gets_each_subscription_by_itself(
     server: Server,
 ) -> None:
     store = MemoryBookmarkStore()
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, bookmark_store=store, exit_timeout=0
-    )
+    client = quiet_client(server, bookmark_store=store)
     async with entered(client, partial(live, server)) as peer:
         for sub_id in ("a", "b"):
             await subscribed(client, peer, sub_id)
@@ -263,9 +253,7 @@ async def test_what_was_queued_before_a_replace_is_delivered_after_a_lost_connec
 ) -> None:
     """The next connection has the new filter: it does not bring them again."""
     store = MemoryBookmarkStore()
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, bookmark_store=store, exit_timeout=0
-    )
+    client = quiet_client(server, bookmark_store=store)
     async with entered(client, partial(live, server)) as peer:
         stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
         await together(stream.open, lambda: peer.answer("subscribe"))
@@ -318,13 +306,7 @@ async def test_a_pause_whose_connection_is_lost_is_sent_again_to_the_next(server
 @pytest.mark.row("CC22", "SM5", "SM1")
 async def test_the_later_form_of_a_subscription_is_entered_again(server: Server) -> None:
     manager, got = MemorySubscriptionManager(), list[bytes]()
-    client = HAClient(
-        "ha",
-        servers=[server.uri],
-        heartbeat=None,
-        subscription_manager=manager,
-        exit_timeout=0,
-    )
+    client = quiet_client(server, subscription_manager=manager)
     async with entered(client, partial(live, server)) as peer:
         await together(
             lambda: client.subscribe(
@@ -358,9 +340,7 @@ async def test_the_later_form_of_a_subscription_is_entered_again(server: Server)
 @pytest.mark.row("CC22", "CC23", "SM5")
 async def test_what_is_paused_stays_so_when_it_is_replaced(server: Server) -> None:
     store = MemoryBookmarkStore()
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, bookmark_store=store, exit_timeout=0
-    )
+    client = quiet_client(server, bookmark_store=store)
     async with entered(client, partial(live, server)) as peer:
         await subscribed(client, peer, "s")
         await together(lambda: client.pause("s"), lambda: peer.answer("subscribe"))
@@ -380,10 +360,7 @@ async def test_what_is_paused_stays_so_when_it_is_replaced(server: Server) -> No
 async def test_a_persisted_ack_of_what_was_replaced_with_options_is_no_recovery_point(
     server: Server, options: str
 ) -> None:
-    store = MemoryBookmarkStore()
-    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        await subscribed(client, peer, "s")
+    async with with_subscriptions(server, "s") as (client, peer, store):
         await peer.ack(None, "completed", sub_id="s", bm="7|1|")
         await together(
             lambda: client.replace("s", options=options), lambda: peer.answer("subscribe")
@@ -398,10 +375,7 @@ async def test_a_persisted_ack_of_what_was_replaced_with_options_is_no_recovery_
 async def test_a_refused_replacement_with_pause_leaves_a_resumed_subscription_as_it_was(
     server: Server,
 ) -> None:
-    store = MemoryBookmarkStore()
-    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        await subscribed(client, peer, "s")
+    async with with_subscriptions(server, "s") as (client, peer, store):
         await together(
             lambda: client.replace("s", options="pause"), lambda: peer.answer("subscribe")
         )

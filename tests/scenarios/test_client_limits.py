@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -18,24 +20,32 @@ from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.peer import Server, answering, close_link, listening, together
+from support.peer import Peer, Server, answering, close_link, listening, together
 
 pytestmark = in_virtual_time
+
+
+@asynccontextmanager
+async def at_its_cap(
+    server: Server, made: MemoryPublishStore
+) -> AsyncGenerator[tuple[Client, Peer]]:
+    """A client with as many unpersisted bytes as it may have."""
+    async with Client("pub", publish_store=made, max_unpersisted_bytes=100_000) as client:
+        peer = await server.log_on(client)
+        await client.publish("orders", bytes(100_000))
+        await wait_all_tasks_blocked()
+        yield client, peer
 
 
 # -- limits -------------------------------------------------------------------------------
 
 
 @pytest.mark.row("CC6")
-async def test_at_the_cap_on_unpersisted_bytes_publish_waits_and_the_other_raises() -> None:
+async def test_at_the_cap_on_unpersisted_bytes_publish_waits_and_the_other_raises(
+    server: Server,
+) -> None:
     made = MemoryPublishStore()
-    async with (
-        listening() as server,
-        Client("pub", publish_store=made, max_unpersisted_bytes=100_000) as client,
-    ):
-        peer = await server.log_on(client)
-        await client.publish("orders", bytes(100_000))
-        await wait_all_tasks_blocked()
+    async with at_its_cap(server, made) as (client, peer):
         with pytest.raises(WouldBlock, match="too much is unpersisted"):
             client.publish_nowait("orders", bytes(70_000))
         assert made.unpersisted_count == 1
@@ -51,15 +61,9 @@ async def test_at_the_cap_on_unpersisted_bytes_publish_waits_and_the_other_raise
 
 
 @pytest.mark.row("CC6")
-async def test_a_wait_at_the_cap_ends_when_no_ack_can_come() -> None:
+async def test_a_wait_at_the_cap_ends_when_no_ack_can_come(server: Server) -> None:
     made = MemoryPublishStore()
-    async with (
-        listening() as server,
-        Client("pub", publish_store=made, max_unpersisted_bytes=100_000) as client,
-    ):
-        peer = await server.log_on(client)
-        await client.publish("orders", bytes(100_000))
-        await wait_all_tasks_blocked()
+    async with at_its_cap(server, made) as (client, peer):
 
         async def script() -> None:
             await wait_all_tasks_blocked()
@@ -216,16 +220,11 @@ async def test_a_full_stream_that_nobody_takes_any_more_does_not_hold_up_leaving
 
 
 @pytest.mark.row("HA18")
-async def test_at_the_cap_every_publish_waits_however_many_tasks_there_are() -> None:
+async def test_at_the_cap_every_publish_waits_however_many_tasks_there_are(
+    server: Server,
+) -> None:
     made = MemoryPublishStore()
-    async with (
-        listening() as server,
-        Client("pub", publish_store=made, max_unpersisted_bytes=100_000) as client,
-        trio.open_nursery() as nursery,
-    ):
-        peer = await server.log_on(client)
-        await client.publish("orders", bytes(100_000))
-        await wait_all_tasks_blocked()
+    async with at_its_cap(server, made) as (client, peer), trio.open_nursery() as nursery:
         peer.link.close()
         nursery.cancel_scope.shield = True
         await wait_all_tasks_blocked()

@@ -22,7 +22,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.inbox import until
 from support.peer import Peer, Server, answering, delivery
-from support.recovery import entered, live, not_answering
+from support.recovery import entered, live, not_answering, quiet_client
 
 pytestmark = in_virtual_time
 
@@ -308,7 +308,7 @@ async def test_moves_that_make_no_sense_are_refused_or_nothing(
 async def test_a_client_that_is_disconnected_during_a_move_ends_it(
     server: Server, other: Server, moment: str
 ) -> None:
-    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    client = quiet_client(server)
     async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
 
         async def move() -> None:
@@ -331,7 +331,7 @@ async def test_a_publish_that_a_move_has_held_is_sent_before_the_subscriptions_a
     server: Server, other: Server
 ) -> None:
     """A handler waits with it: the answer to its subscription may be behind its full queue."""
-    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    client = quiet_client(server)
     async with entered(client, partial(live, server)) as peer:
         async with answering(peer):
             await client.subscribe("orders", sub_id="s", handler=lambda _: None)
@@ -356,9 +356,7 @@ async def test_a_handler_whose_full_queue_has_stopped_the_reading_publishes_duri
     server: Server, other: Server
 ) -> None:
     """The confirmation of the old server comes behind the messages that it has yet to take."""
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
-    )
+    client = quiet_client(server, max_queued_bytes=4_000)
 
     has_moved = trio.Event()
 
@@ -426,9 +424,7 @@ class Relay:
 async def test_what_a_task_publishes_for_a_handler_with_a_full_queue_passes_a_move(
     server: Server, other: Server, *, has_more: bool
 ) -> None:
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
-    )
+    client = quiet_client(server, max_queued_bytes=4_000)
     relay, has_moved = Relay(client), trio.Event()
     count = 16
 
@@ -477,9 +473,7 @@ async def test_what_a_task_publishes_for_a_handler_with_a_full_queue_passes_a_mo
 async def test_publishes_of_others_stay_held_while_a_handler_with_a_full_queue_makes_progress(
     server: Server, other: Server
 ) -> None:
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
-    )
+    client = quiet_client(server, max_queued_bytes=4_000)
 
     async def handle(_: Message) -> None:
         await trio.sleep(0.3)
@@ -605,9 +599,7 @@ async def test_a_move_tells_that_a_full_queue_keeps_the_client_from_reading(
 async def test_what_passes_while_acknowledgements_are_confirmed_is_confirmed_before_a_move(
     server: Server, other: Server
 ) -> None:
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
-    )
+    client = quiet_client(server, max_queued_bytes=4_000)
 
     async def republish(message: Message) -> None:
         await client.publish("copies", message.data[:1])
@@ -656,9 +648,7 @@ async def test_what_passes_while_acknowledgements_are_confirmed_is_confirmed_bef
 async def test_nothing_passes_once_a_move_is_confirmed(
     server: Server, other: Server, _: int
 ) -> None:
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, exit_timeout=0, max_queued_bytes=4_000
-    )
+    client = quiet_client(server, max_queued_bytes=4_000)
 
     async def republish(message: Message) -> None:
         await client.publish("copies", message.data[:1])

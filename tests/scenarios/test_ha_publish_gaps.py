@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +20,21 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.instances import address, instances
+from support.instances import Instance, address, instances
 from support.peer import Peer, Server, answering
 from support.recovery import Recorder, entered, live, lose
 
 pytestmark = in_virtual_time
+
+
+async def acknowledged(client: HAClient, peer: Peer) -> int:
+    """The sequence of a publish that the server has persisted."""
+    sequence = await client.publish("orders", b"acknowledged")
+    assert sequence is not None
+    await peer.expect("publish")
+    await peer.persisted(sequence)
+    await client.wait_empty(timeout=1)
+    return sequence
 
 
 @pytest.mark.row("PS9", "HA3")
@@ -45,11 +57,7 @@ async def test_a_server_that_lacks_what_was_acknowledged(
 
     async def run() -> None:
         async with entered(client, partial(live, server)) as peer:
-            sequence = await client.publish("orders", b"x")
-            assert sequence is not None
-            await peer.expect("publish")
-            await peer.persisted(sequence)
-            await client.wait_empty(timeout=1)
+            sequence = await acknowledged(client, peer)
             await lose(peer)
             seen.clear()
             forgetful = await live(server, seen=0)
@@ -79,11 +87,7 @@ async def test_a_server_that_was_not_told_yet_what_its_replicas_have_lacks_nothi
         heartbeat=None,
     )
     async with entered(client, partial(live, server)) as peer:
-        first = await client.publish("orders", b"acknowledged")
-        assert first is not None
-        await peer.expect("publish")
-        await peer.persisted(first)
-        await client.wait_empty(timeout=1)
+        first = await acknowledged(client, peer)
         await client.publish("orders", b"kept")
         await lose(peer)
         back = await live(server, seen=first + 1, persisted=0)
@@ -99,11 +103,7 @@ async def test_a_server_that_does_not_say_what_it_has_seen_has_no_gap_and_is_sen
 ) -> None:
     client = HAClient("ha", servers=[server.uri], publish_store=store_class(), heartbeat=None)
     async with entered(client, partial(live, server)) as peer:
-        first = await client.publish("orders", b"acknowledged")
-        assert first is not None
-        await peer.expect("publish")
-        await peer.persisted(first)
-        await client.wait_empty(timeout=1)
+        first = await acknowledged(client, peer)
         await client.publish("orders", b"kept")
         await lose(peer)
         mute = await server.accept()
@@ -171,10 +171,7 @@ async def test_when_all_servers_lack_something_it_is_tried_for_as_long_as_the_st
 
     client = client_of(server)
     async with entered(client, partial(live, server)) as peer:
-        sequence = await client.publish("orders", b"x") or 0
-        await peer.expect("publish")
-        await peer.persisted(sequence)
-        await client.wait_empty(timeout=1)
+        sequence = await acknowledged(client, peer)
     client = client_of(server, other)
 
     async def forget() -> None:
@@ -203,10 +200,7 @@ async def test_whoever_goes_on_in_spite_of_a_gap_is_told(
         heartbeat=None,
     )
     async with entered(client, partial(live, server)) as peer:
-        sequence = await client.publish("orders", b"x") or 0
-        await peer.expect("publish")
-        await peer.persisted(sequence)
-        await client.wait_empty(timeout=1)
+        sequence = await acknowledged(client, peer)
         await lose(peer)
         forgetful = await live(server, seen=0)
         await wait_all_tasks_blocked()
@@ -227,21 +221,29 @@ NO_MESSAGE = pytest.mark.parametrize(
 )
 
 
+@asynccontextmanager
+async def after_no_message(
+    topic: str, body: bytes, *, knows_west: bool
+) -> AsyncGenerator[tuple[Instance, Instance, HAClient, list[str]]]:
+    """Two replicas and a client of the first, with its states; its last publish is no message."""
+    states: list[str] = []
+    async with instances("east", "west", config=REPLICAS, replicate=True) as (east, west):
+        servers = [east.uri, west.uri] if knows_west else [east.uri]
+        async with HAClient.memory_backed(
+            "c", servers=servers, on_state=lambda s: states.append(s.name)
+        ) as client:
+            await client.publish("orders", b'{"id":1}')
+            await client.publish(topic, body)
+            await client.wait_empty(timeout=5)
+            yield east, west, client, states
+
+
 @NO_MESSAGE
 @pytest.mark.row("PS9", "ID8")
 async def test_a_server_whose_replica_is_down_is_taken_back_after_a_publish_that_is_no_message(
     topic: str, body: bytes
 ) -> None:
-    states: list[str] = []
-    async with (
-        instances("east", "west", config=REPLICAS, replicate=True) as (east, west),
-        HAClient.memory_backed(
-            "c", servers=[east.uri], on_state=lambda s: states.append(s.name)
-        ) as c,
-    ):
-        await c.publish("orders", b'{"id":1}')
-        await c.publish(topic, body)
-        await c.wait_empty(timeout=5)
+    async with after_no_message(topic, body, knows_west=False) as (east, west, c, states):
         await west.stop()
         await c.publish("orders", b'{"id":2}')
         await trio.sleep(1)
@@ -257,16 +259,7 @@ async def test_a_server_whose_replica_is_down_is_taken_back_after_a_publish_that
 async def test_a_replica_takes_over_after_a_publish_that_is_no_message(
     topic: str, body: bytes
 ) -> None:
-    states: list[str] = []
-    async with (
-        instances("east", "west", config=REPLICAS, replicate=True) as (east, west),
-        HAClient.memory_backed(
-            "c", servers=[east.uri, west.uri], on_state=lambda s: states.append(s.name)
-        ) as c,
-    ):
-        await c.publish("orders", b'{"id":1}')
-        await c.publish(topic, body)
-        await c.wait_empty(timeout=5)
+    async with after_no_message(topic, body, knows_west=True) as (east, west, c, states):
         await east.stop()
         west.running.downgrade(address("east"))
         await c.publish("orders", b'{"id":2}')

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -55,10 +56,13 @@ async def subscribed(
     )
 
 
-async def opened(client: HAClient, peer: Peer) -> MessageStream:
-    stream = client.queue_stream("work", sub_id="s", max_backlog=30)
-    await together(stream.open, lambda: accept(peer))
-    return stream
+@asynccontextmanager
+async def streaming(client: HAClient, server: Server) -> AsyncGenerator[tuple[Peer, MessageStream]]:
+    """Enter a client, whose queue stream is open."""
+    async with entered(client, lambda: live(server)) as peer:
+        stream = client.queue_stream("work", sub_id="s", max_backlog=30)
+        await together(stream.open, lambda: accept(peer))
+        yield peer, stream
 
 
 async def numbers(stream: MessageStream, count: int) -> list[int]:
@@ -125,8 +129,7 @@ async def test_an_acknowledgement_in_the_middle_of_a_reconnect_waits_for_the_sub
     server: Server,
 ) -> None:
     client = ha_client(server)
-    async with entered(client, lambda: live(server)) as peer:
-        stream = await opened(client, peer)
+    async with streaming(client, server) as (peer, stream):
         await leased(peer, 1, 2, 3)
         first, second, third = [await anext(stream) for _ in range(3)]
         await drop(peer)
@@ -152,8 +155,7 @@ async def test_a_message_in_hand_is_acknowledged_by_itself_after_its_link_is_los
     server: Server,
 ) -> None:
     client = ha_client(server)
-    async with entered(client, lambda: live(server)) as peer:
-        stream = await opened(client, peer)
+    async with streaming(client, server) as (peer, stream):
         await leased(peer, 1)
         old = await anext(stream)
         await drop(peer)
@@ -180,8 +182,7 @@ async def test_a_message_in_hand_is_acknowledged_by_itself_after_its_link_is_los
 @pytest.mark.row("QC14", "MS1")
 async def test_what_was_not_taken_before_the_link_was_lost_comes_again(server: Server) -> None:
     client = ha_client(server)
-    async with entered(client, lambda: live(server)) as peer:
-        stream = await opened(client, peer)
+    async with streaming(client, server) as (peer, stream):
         await leased(peer, 1, 2, 3, 4)
         await wait_all_tasks_blocked()
         assert await numbers(stream, 2) == [1, 2]
@@ -261,8 +262,7 @@ async def test_what_is_kept_is_bounded(server: Server, monkeypatch: pytest.Monke
 @pytest.mark.row("QC14")
 async def test_flush_acks_outlasts_a_fail_over(server: Server, other: Server) -> None:
     client = ha_client(server, other, publish_store=MemoryPublishStore())
-    async with entered(client, lambda: live(server)) as peer:
-        stream = await opened(client, peer)
+    async with streaming(client, server) as (peer, stream):
         await leased(peer, 1)
         (await anext(stream)).ack()
 
@@ -287,8 +287,7 @@ async def test_flush_acks_outlasts_a_fail_over(server: Server, other: Server) ->
 @pytest.mark.row("QC14")
 async def test_a_queue_that_no_server_takes_back_follows_the_policy(server: Server) -> None:
     client = ha_client(server, on_resubscribe_failure="drop")
-    async with entered(client, lambda: live(server)) as peer:
-        stream = await opened(client, peer)
+    async with streaming(client, server) as (peer, stream):
         await leased(peer, 1)
         message = await anext(stream)
         await drop(peer)

@@ -27,6 +27,7 @@ from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
+from haclient.streams import MessageStream
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
 from haclient.transport.nursery import open_nursery
 from haclient.transport.reporter import ClientEvent
@@ -36,7 +37,16 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
-from support.recovery import RecordedDelay, Recorder, drop, entered, live, lose, until_stable
+from support.recovery import (
+    RecordedDelay,
+    Recorder,
+    drop,
+    entered,
+    live,
+    lose,
+    quiet_client,
+    until_stable,
+)
 
 pytestmark = in_virtual_time
 
@@ -275,13 +285,7 @@ async def test_each_subscription_is_entered_again_with_all_that_it_was_submitted
     server: Server,
 ) -> None:
     manager = MemorySubscriptionManager()
-    client = HAClient(
-        "ha",
-        servers=[server.uri],
-        subscription_manager=manager,
-        heartbeat=None,
-        exit_timeout=0,
-    )
+    client = quiet_client(server, subscription_manager=manager)
     async with entered(client, partial(live, server)) as peer:
         async with answering(peer):
             await client.subscribe(
@@ -344,6 +348,19 @@ async def test_a_bookmark_stream_continues_and_shows_nothing_twice(server: Serve
             await client.flush(timeout=1)
 
 
+async def with_one_discarded(client: HAClient, peer: Peer) -> MessageStream:
+    """The stream `s` from the start; its first message is discarded and persisted."""
+    stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+    async with answering(peer):
+        await stream.open()
+        await peer.ack(None, "completed", sub_id="s")
+        await peer.publish("s", b"1", bm="7|1|")
+        (await anext(stream)).discard()
+        await peer.ack(None, "persisted", sub_id="s", bm="7|1|")
+        await wait_all_tasks_blocked()
+    return stream
+
+
 @pytest.mark.row("SM2", "SM4", "BS9")
 async def test_on_another_server_the_replay_begins_a_little_before_the_loss(
     server: Server, other: Server
@@ -356,14 +373,7 @@ async def test_on_another_server_the_replay_begins_a_little_before_the_loss(
         connect_timeout=1.0,
     )
     async with entered(client, partial(live, server)) as peer:
-        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
-        async with answering(peer):
-            await stream.open()
-            await peer.ack(None, "completed", sub_id="s")
-            await peer.publish("s", b"1", bm="7|1|")
-            (await anext(stream)).discard()
-            await peer.ack(None, "persisted", sub_id="s", bm="7|1|")
-            await wait_all_tasks_blocked()
+        stream = await with_one_discarded(client, peer)
         await lose(peer)
         same = await live(server)
         resumed = await same.expect("subscribe")
@@ -677,14 +687,7 @@ async def test_the_replay_elsewhere_begins_before_the_silence_that_ended_the_lin
         return peer
 
     async with entered(client, serve) as peer:
-        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
-        async with answering(peer):
-            await stream.open()
-            await peer.ack(None, "completed", sub_id="s")
-            await peer.publish("s", b"1", bm="7|1|")
-            (await anext(stream)).discard()
-            await peer.ack(None, "persisted", sub_id="s", bm="7|1|")
-            await wait_all_tasks_blocked()
+        stream = await with_one_discarded(client, peer)
         await lose(await live(server))  # after a minute of silence; it fails at once
         moved = await live(other)
         await moved.answer("heartbeat")
@@ -852,14 +855,7 @@ async def test_of_restored_subscriptions_some_may_be_discarded_when_they_are_han
     for sub_id in ("a", "b"):
         fields = {"c": "subscribe", "t": "orders", "bm": "0", "sub_id": sub_id, "a": "processed"}
         manager.add(Entry(sub_id, dict(fields)))
-    client = HAClient(
-        "ha",
-        servers=[server.uri],
-        heartbeat=None,
-        bookmark_store=store,
-        subscription_manager=manager,
-        exit_timeout=0,
-    )
+    client = quiet_client(server, bookmark_store=store, subscription_manager=manager)
     got: list[bytes] = []
 
     def note(message: Message) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "close_link",
     "listening",
     "server",
+    "subscribe_and_publish",
     "together",
 ]
 
@@ -278,6 +279,16 @@ def client_with_stores(name: str) -> Client:
         bookmark_store=MemoryBookmarkStore(),
         exit_timeout=0,
     )
+
+
+async def subscribe_and_publish(server: Server, client: Client) -> Peer:
+    """Let the client log on, enter the bookmark subscription `b`, and publish something."""
+    peer = await server.log_on(client)
+    async with answering(peer):
+        await client.bookmark_subscribe("orders", sub_id="b", handler=lambda _: None)
+    await client.publish("orders", b"1")
+    await peer.expect("publish")
+    return peer
 
 
 async def close_link(client: Client, peer: Peer) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 
 import trio
 from trio.testing import wait_all_tasks_blocked
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from haclient.auth import Authenticator
 from haclient.chooser import DefaultServerChooser
@@ -18,6 +18,7 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.recovery import STABLE_AFTER_S, Recovery
 from haclient.transport.nursery import open_nursery
+from haclient.transport.settings import HAOptions
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -34,6 +35,7 @@ __all__ = [
     "live",
     "lose",
     "not_answering",
+    "quiet_client",
     "running_tasks",
     "until_stable",
 ]
@@ -130,6 +132,14 @@ async def entered(client: HAClient, serve: Callable[[], Awaitable[Peer]]) -> Asy
             await served.wait()
             await wait_all_tasks_blocked()
             yield peers[0]
+
+
+def quiet_client(
+    server: Server, *, bookmark_store: BookmarkStore | None = None, **options: Unpack[HAOptions]
+) -> HAClient:
+    """A client of a server, without heartbeats, that leaves without waiting."""
+    given: HAOptions = {"servers": [server.uri], "heartbeat": None, "exit_timeout": 0, **options}
+    return HAClient("ha", bookmark_store=bookmark_store, **given)
 
 
 class World:

@@ -13,7 +13,7 @@ from haclient.errors import UsageError
 from haclient.metrics import ClientMetrics
 from haclient.observing.instruments import INSTRUMENTS
 from haclient.observing.otel import observe, otel_name
-from support.peer import answering, client_with_stores, listening
+from support.peer import client_with_stores, listening, subscribe_and_publish
 
 
 class Collected:
@@ -48,11 +48,7 @@ async def test_a_collection_has_the_values_of_a_client() -> None:
         client_with_stores("c") as client,
     ):
         observe(client, meter=provider.get_meter("haclient"), answer_limit=60)
-        peer = await server.log_on(client)
-        async with answering(peer):
-            await client.bookmark_subscribe("orders", sub_id="b", handler=lambda _: None)
-        await client.publish("orders", b"1")
-        await peer.expect("publish")
+        peer = await subscribe_and_publish(server, client)
         now = client.metrics
         found = await trio.to_thread.run_sync(Collected, reader)
         for each in (found, Collected(reader)):

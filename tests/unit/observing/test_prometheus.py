@@ -20,7 +20,7 @@ from haclient.errors import UsageError
 from haclient.observing.instruments import INSTRUMENTS
 from haclient.observing.prometheus import ClientCollector
 from haclient_fake_server.testing.cluster import Cluster
-from support.peer import answering, client_with_stores, listening
+from support.peer import client_with_stores, listening, subscribe_and_publish
 
 
 def scrape(registry: CollectorRegistry) -> str:
@@ -54,11 +54,7 @@ async def test_a_scrape_has_the_counters_and_gauges_of_a_client_with_its_labels(
     ):
         registry = CollectorRegistry()
         registry.register(ClientCollector(client, answer_limit=60))
-        peer = await server.log_on(client)
-        async with answering(peer):
-            await client.bookmark_subscribe("orders", sub_id="b", handler=lambda _: None)
-        await client.publish("orders", b"1")
-        await peer.expect("publish")
+        await subscribe_and_publish(server, client)
         now = client.metrics
         found = samples(await trio.to_thread.run_sync(scrape, registry))
         assert set(found) >= {
