@@ -93,6 +93,21 @@ async def says_nothing(peer: Peer) -> None:
         await peer.hear()
 
 
+@asynccontextmanager
+async def paused(
+    server: Server,
+    slow: Slow,
+    *,
+    on_disconnect: Callable[[HAClientError], object] | None = None,
+) -> AsyncGenerator[tuple[Client, Peer]]:
+    """As `subscribed`; `s` is over its cap, and the client has paused it."""
+    async with subscribed(server, slow, on_disconnect=on_disconnect) as (client, peer):
+        await fill(peer, 12)
+        await peer.ack(await peer.expect("subscribe", options="pause"))
+        await wait_all_tasks_blocked()
+        yield client, peer
+
+
 def log_of(client: Client | HAClient) -> SubscriptionLog:
     store = client.bookmark_store
     assert isinstance(store, MemoryBookmarkStore)
@@ -320,10 +335,7 @@ async def test_a_subscription_that_is_not_resumed_ends_the_connection(
 ) -> None:
     """It would be silent for ever, and nobody would know why."""
     slow, reasons = Slow(), list[HAClientError]()
-    async with subscribed(server, slow, on_disconnect=reasons.append) as (_, peer):
-        await fill(peer, 12)
-        await peer.ack(await peer.expect("subscribe", options="pause"))
-        await wait_all_tasks_blocked()
+    async with paused(server, slow, on_disconnect=reasons.append) as (_, peer):
         slow.gate.set()
         resume = await peer.expect("subscribe", options="resume")
         if answer == "refused":
@@ -369,10 +381,7 @@ async def test_several_that_are_not_resumed_at_once_end_the_connection_once(
 @pytest.mark.row("BS9")
 async def test_what_the_application_pauses_meanwhile_is_not_resumed(server: Server) -> None:
     slow = Slow()
-    async with subscribed(server, slow) as (client, peer):
-        await fill(peer, 12)
-        await peer.ack(await peer.expect("subscribe", options="pause"))
-        await wait_all_tasks_blocked()
+    async with paused(server, slow) as (client, peer):
         await together(lambda: client.pause("s"), lambda: peer.answer("subscribe"))
         slow.gate.set()
         await wait_all_tasks_blocked()
@@ -390,10 +399,7 @@ async def test_what_the_application_resumes_meanwhile_is_not_resumed_twice(
     server: Server,
 ) -> None:
     slow = Slow()
-    async with subscribed(server, slow) as (client, peer):
-        await fill(peer, 12)
-        await peer.ack(await peer.expect("subscribe", options="pause"))
-        await wait_all_tasks_blocked()
+    async with paused(server, slow) as (client, peer):
         await together(lambda: client.resume("s"), lambda: peer.answer("subscribe"))
         assert not log_of(client).paused
         slow.gate.set()
@@ -406,9 +412,7 @@ async def test_a_pause_of_the_application_that_is_refused_leaves_the_clients_own
     server: Server,
 ) -> None:
     slow = Slow()
-    async with subscribed(server, slow) as (client, peer):
-        await fill(peer, 12)
-        await peer.ack(await peer.expect("subscribe", options="pause"))
+    async with paused(server, slow) as (client, peer):
 
         async def refuse() -> None:
             await peer.refuse(await peer.expect("subscribe", options="pause"), "not entitled")
@@ -426,10 +430,7 @@ async def test_a_pause_of_the_application_that_is_refused_leaves_the_clients_own
 @in_virtual_time
 async def test_one_that_has_ended_meanwhile_is_not_resumed(server: Server) -> None:
     slow = Slow()
-    async with subscribed(server, slow) as (client, peer):
-        await fill(peer, 12)
-        await peer.ack(await peer.expect("subscribe", options="pause"))
-        await wait_all_tasks_blocked()
+    async with paused(server, slow) as (client, peer):
         await together(lambda: client.unsubscribe("s"), lambda: peer.answer("unsubscribe"))
         slow.gate.set()
         await says_nothing(peer)

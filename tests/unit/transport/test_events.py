@@ -59,6 +59,18 @@ async def test_an_error_of_a_callback_is_logged_and_reported_and_the_next_one_fo
     assert caplog.text.count("a listener of exception raised") == 2, "not told of its own error"
 
 
+def event_of(nursery: trio.Nursery, events: Events) -> trio.Event:
+    """An event that is set when the queue has drained."""
+    drained = trio.Event()
+
+    async def wait() -> None:
+        await events.drained()
+        drained.set()
+
+    nursery.start_soon(wait)
+    return drained
+
+
 @pytest.mark.row("MS5")
 async def test_when_callbacks_are_behind_the_queue_says_full_until_half_is_done(
     monkeypatch: pytest.MonkeyPatch,
@@ -77,13 +89,7 @@ async def test_when_callbacks_are_behind_the_queue_says_full_until_half_is_done(
         for number in range(5):
             events.emit("slow", number)
         assert events.full
-        drained = trio.Event()
-
-        async def wait() -> None:
-            await events.drained()
-            drained.set()
-
-        nursery.start_soon(wait)
+        drained = event_of(nursery, events)
         await wait_all_tasks_blocked()
         go_on.release()
         await wait_all_tasks_blocked()
@@ -179,13 +185,7 @@ async def test_the_bodies_that_wait_for_a_slow_callback_are_bounded(
         assert not events.full
         events.emit("slow", Message(data=b"x"), "a reason")
         assert events.full
-        drained = trio.Event()
-
-        async def wait() -> None:
-            await events.drained()
-            drained.set()
-
-        nursery.start_soon(wait)
+        drained = event_of(nursery, events)
         for _ in range(6):
             go_on.release()
             await wait_all_tasks_blocked()

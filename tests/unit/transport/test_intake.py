@@ -28,6 +28,17 @@ def clients() -> Iterator[OpenClients]:
     open_clients.reset(token)
 
 
+class SlowHandler:
+    """A handler that works on each message for a second."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    async def __call__(self, message: Message) -> None:
+        await trio.sleep(1.0)
+        self.seen.append(message.text)
+
+
 async def publish(uri: str, *bodies: str) -> None:
     async with HAClient.memory_backed("other", servers=[uri]) as client:
         for body in bodies:
@@ -39,22 +50,17 @@ async def publish(uri: str, *bodies: str) -> None:
 async def test_a_handler_finishes_its_message_and_gets_no_other(
     amps_memory_broker: Cluster, clients: OpenClients
 ) -> None:
-    seen: list[str] = []
-
-    async def handle(message: Message) -> None:
-        await trio.sleep(1.0)
-        seen.append(message.text)
-
+    handler = SlowHandler()
     await publish(amps_memory_broker.uri, "a", "b", "c")
     async with HAClient.memory_backed("sub", servers=[amps_memory_broker.uri]) as client:
-        await client.bookmark_subscribe("orders", sub_id="s", handler=handle, auto_discard=True)
+        await client.bookmark_subscribe("orders", sub_id="s", handler=handler, auto_discard=True)
         await trio.sleep(0.5)
         assert clients.unfinished() == "client 'sub': at work: s"
         await clients.drain()
-        assert seen == ["a"]
+        assert handler.seen == ["a"]
         assert clients.unfinished() == ""
         await trio.sleep(10.0)
-        assert seen == ["a"]
+        assert handler.seen == ["a"]
     assert clients.unfinished() == ""
 
 
@@ -62,21 +68,16 @@ async def test_a_handler_finishes_its_message_and_gets_no_other(
 async def test_messages_of_a_plain_subscription_that_have_arrived_are_all_handled(
     amps_memory_broker: Cluster, clients: OpenClients
 ) -> None:
-    seen: list[str] = []
-
-    async def handle(message: Message) -> None:
-        await trio.sleep(1.0)
-        seen.append(message.text)
-
+    handler = SlowHandler()
     async with HAClient.memory_backed("sub", servers=[amps_memory_broker.uri]) as client:
-        await client.subscribe("orders", handler=handle)
+        await client.subscribe("orders", handler=handler)
         await publish(amps_memory_broker.uri, "a", "b", "c")
         await trio.sleep(0.5)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(clients.drain)
             await wait_all_tasks_blocked()
             await publish(amps_memory_broker.uri, "too late")
-        assert seen == ["a", "b", "c"]
+        assert handler.seen == ["a", "b", "c"]
 
 
 @pytest.mark.row("HA24")

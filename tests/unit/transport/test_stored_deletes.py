@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -45,6 +46,14 @@ def client_of(server: Server, store: PublishLog) -> HAClient:
     return HAClient("ha", servers=[server.uri], publish_store=store, heartbeat=None)
 
 
+@asynccontextmanager
+async def deleting(server: Server) -> AsyncGenerator[tuple[Peer, trio.Nursery, Deletion]]:
+    """A client that is live, where its delete may run, and that delete."""
+    client = client_of(server, MemoryPublishStore())
+    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
+        yield peer, nursery, Deletion(client)
+
+
 async def answer(peer: Peer, message: Message, count: int) -> None:
     await peer.ack(message)
     await peer.ack(message, "stats", records_deleted=count)
@@ -55,14 +64,11 @@ async def answer(peer: Peer, message: Message, count: int) -> None:
 async def test_its_answer_comes_from_the_next_server_and_it_is_stored_once(
     server: Server,
 ) -> None:
-    store = MemoryPublishStore()
-    client = client_of(server, store)
-    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
-        deletion = Deletion(client)
-        await client.publish("orders", b"before")
+    async with deleting(server) as (peer, nursery, deletion):
+        await deletion.client.publish("orders", b"before")
         nursery.start_soon(deletion.run)
         await wait_all_tasks_blocked()
-        await client.publish("orders", b"after")
+        await deletion.client.publish("orders", b"after")
         await peer.expect("publish")
         first = await peer.expect("sow_delete")
         await lose(peer)
@@ -71,6 +77,8 @@ async def test_its_answer_comes_from_the_next_server_and_it_is_stored_once(
         assert [message.command for message in heard] == ["publish", "sow_delete", "publish"]
         assert heard[1].sequence == first.sequence
         await answer(again, heard[1], 7)
+        store = deletion.client.publish_store
+        assert store is not None
         await again.persisted(store.last_sequence)
         await wait_all_tasks_blocked()
         assert [message.records_deleted for message in deletion.stats] == [7]
@@ -81,10 +89,7 @@ async def test_its_answer_comes_from_the_next_server_and_it_is_stored_once(
 async def test_what_the_next_server_has_already_is_answered_without_counts(
     server: Server,
 ) -> None:
-    store = MemoryPublishStore()
-    client = client_of(server, store)
-    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
-        deletion = Deletion(client)
+    async with deleting(server) as (peer, nursery, deletion):
         nursery.start_soon(deletion.run)
         sequence = (await peer.expect("sow_delete")).sequence or 0
         await lose(peer)
@@ -96,10 +101,7 @@ async def test_what_the_next_server_has_already_is_answered_without_counts(
 
 @pytest.mark.row("PS3")
 async def test_the_same_when_only_the_counts_were_lost(server: Server) -> None:
-    store = MemoryPublishStore()
-    client = client_of(server, store)
-    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
-        deletion = Deletion(client)
+    async with deleting(server) as (peer, nursery, deletion):
         nursery.start_soon(deletion.run)
         await peer.persisted((await peer.expect("sow_delete")).sequence or 0)
         await wait_all_tasks_blocked()

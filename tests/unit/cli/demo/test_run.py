@@ -9,7 +9,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import msgspec
 import pytest
 import trio
 
@@ -22,18 +21,6 @@ from haclient.cli.output import Progress
 from support.documents import blocks
 
 ROOT = Path(__file__).parents[4]
-KEYS = [
-    "published",
-    "delivered",
-    "lost",
-    "duplicated",
-    "redelivered_undiscarded",
-    "out_of_order",
-    "failovers",
-    "restarts",
-    "failover_ms_p50",
-    "seconds",
-]
 
 
 def test_there_are_at_least_two_fail_overs_and_a_restart() -> None:
@@ -71,7 +58,6 @@ async def test_a_small_demo_runs_its_course_as_its_page_shows_it(
     assert shape(printed) == shape(shown_in("docs/demo.md"))
     last = shown_in("README.md")
     assert shape(printed[-len(last) :]) == shape(last)
-    assert list(msgspec.to_builtins(verdict)) == KEYS
     assert files_in(tmp_path) == []
 
 
