@@ -50,7 +50,7 @@ from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_line
 from haclient.cli.queue.statistics import check_no_lease, check_no_queue
 from haclient.cli.start_time import FORMS as START_TIMES
 from haclient.cli.start_time import parse_start_time
-from haclient.cli.termination import ExitCode, note_new_directories, run_until_signal
+from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import (
     BookmarkNotFound,
     DisconnectedError,
@@ -624,8 +624,6 @@ def subscribe(request: SubscribeRequest) -> int:
     """
     form = message_form(request.format, as_json=request.as_json, pretty=request.pretty)
     start, output = request.start, OutputWriter(STDOUT)  # mistakes come before any file is made
-    if request.store is not None:
-        note_new_directories(request.store)
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():
         run = SubscribeRun(request, start, store, form=form)
