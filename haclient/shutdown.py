@@ -238,7 +238,7 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
     Raises:
         UsageError: `grace` is no time, or this is not the main thread.
         GraceExpired: The grace was over first. It says what was left.
-        KeyboardInterrupt: SIGINT has ended it, in the same good order.
+        KeyboardInterrupt: SIGINT came, and all has ended in the same good order.
     """
     check_seconds("grace", grace, zero=True, endless=False)
     shutdown = _Shutdown[_T](grace)
@@ -247,9 +247,10 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
             trio.run(shutdown.run, main)
     finally:
         shutdown.call_off()
-    if shutdown.was_cancelled:
-        if shutdown.expired is not None:
-            raise shutdown.expired
-        if shutdown.number == signal.SIGINT:
-            raise KeyboardInterrupt
+    if shutdown.was_cancelled and shutdown.expired is not None:
+        raise shutdown.expired
+    # A `main` whose stream the shutdown has ended may return before it is cancelled: whoever
+    # pressed Ctrl-C sees the same end either way.
+    if shutdown.number == signal.SIGINT:
+        raise KeyboardInterrupt
     return shutdown.result

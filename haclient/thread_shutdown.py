@@ -104,7 +104,7 @@ class ThreadShutdown:
         """
         if was_ended and self.expired is not None:
             raise self.expired
-        if was_ended and self.number == signal.SIGINT:
+        if self.number == signal.SIGINT:  # also when `main` returned since its streams had ended
             raise KeyboardInterrupt
         return value
 

@@ -185,6 +185,11 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
         WorkerError: A worker process could not be started; or, if the policy is `"raise"`, `work`
             called `sys.exit`.
     """
+    if not isinstance(stream, MessageStream):  # it is called from another event loop, or from none
+        raise UsageError(
+            f"run_workers takes a stream of haclient.Client or haclient.HAClient, not one of "
+            f"{type(stream).__module__}: use a pool of concurrent.futures with it"
+        )
     if inspect.iscoroutinefunction(work):
         raise UsageError(
             "work is a plain function, which runs in a worker: give a coroutine function as "

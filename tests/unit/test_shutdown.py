@@ -69,6 +69,16 @@ def test_sigint_ends_in_order_too_and_is_told_of_afterwards() -> None:
     assert ended == ["in order"]
 
 
+def test_sigint_is_told_of_also_when_main_returns_by_itself() -> None:
+    """A loop over a stream ends by the shutdown, maybe before `main` is cancelled."""
+
+    async def main() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main)
+
+
 def test_a_main_that_returns_by_itself_in_spite_of_a_signal_has_a_result() -> None:
     async def main() -> int:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -132,6 +133,16 @@ def test_sigint_ends_in_order_too_and_is_told_of_afterwards() -> None:
         aio.run(main)
     with pytest.raises(KeyboardInterrupt):
         blocking.run(blocked)
+
+
+def test_sigint_is_told_of_also_when_main_returns_by_itself() -> None:
+    async def main() -> None:
+        signalled(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        aio.run(main)
+    with pytest.raises(KeyboardInterrupt):
+        blocking.run(partial(signalled, signal.SIGINT))
 
 
 @pytest.mark.row("HA24")
