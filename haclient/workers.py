@@ -185,9 +185,10 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
         WorkerError: A worker process could not be started; or, if the policy is `"raise"`, `work`
             called `sys.exit`.
     """
-    if not isinstance(stream, MessageStream):  # it is called from another event loop, or from none
+    # Streams of the other facades have the same name.
+    if not isinstance(stream, MessageStream):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
-            f"run_workers takes a stream of haclient.Client or haclient.HAClient, not one of "
+            "run_workers takes a stream of haclient.Client or haclient.HAClient, not one of "
             f"{type(stream).__module__}: use a pool of concurrent.futures with it"
         )
     if inspect.iscoroutinefunction(work):

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from haclient import aio
 from haclient.errors import DisconnectedError, UsageError, WorkerError
 from haclient.protocol.messages import Message, MessageLease
 from haclient.streams import MessageStream, QueueStream
@@ -566,6 +567,11 @@ async def test_a_coroutine_function_is_refused() -> None:
     bench = await opened()
     with pytest.raises(UsageError, match="work is a plain function"):
         await run_workers(bench.stream, work, ThreadPool(1))
+
+
+async def test_a_stream_of_another_facade_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"not one of haclient\.aio"):
+        await run_workers(object.__new__(aio.MessageStream), number_of, ThreadPool(1))  # type: ignore[arg-type]  # the misuse
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_waiting", 0), ("exit_timeout", -1.0)])
