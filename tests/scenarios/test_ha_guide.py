@@ -388,8 +388,10 @@ def test_a_bookmark_file_is_pruned_when_the_application_ends(tmp_path: Path) -> 
             HAClient("c", servers=[east.uri], bookmark_store=store) as client,
         ):
             await client.bookmark_subscribe("orders", sub_id="s", handler=inbox)
-            await publisher.publish_many("orders", list(bodies))
+            last = await publisher.publish_many("orders", list(bodies))
             await inbox.until(*bodies)
+            # A discarded message that no ack covers yet is kept by a prune.
+            await until(lambda: str(store.most_recent("s")).endswith(f"|{last}|"))
             return path.stat().st_size
 
     before = trio.run(process, *(b"%d" % each for each in range(5_000)))
