@@ -54,21 +54,21 @@ import haclient.ha
 import haclient.streams
 from haclient.auth import Authenticator
 from haclient.errors import UsageError
-from haclient.facade import (
+from haclient.facade.buffer import StreamBuffer, Take
+from haclient.facade.loop_bridge import Bridge, LoopThread, Wakeup, in_loop
+from haclient.facade.loop_records import LiveRecords, RecordsClient
+from haclient.facade.loop_shutdown import run
+from haclient.facade.methods import (
     CallbackArguments,
     FacadeProperty,
     described,
     translated,
     wrapped_options,
 )
-from haclient.loop_records import LiveRecords, RecordsClient
-from haclient.loop_shutdown import run
-from haclient.loop_thread import Bridge, LoopThread, Wakeup, in_loop
+from haclient.facade.thread import warn_unclosed
 from haclient.protocol.messages import Message
-from haclient.stream_buffer import StreamBuffer, Take
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions
-from haclient.trio_thread import warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Batches", "Client", "HAClient", "LiveRecords", "MessageStream", "TimedMessages", "run"]

@@ -49,21 +49,21 @@ import haclient.ha
 import haclient.streams
 from haclient.auth import Authenticator
 from haclient.errors import UsageError
-from haclient.facade import (
+from haclient.facade.buffer import StreamBuffer, Take
+from haclient.facade.methods import (
     CallbackArguments,
     FacadeProperty,
     described,
     translated,
     wrapped_options,
 )
+from haclient.facade.shutdown import run
+from haclient.facade.thread import TrioThread, warn_unclosed
+from haclient.facade.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
+from haclient.facade.thread_records import LiveRecords, RecordsClient
 from haclient.protocol.messages import Message
-from haclient.stream_buffer import StreamBuffer, Take
-from haclient.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
-from haclient.thread_records import LiveRecords, RecordsClient
-from haclient.thread_shutdown import run
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions, seconds
-from haclient.trio_thread import TrioThread, warn_unclosed
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Batches", "Client", "HAClient", "LiveRecords", "MessageStream", "TimedMessages", "run"]

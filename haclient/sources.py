@@ -25,7 +25,7 @@ from typing import Final, TypeVar, cast
 import msgspec
 
 from haclient.errors import StoreError, UsageError
-from haclient.facade import ClientBridge, Facade
+from haclient.facade.methods import ClientBridge, Facade
 from haclient_stores.publish_stores.file import FilePublishStore
 
 __all__ = ["ResumePoint", "SourcePosition"]

@@ -23,7 +23,7 @@ import haclient.sow_adapter
 import haclient_stores.adapters.conflating
 from haclient.compat.units import seconds_of
 from haclient.errors import TimedOut, UsageError
-from haclient.thread_bridge import Bridge
+from haclient.facade.thread_bridge import Bridge
 from haclient_stores.adapters.recovery_point import RecoveryPoint as NativePoint
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter, TimedAdapter
 from haclient_stores.checks import check_text

@@ -30,9 +30,9 @@ from haclient.compat.stores import (
 from haclient.compat.units import seconds_of
 from haclient.compat.version_info import VersionInfo
 from haclient.errors import DisconnectedError, HAClientError, UsageError
+from haclient.facade.thread_bridge import Bridge, refuse_event_loop
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
-from haclient.thread_bridge import Bridge, refuse_event_loop
 from haclient.transport.events import CommandTap
 from haclient.transport.settings import HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore

@@ -11,7 +11,7 @@ import haclient.blocking
 from haclient.compat.messages import Message
 from haclient.compat.units import seconds_of
 from haclient.errors import DisconnectedError, HAClientError, UsageError
-from haclient.trio_thread import Call
+from haclient.facade.thread import Call
 from haclient_stores.logs import logger_of
 
 _logger = logger_of(__name__)

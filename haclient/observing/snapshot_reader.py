@@ -16,7 +16,7 @@ import trio
 
 from haclient.client import Client
 from haclient.errors import UsageError
-from haclient.facade import ClientBridge
+from haclient.facade.methods import ClientBridge
 from haclient.metrics import ClientMetrics, Health
 from haclient.observing.instruments import Reading
 from haclient_stores.logs import logger_of

@@ -1,4 +1,4 @@
-"""`LiveRecords` of `haclient.aio`: see `haclient.live_records`."""
+"""`LiveRecords` of `haclient.blocking`: see `haclient.live_records`."""
 
 from __future__ import annotations
 
@@ -6,33 +6,52 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self, TypeVar, cast, overload
+from typing import Generic, Protocol, Self, TypeVar, cast, overload
 
 import haclient.client
 import haclient.live_records
 from haclient.codecs import Topic
 from haclient.errors import UsageError
-from haclient.facade import FacadeProperty
+from haclient.facade.methods import FacadeProperty
+from haclient.facade.thread import TrioThread
+from haclient.facade.thread_bridge import Bridge
 from haclient.live_records import JsonRecord, RecordChange, RecordMapping
-from haclient.loop_thread import Bridge, LoopThread
 from haclient.transport.settings import TIMEOUT_S
 
 T = TypeVar("T")
 
 
-class LiveRecords(RecordMapping[T]):
-    """The records of a topic, by key: `haclient.LiveRecords` for asyncio.
+class RecordChanges(Generic[T]):
+    """An iterator of changes, which any number of threads may use."""
 
-    Any thread may read it. Several tasks may iterate: each change goes to one of them, and a
-    cancelled wait loses no change.
+    def __init__(self, take: Callable[[], RecordChange[T]]) -> None:
+        self._take = take
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RecordChange[T]:
+        return self._take()
+
+
+class LiveRecords(RecordMapping[T]):
+    """The records of a topic, by key: `haclient.LiveRecords` for programs without trio.
+
+    A loop over it yields its keys, as of any mapping; `changes` yields its changes. Any thread may
+    read it. Several threads may take changes: each change goes to one of them::
+
+        with client.records("prices", key=lambda price: price["symbol"]) as prices:
+            print(prices["A"])
+            for change in prices.changes():
+                print(change.kind, change.key, change.new)
     """
 
-    def __init__(self, records: haclient.live_records.LiveRecords[T], home: LoopThread) -> None:
+    def __init__(self, records: haclient.live_records.LiveRecords[T], thread: TrioThread) -> None:
         super().__init__(records._view)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
-        self.__bridge__ = Bridge(records, home)
+        self.__bridge__ = Bridge(records, thread)
 
-    async def open(self) -> Self:
-        """Query, and wait until the records are complete; `async with` does this.
+    def open(self) -> Self:
+        """Query, and wait until the records are complete; `with` does this.
 
         Raises:
             CommandError: The server refused it.
@@ -40,43 +59,44 @@ class LiveRecords(RecordMapping[T]):
             TimedOut: The server did not answer, or has stopped sending records.
             UsageError: It was opened before.
         """
-        bridge = self.__bridge__
-        await bridge.wait(bridge.inner.open, "open", undo=lambda records: records.aclose())
-        return self
+        try:
+            self.__bridge__.wait(self.__bridge__.inner.open, "open")
+            return self  # noqa: TRY300  # inside of `try`: an interrupt may come here, too
+        except UsageError:  # it was opened before, and may be in use
+            raise
+        except BaseException:  # a KeyboardInterrupt, maybe just after the server's answer
+            with suppress(Exception):  # the client may have ended, and this with it
+                self.close()
+            raise
 
-    async def aclose(self) -> None:
-        """Unsubscribe; the iteration ends. Calling it again does nothing."""
+    def close(self) -> None:
+        """Unsubscribe; loops over `changes` end. Calling it again does nothing."""
         if self.__bridge__.thread.is_running:
             with suppress(UsageError):  # the client closes at this moment, and this with it
-                await self.__bridge__.wait(self.__bridge__.inner.aclose, "aclose")
+                self.__bridge__.wait(self.__bridge__.inner.aclose, "close")
 
-    async def __aenter__(self) -> Self:
-        return await self.open()
+    def __enter__(self) -> Self:
+        return self.open()
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not GeneratorExit:  # the loop discards the coroutine, which cannot wait any more
-            await self.aclose()
+        self.close()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RecordChange[T]:
-        # Only the wait can be cancelled, and it takes no change; `pop_change` cannot be cancelled.
+    def _next_change(self) -> RecordChange[T]:
         bridge = self.__bridge__
         while (change := bridge.read(lambda records: records.pop_change(), "iterating")) is None:
             ended = not bridge.thread.is_running
-            if ended or not await bridge.wait(bridge.inner.wait_change, "iterating"):
-                raise StopAsyncIteration
+            if ended or not bridge.wait(bridge.inner.wait_change, "iterating"):
+                raise StopIteration
         return change
 
-    def changes(self) -> Self:
-        """The changes, as the iteration yields them; it exists in all three forms of the client."""
-        return self
+    def changes(self) -> RecordChanges[T]:
+        """Each change from now on, without an end."""
+        return RecordChanges(self._next_change)
 
     caught_up = FacadeProperty[haclient.live_records.LiveRecords[T], bool](
         lambda records: records.caught_up, haclient.live_records.LiveRecords, {}
@@ -135,4 +155,4 @@ class RecordsClient:
             deltas=deltas,
             timeout=timeout,
         )
-        return LiveRecords(bridge.now(make, "records"), bridge.home)
+        return LiveRecords(bridge.now(make, "records"), bridge.thread)

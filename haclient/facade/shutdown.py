@@ -23,6 +23,7 @@ from time import monotonic  # noqa: TID251  # the drain thread runs no trio
 from typing import Final, TypeVar
 
 from haclient.errors import GraceExpired
+from haclient.facade.thread import Call, TrioThread, running_threads
 from haclient.shutdown import (
     CLOSING_S,
     DEFAULT_GRACE_S,
@@ -33,7 +34,6 @@ from haclient.shutdown import (
     use_defaults,
 )
 from haclient.transport.intake import OpenClients
-from haclient.trio_thread import Call, TrioThread, running_threads
 from haclient_stores.checks import check_seconds
 from haclient_stores.logs import logger_of
 

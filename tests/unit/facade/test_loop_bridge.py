@@ -14,7 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.loop_thread import Bridge, LoopThread, Wakeup, in_loop
+from haclient.facade.loop_bridge import Bridge, LoopThread, Wakeup, in_loop
 
 LIMIT_S = 300.0
 Callback = Callable[..., Awaitable[object]]

@@ -17,7 +17,7 @@ from support.broker_thread import BrokerThread, broker_thread
 @pytest.fixture(autouse=True)
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give blocks that are left more than a second, after which the process would be ended."""
-    monkeypatch.setattr("haclient.thread_shutdown.CLOSING_S", 120.0)
+    monkeypatch.setattr("haclient.facade.shutdown.CLOSING_S", 120.0)
 
 
 @pytest.fixture(scope="module")

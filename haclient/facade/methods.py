@@ -14,7 +14,7 @@ from inspect import Parameter, signature
 from typing import Final, Generic, Never, Protocol, Self, TypeVar, cast, overload
 
 from haclient.client import Client
-from haclient.trio_thread import TrioThread
+from haclient.facade.thread import TrioThread
 
 F = TypeVar("F", bound=Callable[..., object])
 _Inner = TypeVar("_Inner")

@@ -12,7 +12,7 @@ import pytest
 
 import haclient
 from haclient import Client, HAClient, MessageStream, aio, blocking
-from haclient.facade import (
+from haclient.facade.methods import (
     CALLED_IN_CLIENT_THREAD,
     CallbackArguments,
     is_callback,

@@ -1,6 +1,6 @@
 """`haclient.aio.run`: `asyncio.run` for services that signals end in good order.
 
-See `haclient.shutdown` for the order, and `haclient.thread_shutdown` for the thread that keeps it.
+See `haclient.shutdown` for the order, and `haclient.facade.shutdown` for the thread that keeps it.
 `main` is ended by the cancellation of its task.
 """
 
@@ -13,8 +13,8 @@ from inspect import iscoroutine
 from typing import TypeVar
 
 from haclient.errors import UsageError
+from haclient.facade.shutdown import ThreadShutdown
 from haclient.shutdown import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
-from haclient.thread_shutdown import ThreadShutdown
 
 _T = TypeVar("_T")
 

@@ -26,7 +26,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from haclient.errors import UsageError
-from haclient.trio_thread import Call, TrioThread
+from haclient.facade.thread import Call, TrioThread
 
 _Inner_co = TypeVar("_Inner_co", covariant=True)
 _T = TypeVar("_T")

@@ -6,8 +6,8 @@ import pytest
 import trio
 from typing_extensions import override
 
+from haclient.facade.buffer import StreamBuffer
 from haclient.protocol.messages import Message, MessageLease
-from haclient.stream_buffer import StreamBuffer
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import Delivery
 from support.clock import in_virtual_time

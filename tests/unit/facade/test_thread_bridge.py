@@ -16,10 +16,10 @@ from typing import cast
 import pytest
 import trio
 
-from haclient import thread_bridge
 from haclient.errors import DisconnectedError, UsageError
-from haclient.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
-from haclient.trio_thread import TrioThread
+from haclient.facade import thread_bridge
+from haclient.facade.thread import TrioThread
+from haclient.facade.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 300.0
@@ -197,7 +197,7 @@ def test_an_interrupt_just_after_the_end_of_a_call_is_not_waited_on(
 ) -> None:
     bridge = Bridge(None, thread)
     with_lock = SimpleNamespace(**{**vars(threading), "Lock": InterruptedLock})
-    monkeypatch.setattr("haclient.thread_bridge.threading", with_lock)
+    monkeypatch.setattr("haclient.facade.thread_bridge.threading", with_lock)
     with pytest.raises(KeyboardInterrupt):
         bridge.wait(name_of_thread, "name")
     monkeypatch.undo()

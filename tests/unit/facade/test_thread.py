@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.trio_thread import Call, TrioThread, _ExitWatch
+from haclient.facade.thread import Call, TrioThread, _ExitWatch
 
 LIMIT_S = 300.0
 
