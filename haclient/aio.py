@@ -738,8 +738,6 @@ class HAClient(Client):
 
     memory_backed = _Factory(haclient.ha.HAClient.memory_backed)
     file_backed = _Factory(haclient.ha.HAClient.file_backed)
-    create_memory_backed = _Factory(haclient.ha.HAClient.create_memory_backed)
-    create_file_backed = _Factory(haclient.ha.HAClient.create_file_backed)
 
     connect = _call(haclient.ha.HAClient.connect)
     logon = _call(haclient.ha.HAClient.logon)

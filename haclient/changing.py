@@ -144,7 +144,7 @@ class Changer:
                 "the bookmark out, or unsubscribe first to begin elsewhere"
             )
         options = dataclasses.replace(Options.parse(str(command.options)), replace=False)
-        plain = command.copy().set_options(options)
+        plain = dataclasses.replace(command, options=options)
         fields: dict[str, str | int] = {
             "filter": "",
             "orderby": "",

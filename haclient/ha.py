@@ -140,43 +140,6 @@ class HAClient(Client):
             opened.pop_all()
         return client
 
-    @classmethod
-    def create_memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
-        """The same as `memory_backed`, under the name that other AMPS clients use.
-
-        Args:
-            name: The client name.
-            **options: As for `memory_backed`.
-
-        Returns:
-            The client, not yet connected.
-        """
-        return cls.memory_backed(name, **options)
-
-    @classmethod
-    def create_file_backed(
-        cls,
-        name: str,
-        *,
-        publish_path: str | Path,
-        bookmark_path: str | Path,
-        **options: Unpack[HAOptions],
-    ) -> Self:
-        """The same as `file_backed`, under the name that other AMPS clients use.
-
-        Args:
-            name: The client name.
-            publish_path: Directory of the publish store.
-            bookmark_path: File of the bookmark store.
-            **options: As for `file_backed`.
-
-        Returns:
-            The client, not yet connected.
-        """
-        return cls.file_backed(
-            name, publish_path=publish_path, bookmark_path=bookmark_path, **options
-        )
-
     @override
     async def __aenter__(self) -> Self:
         await super().__aenter__()

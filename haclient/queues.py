@@ -231,7 +231,7 @@ class QueueClient(PublishingClient):
         """Send the command that consumes a queue, with the backlog of `handling`."""
         options = Options.parse(str(command.options))
         backlog = handling.max_backlog
-        command.set_options(dataclasses.replace(options, max_backlog=backlog))
+        command.options = dataclasses.replace(options, max_backlog=backlog)
         consumer = QueueConsumer(self._core.queue_acks, command.topic, is_queue=True, asked=backlog)
         return await self._subscriber.handle_queue(
             command, consumer, handler, handling, self._publish_dead_letter

@@ -7,6 +7,7 @@ client.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
@@ -708,6 +709,5 @@ def _command(name: str, fields: Mapping[str, object]) -> Command:
 def _without_limit(command: NativeCommand) -> NativeCommand:
     """The command, with no limit if it has no timeout."""
     if command.timeout is None:
-        command = command.copy()
-        command.timeout = math.inf
+        return dataclasses.replace(command, timeout=math.inf)
     return command

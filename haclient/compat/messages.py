@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from typing_extensions import override
 
@@ -244,11 +244,20 @@ def _of_command(name: str) -> Callable[[Command], object]:
     return get
 
 
-class Command(haclient.protocol.commands.Command):
-    """A command with the official getters; its `set_timeout` takes milliseconds.
+def _sets_command(name: str) -> Callable[[Command, Any], Command]:
+    def set_(self: Command, value: object) -> Command:
+        setattr(self, name, value)
+        return self
 
-    See `haclient.Command` for its arguments, among them `timeout` in seconds, and for the other
-    setters, which can be chained. Without a timeout there is no limit for the answer.
+    set_.__doc__ = f"Set the `{name}` of the command, which is returned."
+    return set_
+
+
+class Command(haclient.protocol.commands.Command):
+    """A command with the official getters, and setters that can be chained.
+
+    See `haclient.Command` for its arguments, among them `timeout` in seconds; `set_timeout` takes
+    milliseconds. Without a timeout there is no limit for the answer.
     """
 
     get_ack_type = _of_command("ack_type")
@@ -274,14 +283,32 @@ class Command(haclient.protocol.commands.Command):
     get_user_id = _of_command("user_id")
     get_version = _of_command("version")
 
-    def set_command(self, command: str) -> Self:
-        """Set the name of the command.
+    set_ack_type = _sets_command("ack_type")
+    set_batch_size = _sets_command("batch_size")
+    set_bookmark = _sets_command("bookmark")
+    set_client_name = _sets_command("client_name")
+    set_command_id = _sets_command("command_id")
+    set_correlation_id = _sets_command("correlation_id")
+    set_data = _sets_command("data")
+    set_expiration = _sets_command("expiration")
+    set_filter = _sets_command("filter")
+    set_message_type = _sets_command("message_type")
+    set_options = _sets_command("options")
+    set_order_by = _sets_command("order_by")
+    set_password = _sets_command("password")
+    set_query_id = _sets_command("query_id")
+    set_sequence = _sets_command("sequence")
+    set_sow_key = _sets_command("sow_key")
+    set_sow_keys = _sets_command("sow_keys")
+    set_sub_id = _sets_command("sub_id")
+    set_top_n = _sets_command("top_n")
+    set_topic = _sets_command("topic")
+    set_user_id = _sets_command("user_id")
+    set_version = _sets_command("version")
+    set_sub_ids = _sets_command("sub_id")
 
-        Args:
-            command: Such as `subscribe`.
-
-        Returns:
-            This command.
+    def set_command(self, command: str) -> Command:
+        """Set the name of the command, which is returned.
 
         Raises:
             UsageError: There is no such command.
@@ -292,26 +319,16 @@ class Command(haclient.protocol.commands.Command):
             raise UsageError(f"there is no command {command!r}") from None
         return self
 
-    def set_sub_ids(self, sub_ids: str) -> Self:
-        """Set the ids of the subscriptions that an `unsubscribe` ends.
+    def add_ack_type(self, ack_type: str) -> Command:
+        """Request one more ack; the command is returned."""
+        self.ack_type = f"{self.ack_type},{ack_type}" if self.ack_type else str(ack_type)
+        return self
 
-        Args:
-            sub_ids: A comma list, or `all`.
-
-        Returns:
-            This command.
-        """
-        return self.set_sub_id(sub_ids)
-
-    @override
-    def set_timeout(self, timeout: float | None) -> Self:
-        """Set how long to wait for the server's answer.
+    def set_timeout(self, timeout: float | None) -> Command:
+        """Set how long to wait for the server's answer; the command is returned.
 
         Args:
             timeout: The limit in milliseconds; 0 or `None` for none.
-
-        Returns:
-            This command.
 
         Raises:
             UsageError: The timeout is negative or not a number.

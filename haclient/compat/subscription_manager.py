@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Protocol, TypeAlias, cast
@@ -63,7 +64,7 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
         """
         if not command.sub_id:
             raise UsageError("a subscription is remembered under its id: set_sub_id of the command")
-        self._handled[command.sub_id] = (command.copy(), on_message)
+        self._handled[command.sub_id] = (dataclasses.replace(command), on_message)
         self._waiting.add(command.sub_id)
 
     def unsubscribe(self, sub_id: str) -> None:
@@ -102,8 +103,7 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
             if handled is None:  # another thread has unsubscribed it in the meantime
                 continue
             command, on_message = handled
-            limited = command.copy()
-            limited.timeout = self._limit_s(client, command)
+            limited = dataclasses.replace(command, timeout=self._limit_s(client, command))
             try:
                 client.execute_async(limited, on_message)
             except CommandError as error:
@@ -184,7 +184,7 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
     def note_handler(self, sub_id: str, command: NativeCommand, on_message: MessageHandler) -> None:
         """Remember the handler of a command, if it is an active subscription."""
         if sub_id in self._active:
-            self._handled[sub_id] = (command.copy().set_sub_id(sub_id), on_message)
+            self._handled[sub_id] = (dataclasses.replace(command, sub_id=sub_id), on_message)
 
     def answer(self, sub_id: str, error: HAClientError) -> str:
         """What becomes of a subscription that every server has refused."""
@@ -222,7 +222,7 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
 
 def _named(sub_id: str) -> Command:
     """The command of a stream, of which only the id is known."""
-    return Command("subscribe").set_sub_id(sub_id)
+    return Command("subscribe", sub_id=sub_id)
 
 
 def _nothing(message: object) -> None:

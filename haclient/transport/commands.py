@@ -10,6 +10,7 @@ the server is also told to stop.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -709,7 +710,7 @@ def header_fields(command: Command) -> Fields:
     """
     recent = command.start == str(MOST_RECENT)
     if recent:
-        command = command.copy().set_bookmark(EPOCH)
+        command = dataclasses.replace(command, bookmark=EPOCH)
     command.validate()
     fields = command.to_fields()
     if recent:

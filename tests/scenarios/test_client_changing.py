@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -471,8 +472,9 @@ async def test_the_messages_right_after_a_replace_go_to_its_handler(
             lambda: client.subscribe("orders", handler=lambda m: first.append(m.data), sub_id="s"),
             lambda: peer.answer("subscribe"),
         )
-        command = Command("subscribe", topic="orders", sub_id="s", filter="/b", options="replace")
-        command.set_timeout(1.0)
+        command = Command(
+            "subscribe", topic="orders", sub_id="s", filter="/b", options="replace", timeout=1.0
+        )
         async with trio.open_nursery() as nursery:
 
             async def replace() -> None:
@@ -522,7 +524,7 @@ async def test_a_stream_goes_on_when_it_is_replaced_and_when_that_is_refused(
         with pytest.raises(UsageError, match="use execute_async"):
             await client.stream("orders", sub_id="s", options="replace").open()
         with pytest.raises(UsageError, match="keeps its position"):
-            await client.execute_async(command.copy().set_bookmark(EPOCH))
+            await client.execute_async(replace(command, bookmark=EPOCH))
         with pytest.raises(UsageError, match="no active subscription 'gone'"):
             await client.replace("gone", filter="/a")
 

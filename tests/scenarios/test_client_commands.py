@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ async def test_a_delete_takes_exactly_one_criterion(client: Client) -> None:
 
 @pytest.mark.row("CC18", "MS7")
 async def test_a_command_runs_with_a_stream(client: Client, peer: Peer) -> None:
-    command = Command("sow").set_topic("orders").set_batch_size(2).add_ack_type("stats")
+    command = Command("sow", topic="orders", batch_size=2, ack_type="stats")
 
     async def script() -> None:
         query = await peer.answer("sow")
@@ -170,10 +171,17 @@ async def test_a_publish_command_keeps_every_field(
     store = MemoryPublishStore() if with_store else None
     async with Client("c", publish_store=store, exit_timeout=0) as client:
         peer = await server.log_on(client)
-        command = Command("publish", topic="orders", data="a", sow_key="k", options="timestamp")
-        command.set_command_id("mine").set_ack_type("processed").set_correlation_id("YQ==")
-        if not with_store:
-            command.set_sequence(77)
+        command = Command(
+            "publish",
+            topic="orders",
+            data="a",
+            sow_key="k",
+            options="timestamp",
+            command_id="mine",
+            ack_type="processed",
+            correlation_id="YQ==",
+            sequence=None if with_store else 77,
+        )
         assert await client.execute_async(command) == "mine"
         heard = await peer.expect(
             "publish",
@@ -222,7 +230,7 @@ async def test_the_acks_of_a_publish_command_go_to_its_handler(
         assert got == [("processed", "success"), ("completed", "success")]
         assert client._core.session.router.all() == []
         with pytest.raises(UsageError, match="use publish and wait_persisted"):
-            await client.execute_async(command.set_ack_type("persisted"), print)
+            await client.execute_async(replace(command, ack_type="persisted"), print)
 
 
 @pytest.mark.row("CC18")
@@ -456,7 +464,7 @@ async def test_a_command_id_of_the_application_is_not_given_to_another(
 
     async def ask() -> None:
         async with trio.open_nursery() as nursery:
-            taken = Command("flush", ack_type="processed").set_command_id("3")
+            taken = Command("flush", ack_type="processed", command_id="3")
             nursery.start_soon(client.execute_async, taken, lambda _: None)
             await wait_all_tasks_blocked()
             with pytest.raises(SubIdInUse):

@@ -77,7 +77,7 @@ async def test_a_bookmark_on_a_command_is_all_it_takes(server: Server) -> None:
     store = MemoryBookmarkStore()
     async with Client("sub", bookmark_store=store) as client:
         peer = await server.log_on(client)
-        command = Command("subscribe").set_topic("orders").set_bookmark(MOST_RECENT)
+        command = Command("subscribe", topic="orders", bookmark=MOST_RECENT)
         stream, heard = await together(
             lambda: client.execute(command), lambda: peer.answer("subscribe")
         )

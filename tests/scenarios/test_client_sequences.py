@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
@@ -34,7 +36,7 @@ async def test_a_publish_carries_the_sequence_and_asks_for_a_persisted_ack(serve
         with pytest.raises(UsageError, match="would drop 9 after 9"):
             await client.publish("orders", b"d", sequence=9)
         with pytest.raises(UsageError, match="would drop 2 after 9"):
-            await client.execute_async(command.set_sequence(2))
+            await client.execute_async(replace(command, sequence=2))
         await peer.persisted(8)
         await client.wait_persisted(8, timeout=1)
         assert client.persisted_sequence == 8

@@ -241,7 +241,7 @@ async def test_a_late_completed_is_not_that_of_the_next_query_with_the_same_id(
     first, query = await together(lambda: client.execute(command), lambda: peer.answer("sow"))
     await peer.records(query)
     assert [each.kind async for each in first] == ["group_begin", "group_end"]
-    command.set_ack_type("completed")
+    command.ack_type = "completed"
     later, again = await together(lambda: client.execute(command), lambda: peer.answer("sow"))
     await peer.ack(query, "completed", query_id="q")
     await peer.records(again, b"b")

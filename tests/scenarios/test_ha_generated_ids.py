@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ async def use(store: BookmarkStore) -> None:
                 kept = await anext(messages)
             kept.discard()  # after the end: it changes nothing
             with pytest.raises(CommandError):
-                await client.execute(replay().set_filter("/id ="))
+                await client.execute(replace(replay(), filter="/id ="))
             handled = await client.execute_async(replay(), print)
             await trio.sleep(1)
             await client.unsubscribe(handled)
@@ -83,7 +84,7 @@ async def test_nothing_is_kept_of_a_subscription_that_was_never_opened(
         async def subscribe() -> None:
             with trio.move_on_after(1 if end == "cancelled" else 60):
                 with pytest.raises((TimedOut, DisconnectedError)):
-                    await client.execute(replay().set_timeout(2))
+                    await client.execute(replace(replay(), timeout=2))
 
         async def serve() -> None:
             command = await peer.expect("subscribe")

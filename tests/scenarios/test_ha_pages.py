@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -139,9 +140,7 @@ async def test_a_handler_and_a_command_of_ones_own_move_a_page() -> None:
         await trio.sleep(1)
         assert got == ["group_begin", "c", "group_end", "group_begin", "b", "group_end"]
         got.clear()
-        await client.execute_async(
-            moved.copy().set_order_by("").set_options("top_n=3,skip_n=0,replace")
-        )
+        await client.execute_async(replace(moved, order_by="", options="top_n=3,skip_n=0,replace"))
         await publish(publisher, d=0)
         await trio.sleep(1)
         assert sorted(got[1:4]) == ["a", "b", "c"]

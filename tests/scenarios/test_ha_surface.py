@@ -282,14 +282,13 @@ async def test_any_mix_of_stores_goes_on_after_a_lost_connection(
 
 
 @pytest.mark.row("HA11")
-@pytest.mark.parametrize(
-    "make", [HAClient.memory_backed, HAClient.create_memory_backed], ids=["name", "alias"]
-)
-async def test_a_client_backed_by_memory(make: Callable[..., HAClient]) -> None:
+async def test_a_client_backed_by_memory() -> None:
     chooser = DefaultServerChooser()
     async with instances("east") as (east,):
         chooser.add(east.uri)
-        client = make("c", server_chooser=chooser, heartbeat=None, max_queued_bytes=10_000)
+        client = HAClient.memory_backed(
+            "c", server_chooser=chooser, heartbeat=None, max_queued_bytes=10_000
+        )
         async with client:
             assert isinstance(client.publish_store, MemoryPublishStore)
             assert isinstance(client.bookmark_store, MemoryBookmarkStore)
@@ -297,10 +296,8 @@ async def test_a_client_backed_by_memory(make: Callable[..., HAClient]) -> None:
 
 
 @pytest.mark.row("HA11")
-@pytest.mark.parametrize(
-    "make", [HAClient.file_backed, HAClient.create_file_backed], ids=["name", "alias"]
-)
-async def test_a_client_backed_by_files(tmp_path: Path, make: Callable[..., HAClient]) -> None:
+async def test_a_client_backed_by_files(tmp_path: Path) -> None:
+    make: Callable[..., HAClient] = HAClient.file_backed
     paths = {"publish_path": tmp_path / "p", "bookmark_path": str(tmp_path / "b")}
     with pytest.raises(UsageError) as refused:  # kept: its frames hold what was opened
         make("c", **paths)

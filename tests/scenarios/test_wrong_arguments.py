@@ -273,7 +273,7 @@ async def test_the_timeout_of_a_command_is_checked_like_that_of_a_method(
 ) -> None:
     async with HAClient("c", servers=amps_memory_broker.uris) as client:
         for timeout in ("x", -1, True):
-            command = Command("sow", topic="t").set_timeout(timeout)  # type: ignore[arg-type]  # on purpose
+            command = Command("sow", topic="t", timeout=timeout)  # type: ignore[arg-type]  # on purpose
             with pytest.raises(UsageError, match="timeout is a number of seconds, zero or above"):
                 await client.execute(command)
 

@@ -91,11 +91,10 @@ async def staying_connected() -> None:
         assert_type(client.state, ConnectionState)
         assert_type(client.disconnected, bool)
     chooser = DefaultServerChooser(servers)
-    made = HAClient.create_file_backed(
+    made = HAClient.file_backed(
         "orders-7", publish_path="orders.pub", bookmark_path="orders.bm", server_chooser=chooser
     )
     assert_type(made, HAClient)
-    assert_type(HAClient.create_memory_backed("orders-7", server_chooser=chooser), HAClient)
     HAClient.memory_backed("orders-7", servers=servers, exit_timout=1.0)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]  # misspelt
 
 
@@ -288,7 +287,7 @@ def publishing_a_source() -> None:
 
 
 async def commanding(client: Client) -> None:
-    command = Command("subscribe", topic="orders").set_filter("/px > 10").set_options(Options())
+    command = Command("subscribe", topic="orders", filter="/px > 10", options=Options())
     assert_type(command, Command)
     assert_type(await client.execute(command), MessageStream)
     assert_type(await client.execute_async(command, print), str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import haclient
@@ -86,6 +88,7 @@ def test_a_command_has_chained_setters_and_getters() -> None:
     )
     assert (command.get_command(), command.get_topic()) == ("sow_and_subscribe", "orders")
     assert (command.get_filter(), command.get_top_n()) == ("/id > 1", 3)
+    assert command.set_ack_type("stats").add_ack_type("completed").ack_type == "stats,completed"
     assert command.get_timeout() == 0
     assert command.set_timeout(1500).get_timeout() == 1500
     assert command.timeout == 1.5
@@ -110,6 +113,11 @@ def test_each_field_has_a_getter_and_a_setter(field: str) -> None:
         assert getter is not None
         assert setter(value) is made  # it can be chained
         assert getter() == value
+
+
+def test_each_field_of_a_command_has_a_setter() -> None:
+    names = {field.name for field in dataclasses.fields(haclient.Command)}
+    assert [name for name in names if not hasattr(compat.Command, f"set_{name}")] == []
 
 
 def test_what_is_set_is_what_the_message_of_haclient_has() -> None:
