@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, cast
 from typing_extensions import override
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
-from haclient_stores.checks import check_callable, check_has
+from haclient_stores.checks import check_has
 
 __all__ = ["Authenticator", "DefaultAuthenticator", "TokenAuthenticator", "TokenSource"]
 
@@ -111,8 +111,6 @@ class TokenAuthenticator(Authenticator):
     """
 
     def __init__(self, token: TokenSource, *, refresh: TokenSource | None = None) -> None:
-        check_callable("token", token, optional=False, secret=True)
-        check_callable("refresh", refresh, secret=True)
         self._token = token
         self._refresh = refresh or token
 

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from haclient.errors import TimedOut, UsageError
-from haclient_stores.checks import check_has, check_seconds, is_number
+from haclient_stores.checks import check_seconds, is_number
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -212,9 +212,6 @@ class SpreadDelayStrategy(DelayStrategy):
         source: random.Random | None = None,
     ) -> None:
         _check(spread=spread)
-        _check_source(source)
-        methods = "delay_for", "reset"
-        check_has("inner", inner, "a delay strategy", *methods, optional=True)
         self._inner = inner or ExponentialDelayStrategy(source=source)
         self._spread_s = spread
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
@@ -322,7 +319,6 @@ class ExponentialDelayStrategy(DelayStrategy):
         check_seconds("give_up_after", give_up_after, zero=True, optional=True)
         if not is_number(factor) or not 1 <= factor < math.inf:
             raise UsageError(f"factor is a finite number, 1 or above, not {factor!r}")
-        _check_source(source)
         from tenacity import wait_exponential  # noqa: PLC0415  # 40 ms to import
 
         # With 0, tenacity returns `max` once the power overflows.
@@ -366,7 +362,3 @@ def _call_state(
 def _check(**times: float) -> None:
     for name, value in times.items():
         check_seconds(name, value, zero=True, endless=False)
-
-
-def _check_source(source: random.Random | None) -> None:
-    check_has("source", source, "a random.Random", "uniform", optional=True)

@@ -29,7 +29,7 @@ from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.session.replica_health import ReplicaHealth, parse_replication
 from haclient.transport.http_get import check_url, http_get
-from haclient_stores.checks import check_callable, check_count, check_has, check_seconds, is_number
+from haclient_stores.checks import check_count, check_seconds, is_number
 from haclient_stores.logs import logger_of
 
 __all__ = ["HealthAwareServerChooser"]
@@ -91,8 +91,6 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         check_seconds("check_every", check_every, endless=False)
         check_count("max_behind", max_behind, optional=True)
         check_chooser("inner", inner)
-        check_callable("ask", ask, optional=False)
-        check_has("admin", admin, "a mapping from connection strings to URLs", "items", secret=True)
         self.check_every = check_every
         for url in admin.values():
             check_url(url)

@@ -33,7 +33,6 @@ from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.settings import TIMEOUT_S, seconds
-from haclient_stores.checks import check_callable
 
 __all__ = ["LiveRecords", "RecordChange", "RecordMapping", "RecordsClient"]
 
@@ -427,11 +426,7 @@ class RecordsClient:
 
         Returns:
             The records. Enter them with `async with`; that sends the command.
-
-        Raises:
-            UsageError: `key` is not a function.
         """
-        check_callable("key", key, optional=True)
         command = Command(
             "sow_and_delta_subscribe" if deltas else "sow_and_subscribe",
             topic=topic.name if isinstance(topic, Topic) else topic,

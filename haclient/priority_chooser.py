@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from haclient.auth import Authenticator
 from haclient.chooser import ConnectionInfo, DefaultServerChooser, MovingServerChooser
-from haclient_stores.checks import check_has, check_seconds
+from haclient_stores.checks import check_seconds
 
 __all__ = ["PriorityServerChooser"]
 
@@ -65,7 +65,6 @@ class PriorityServerChooser(DefaultServerChooser, MovingServerChooser):
         check_seconds("healthy_for", healthy_for, zero=True, endless=False)
         check_seconds("check_every", check_every, endless=False)
         check_seconds("spread", spread, zero=True, endless=False)
-        check_has("source", source, "a random.Random", "uniform", optional=True)
         self.check_every = check_every
         self._healthy_for_s = healthy_for
         generator = source or random.Random()  # noqa: S311  # spreads load, keeps no secret

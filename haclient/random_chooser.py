@@ -16,7 +16,7 @@ from haclient.auth import Authenticator, DefaultAuthenticator, check_authenticat
 from haclient.chooser import ConnectionInfo, ServerChooser, check_uris
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
-from haclient_stores.checks import check_has, is_number
+from haclient_stores.checks import is_number
 
 __all__ = ["RandomServerChooser"]
 
@@ -49,7 +49,6 @@ class RandomServerChooser(ServerChooser):
         self._servers: dict[str, tuple[float, Authenticator]] = {}
         self._sweep: list[str] = []
         self._last_error = ""
-        check_has("source", source, "a random.Random", "choices", optional=True)
         check_uris("servers", servers)
         if isinstance(servers, Mapping):
             for uri, weight in cast("Mapping[str, float]", servers).items():

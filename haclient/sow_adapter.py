@@ -27,7 +27,7 @@ from haclient.errors import (
     WouldBlock,
 )
 from haclient_stores.adapters.recovery_point import RecoveryPoint, TimedAdapter
-from haclient_stores.checks import check_callable, check_has, check_text
+from haclient_stores.checks import check_text
 from haclient_stores.logs import logger_of
 
 __all__ = ["SOWRecoveryPointAdapter"]
@@ -75,9 +75,12 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         generation_field: str = "generation",
         on_error: Callable[[HAClientError], object] | None = None,
     ) -> None:
-        check_has("client", client, "a Client", "name", "sow", "sow_delete", "publish_nowait")
+        if hasattr(client, "__bridge__"):  # its methods would not fit, and only much later
+            raise UsageError(
+                "client is a haclient.Client or haclient.HAClient, which runs in the thread of the "
+                f"store, not one of {type(client).__module__}"
+            )
         check_text("topic", topic)
-        check_callable("on_error", on_error)
         self._client = client
         self._topic = topic
         self._fields = (

@@ -19,7 +19,7 @@ import trio
 from typing_extensions import override
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter
-from haclient_stores.checks import check_callable, check_text
+from haclient_stores.checks import check_text
 from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import StoreError, UsageError
 from haclient_stores.logs import logger_of
@@ -91,7 +91,6 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         on_error: Callable[[StoreError], object] | None = None,
     ) -> None:
         check_text("table", table)
-        check_callable("on_error", on_error)
         self._path = check_path(path, "the file of the database")
         self._table = '"' + table.replace('"', '""') + '"'
         self._on_error = on_error

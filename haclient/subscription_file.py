@@ -27,7 +27,6 @@ from typing_extensions import override
 
 from haclient.errors import StoreCorrupt, StoreError
 from haclient.subscription_manager import Entry, OwnedSubscriptionManager
-from haclient_stores.checks import check_has
 from haclient_stores.disk.files import Disk, File, RealDisk
 from haclient_stores.disk.ownership import check_client_name, check_path
 from haclient_stores.logs import logger_of
@@ -56,7 +55,6 @@ class FileSubscriptionManager(OwnedSubscriptionManager):
 
     def __init__(self, path: str | Path, *, disk: Disk | None = None) -> None:
         self.path = check_path(path, "the file of the subscriptions")
-        check_has("disk", disk, "a Disk", "open_locked", optional=True)
         self._disk = disk or RealDisk()
         self._entries: dict[str, Entry] = {}
         self._owner = ""

@@ -33,7 +33,7 @@ from haclient.session.queue_acks import AckOption, lease_extension
 from haclient.transport.message_queue import Delivery, Handler
 from haclient.transport.nursery import open_nursery
 from haclient.transport.queue_acks import Lease, QueueConsumer
-from haclient_stores.checks import check_callable, check_count
+from haclient_stores.checks import check_count
 
 QueueErrorPolicy: TypeAlias = (
     Literal["raise", "cancel", "expire", "continue", "discard"]
@@ -111,7 +111,6 @@ class QueueHandling:
                 "on_handler_error of a queue is one of raise, cancel, expire, a DeadLetter or a "
                 f"function, not {policy!r}"
             )
-        check_callable("key", self.key)
         check_count("workers", self.workers, 1)
         check_count("expire_after", self.expire_after, 1, optional=True)
         if self.extend_lease is not None:

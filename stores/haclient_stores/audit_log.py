@@ -70,7 +70,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Final, NamedTuple
 
-from haclient_stores.checks import check_bytes, check_has
+from haclient_stores.checks import check_bytes
 from haclient_stores.disk.checksummed_log import clear_tail
 from haclient_stores.disk.files import Disk, File, RealDisk
 from haclient_stores.disk.ownership import check_path
@@ -123,7 +123,6 @@ class AuditLog:
     ) -> None:
         check_bytes("segment_bytes", segment_bytes)
         check_bytes("max_bytes", max_bytes)
-        check_has("disk", disk, "a Disk", "open_locked", optional=True)
         if not _MIN_SEGMENT_BYTES <= segment_bytes <= max_bytes:
             raise UsageError(
                 f"an audit log has segment_bytes of {_MIN_SEGMENT_BYTES} to max_bytes, not "

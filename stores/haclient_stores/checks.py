@@ -140,12 +140,6 @@ def check_has(
         raise UsageError(f"{name} is {wanted}{_or_none(optional)}, not {_shown(value, secret)}")
 
 
-def check_adapter(name: str, value: object) -> None:
-    """Refuse what keeps no recovery points."""
-    methods = "recover", "update", "purge", "prune", "close"
-    check_has(name, value, "a recovery point adapter", *methods)
-
-
 def _or_none(optional: bool) -> str:  # noqa: FBT001  # the end of a message
     return " or None" if optional else ""
 

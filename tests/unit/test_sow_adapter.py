@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
 from typing_extensions import override
 
+import haclient.aio
+import haclient.blocking
 from haclient import HAClient, Message, SOWRecoveryPointAdapter, sow_adapter
 from haclient.errors import HAClientError, StoreFull, UsageError
 from haclient.protocol.codec import Payload
@@ -54,6 +56,15 @@ def points_client(broker: BrokerServer, name: str = "points") -> HAClient:
 async def test_it_passes_the_conformance_suite(broker: BrokerServer) -> None:
     async with points_client(broker) as client:
         await check_recovery_point_adapter(lambda: SOWRecoveryPointAdapter(client))
+
+
+@pytest.mark.row("RP2")
+@pytest.mark.parametrize("kind", [haclient.aio.HAClient, haclient.blocking.HAClient])
+def test_a_client_of_another_facade_is_refused_where_the_adapter_is_made(
+    kind: Callable[..., Any],
+) -> None:
+    with pytest.raises(UsageError, match=f"not one of {kind.__module__}"):
+        SOWRecoveryPointAdapter(kind("points", servers=["tcp://127.0.0.1:1/amps/json"]))
 
 
 @pytest.mark.row("RP4")

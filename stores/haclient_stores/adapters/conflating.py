@@ -12,7 +12,7 @@ from haclient_stores.adapters.recovery_point import (
     RecoveryPointAdapter,
     TimedAdapter,
 )
-from haclient_stores.checks import check_adapter, check_count, check_seconds
+from haclient_stores.checks import check_count, check_seconds
 
 __all__ = ["ConflatingRecoveryPointAdapter"]
 
@@ -33,7 +33,6 @@ class ConflatingRecoveryPointAdapter(TimedAdapter):
     def __init__(
         self, inner: RecoveryPointAdapter, *, max_updates: int = 100, max_age_s: float = 2.0
     ) -> None:
-        check_adapter("inner", inner)
         check_count("max_updates", max_updates, 1)
         check_seconds("max_age_s", max_age_s)
         self._inner = inner

@@ -38,7 +38,7 @@ from typing import Any, Final, Protocol
 
 from haclient_stores.adapters.recovery_tables import Connection
 from haclient_stores.bookmark import Bookmark
-from haclient_stores.checks import check_has, check_seconds, check_text
+from haclient_stores.checks import check_seconds
 from haclient_stores.errors import StoreError, UsageError
 
 __all__ = ["ProcessedMessages", "QueueMessage"]
@@ -102,8 +102,6 @@ class ProcessedMessages:
         keep_s: float = WEEK_S,
         clock_us: Callable[[], int] = _now_us,
     ) -> None:
-        check_has("connection", connection, "a DB-API connection", "cursor", "commit", "rollback")
-        check_text("placeholder", placeholder)
         check_seconds("keep_s", keep_s)
         self._connection = connection
         self._placeholder = placeholder

@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint, positions
 from haclient_stores.bookmark import BookmarkList
-from haclient_stores.checks import check_has, check_text
 
 _POINTS: Final = "haclient_recovery_points"
 _DONE: Final = "haclient_done"
@@ -119,8 +118,6 @@ class RecoveryTables:
     """
 
     def __init__(self, connection: Connection, placeholder: str) -> None:
-        check_has("connection", connection, "a DB-API connection", "cursor", "commit", "rollback")
-        check_text("placeholder", placeholder)
         self._connection = connection
         self._placeholder = placeholder
         self.client_name = ""

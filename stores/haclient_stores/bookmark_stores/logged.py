@@ -52,7 +52,6 @@ from haclient_stores.bookmark_stores.records import (
 from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
-from haclient_stores.checks import check_callable, check_has
 from haclient_stores.disk.durable_file import Durability, DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File
 from haclient_stores.disk.threads import Gate, ThreadBinding
@@ -359,10 +358,6 @@ class LoggedBookmarkStore(BookmarkFileStore):
         on_progress: Callable[[int], object] | None = None,
         disk: Disk | None = None,
     ) -> None:
-        if prune_policy is not None:
-            check_has("prune_policy", prune_policy, "a PrunePolicy", "on_exit", "idle_s")
-        check_callable("resize_handler", resize_handler)
-        check_callable("on_progress", on_progress)
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._resize_handler = resize_handler
         self._next_index = 0

@@ -16,7 +16,7 @@ from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPoint
 from haclient_stores.bookmark import LAST_MICROSECOND, Bookmark, BookmarkList
 from haclient_stores.bookmark_stores.subscription import Subscription
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
-from haclient_stores.checks import check_adapter, check_has, check_utf8
+from haclient_stores.checks import check_utf8
 from haclient_stores.disk.durable_file import Durability, check_durability
 from haclient_stores.disk.files import Disk, RealDisk
 from haclient_stores.disk.ownership import Ownership, check_path
@@ -53,10 +53,6 @@ class TrackedBookmarkStore(BookmarkStore):
     def __init__(
         self, adapter: RecoveryPointAdapter | None = None, watch: UndiscardedWatch | None = None
     ) -> None:
-        if adapter is not None:
-            check_adapter("adapter", adapter)
-        if watch is not None:
-            check_has("watch", watch, "an UndiscardedWatch", "note")
         self.adapter = adapter
         self.watch = watch
         self._publishers = Publishers()
@@ -328,7 +324,6 @@ class BookmarkFileStore(TrackedBookmarkStore):
         disk: Disk | None,
     ) -> None:
         check_durability(durability)
-        check_has("disk", disk, "a Disk", "open_locked", optional=True)
         self._path = check_path(path, "the file of the store")
         super().__init__(adapter, watch)
         self.durability: Durability = durability

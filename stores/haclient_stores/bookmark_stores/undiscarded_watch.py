@@ -17,7 +17,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient_stores.checks import check_callable, check_count, check_seconds
+from haclient_stores.checks import check_count, check_seconds
 from haclient_stores.logs import logger_of
 
 __all__ = ["OldUndiscarded", "UndiscardedCount", "UndiscardedWatch"]
@@ -69,7 +69,6 @@ class UndiscardedWatch:
         self, after_s: float = 300.0, on_old: Callable[[OldUndiscarded], object] | None = None
     ) -> None:
         check_seconds("after_s", after_s)
-        check_callable("on_old", on_old)
         self.after_s = after_s
         self._on_old = on_old or _warn
         self._oldest: dict[str, tuple[int, float, float]] = {}  # number, since when, warned at

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from haclient_stores.checks import check_bytes, check_callable
+from haclient_stores.checks import check_bytes
 from haclient_stores.disk.files import PAGE_BYTES, Writable
 from haclient_stores.errors import StoreFull, UsageError
 from haclient_stores.publish_stores.window import PublishWindow
@@ -52,7 +52,6 @@ class Limits:
             raise UsageError(
                 f"max_bytes is at least segment_bytes, which is {size}, not {self.max_bytes}"
             )
-        check_callable("resize_handler", self.resize)
 
     def next_segment(self, needed: int, *, held: int, granted: int, waiting: int) -> int:
         """The size of the next segment, if there may be one.

@@ -26,7 +26,6 @@ import msgspec
 from typing_extensions import override
 
 from haclient_stores import framing
-from haclient_stores.checks import check_has
 from haclient_stores.disk.durable_file import DurabilityOptions, DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File, RealDisk
 from haclient_stores.disk.ownership import Ownership, check_path
@@ -103,7 +102,6 @@ class StoreDirectory(SegmentStorage):
     ) -> None:
         self.options = options
         self._path = path = check_path(path, "the directory of the store")
-        check_has("disk", disk, "a Disk", "open_locked", optional=True)
         self._disk = disk = disk or RealDisk()
         self._segment_bytes = segment_bytes
         self._spare_limit = spare_limit

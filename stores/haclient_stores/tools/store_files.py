@@ -16,7 +16,6 @@ from typing import Final, TypeAlias, cast
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.record_file import LOG_MAGIC
 from haclient_stores.bookmark_stores.ring import RING_MAGIC, RingBookmarkStore
-from haclient_stores.checks import check_callable
 from haclient_stores.disk.ownership import check_path
 from haclient_stores.disk.view_disk import ViewDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
@@ -146,7 +145,6 @@ def prune(
         UsageError: One of these is no path, or they are one path; nothing is pruned.
     """
     done: list[Pruned] = []
-    check_callable("on_progress", on_progress)
     for path in _checked(paths):
         before_bytes = size_of(path) if path.exists() else 0
         if kind_of(path) is LoggedBookmarkStore:

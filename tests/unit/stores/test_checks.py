@@ -22,7 +22,6 @@ from haclient.stores import (
     NullBookmarkStore,
     NullPublishStore,
     PrunePolicy,
-    RecoveryPointAdapter,
     RingBookmarkStore,
     RingPublishStore,
     SqliteRecoveryPointAdapter,
@@ -101,26 +100,14 @@ def arguments(kind: str, path: Path) -> dict[str, object]:
 
 NOT_COUNTS: Final[tuple[object, ...]] = ("x", None, 1.5, True, -1, math.nan, [])
 NOT_SECONDS: Final[tuple[object, ...]] = ("x", None, True, -1.0, math.nan, [])
-NOT_FUNCTIONS: Final[tuple[object, ...]] = (5, "x", [])
-NOT_OBJECTS: Final[tuple[object, ...]] = (5, "x", 0, "")
 NOT_PATHS: Final[tuple[object, ...]] = (5, "", b"x", "a\0b")
 NOT_TEXTS: Final[tuple[object, ...]] = (5, "", None, b"x", "\ud800")
 
 ARGUMENTS: Final[list[tuple[tuple[str, ...], str, tuple[object, ...]]]] = [
     (("RingBookmarkStore",), "subscriptions", (*NOT_COUNTS, 0, 65_537)),
-    (("LoggedBookmarkStore",), "prune_policy", (*NOT_OBJECTS, PrunePolicy)),
-    (("LoggedBookmarkStore", "prune"), "on_progress", NOT_FUNCTIONS),
-    ((*BOOKMARK_FILES, "MemoryBookmarkStore"), "adapter", (*NOT_OBJECTS, RecoveryPointAdapter)),
-    (TRACKED, "watch", (*NOT_OBJECTS, UndiscardedWatch)),
     ((*BOOKMARK_FILES, "FilePublishStore", "HybridPublishStore"), "path", (None, *NOT_PATHS)),
     (("RingPublishStore",), "path", NOT_PATHS),  # None is memory
-    ((*BOOKMARK_FILES, *DIRECTORIES), "disk", (5, "x", "/")),
     ((*BOOKMARK_FILES, *DIRECTORIES), "durability", ("x", None, 5, [], {})),
-    (
-        ("LoggedBookmarkStore", "FilePublishStore", "HybridPublishStore", "MemoryPublishStore"),
-        "resize_handler",
-        NOT_FUNCTIONS,
-    ),
     (DIRECTORIES, "group_interval_s", (*NOT_SECONDS, 0, math.inf)),
     (("RingPublishStore",), "when_full", ("drop", None, 5, [], {})),
     (("PrunePolicy",), "every_messages", NOT_COUNTS),
@@ -128,16 +115,10 @@ ARGUMENTS: Final[list[tuple[tuple[str, ...], str, tuple[object, ...]]]] = [
     (("PrunePolicy",), "growths", NOT_COUNTS),
     (("PrunePolicy",), "idle_s", NOT_SECONDS),
     (("UndiscardedWatch",), "after_s", (*NOT_SECONDS, 0)),
-    (("UndiscardedWatch",), "on_old", NOT_FUNCTIONS),
-    (("TransactionalRecoveryPoint",), "connection", (None, *NOT_OBJECTS, sqlite3.Connection)),
-    (("TransactionalRecoveryPoint",), "placeholder", NOT_TEXTS),
-    (("ConflatingRecoveryPointAdapter",), "inner", (None, *NOT_OBJECTS, RecoveryPointAdapter)),
     (("ConflatingRecoveryPointAdapter",), "max_updates", (*NOT_COUNTS, 0)),
     (("ConflatingRecoveryPointAdapter",), "max_age_s", (*NOT_SECONDS, 0)),
     (("SqliteRecoveryPointAdapter",), "path", (None, *NOT_PATHS)),
     (("SqliteRecoveryPointAdapter",), "table", NOT_TEXTS),
-    (("SqliteRecoveryPointAdapter", "SOWRecoveryPointAdapter"), "on_error", NOT_FUNCTIONS),
-    (("SOWRecoveryPointAdapter",), "client", (None, *NOT_OBJECTS, HAClient)),
     (("SOWRecoveryPointAdapter",), "topic", NOT_TEXTS),
     *[
         (("SOWRecoveryPointAdapter",), f"{field}_field", NOT_TEXTS)

@@ -73,7 +73,6 @@ def test_a_segment_has_room_for_more_than_its_header(size: int) -> None:
         (2**20, None, None, "max_bytes is a whole number of bytes, not None"),
         ("4M", 2**30, None, "segment_bytes is a whole number of bytes, not '4M'"),
         (2**33, 2**40, None, "to 536870912, not 8589934592"),
-        (2**20, 2**30, 5, "resize_handler is a function or None, not 5"),
     ],
 )
 def test_limits_that_no_store_can_have_are_refused(
