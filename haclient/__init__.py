@@ -78,10 +78,11 @@ if TYPE_CHECKING:
     )
     from haclient.ha import HAClient
     from haclient.health_chooser import HealthAwareServerChooser
-    from haclient.live_records import LiveRecords, RecordChange
+    from haclient.live_records import LiveRecords, RecordChange, apply_delta
     from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
     from haclient.priority_chooser import PriorityServerChooser
     from haclient.protocol.commands import Command
+    from haclient.protocol.identity import publisher_id
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
@@ -201,6 +202,8 @@ __all__ = [
     "WorkerError",
     "WouldBlock",
     "__version__",
+    "apply_delta",
+    "publisher_id",
     "run",
 ]
 
@@ -237,6 +240,8 @@ _HOMES = {
     "HAClient": "haclient.ha",
     "LiveRecords": "haclient.live_records",
     "RecordChange": "haclient.live_records",
+    "apply_delta": "haclient.live_records",
+    "publisher_id": "haclient.protocol.identity",
     "HAOptions": "haclient.transport.settings",
     "ClientEvent": "haclient.transport.reporter",
     "EventListener": "haclient.transport.reporter",

@@ -49,6 +49,7 @@ from typing import (
 
 from typing_extensions import Unpack, override
 
+import haclient.base_client
 import haclient.client
 import haclient.ha
 import haclient.streams
@@ -126,7 +127,7 @@ def _subscribes(
         undo: list[Callable[[str], Awaitable[None]]] = []
 
         async def begin() -> str:
-            client = cast("haclient.client.Client", bridge.inner)
+            client = cast("haclient.base_client.BaseClient", bridge.inner)
             undo.append(client._subscriber.undo())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
             return await function(*given[0], **given[1])
 
@@ -155,7 +156,7 @@ def _plain(
 
 
 def _inspects(
-    method: Callable[Concatenate[haclient.client.Client, _P], _T],
+    method: Callable[Concatenate[haclient.base_client.BaseClient, _P], _T],
 ) -> Callable[Concatenate[Bridged, _P], _T]:
     """The form for asyncio of a method that describes a client, also before and after its run."""
     name = method.__name__
@@ -204,15 +205,9 @@ def _opened_stream(
 
 
 def _reads(
-    read: Callable[[haclient.client.Client], _T],
-) -> FacadeProperty[haclient.client.Client, _T]:
-    return FacadeProperty(read, haclient.client.Client, WORDS)
-
-
-def _reads_ha(
-    read: Callable[[haclient.ha.HAClient], _T],
-) -> FacadeProperty[haclient.ha.HAClient, _T]:
-    return FacadeProperty(read, haclient.ha.HAClient, WORDS)
+    read: Callable[[haclient.base_client.BaseClient], _T],
+) -> FacadeProperty[haclient.base_client.BaseClient, _T]:
+    return FacadeProperty(read, haclient.base_client.BaseClient, WORDS)
 
 
 def _reads_stream(
@@ -472,44 +467,12 @@ class _Body:
         return self._task.uncancel() > 0
 
 
-class Client(RecordsClient):
-    """An AMPS client for one server at a time: `haclient.Client` for asyncio.
-
-    Args:
-        name: Identifies this client and its publishes. It must be unique, and the same in every
-            run.
-        publish_store: Keeps publishes until they are persisted. The client owns it and closes it.
-        bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
-        authenticator: Provides the credentials for each logon; by default it sends the URI's
-            password. It runs in the client's thread, and must not use asyncio.
-        **options: See `ClientOptions`.
-
-    Raises:
-        UsageError: The name or a limit can never work.
-        StoreLocked: A store belongs to another client, or is in use by another process.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        publish_store: PublishStore | None = None,
-        bookmark_store: BookmarkStore | None = None,
-        authenticator: Authenticator | None = None,
-        **options: Unpack[ClientOptions],
-    ) -> None:
-        self.__bridge__ = _made(
-            haclient.client.Client,
-            name,
-            publish_store=publish_store,
-            bookmark_store=bookmark_store,
-            authenticator=authenticator,
-            **options,
-        )
+class BaseClient(RecordsClient):
+    """What the two clients share: `haclient.base_client.BaseClient` for asyncio."""
 
     # -- life ---------------------------------------------------------------
 
-    __bridge__: Bridge[haclient.client.Client]
+    __bridge__: Bridge[haclient.base_client.BaseClient]
     _body: _Body | None = None
 
     async def open(self) -> Self:
@@ -626,83 +589,110 @@ class Client(RecordsClient):
         state = "open" if thread.is_running else "not open"
         return f"<{type(self).__module__}.{type(self).__qualname__} {thread.name!r}, {state}>"
 
-    connect = _call(haclient.client.Client.connect)
-    logon = _call(haclient.client.Client.logon)
-    disconnect = _call(haclient.client.Client.disconnect)
-    set_heartbeat = _call(haclient.client.Client.set_heartbeat)
-    add_state_listener = _plain(haclient.client.Client.add_state_listener)
-    remove_state_listener = _plain(haclient.client.Client.remove_state_listener)
-    add_event_listener = _plain(haclient.client.Client.add_event_listener)
-    remove_event_listener = _plain(haclient.client.Client.remove_event_listener)
-    add_command_listener = _plain(haclient.client.Client.add_command_listener)
-    remove_command_listener = _plain(haclient.client.Client.remove_command_listener)
+    add_state_listener = _plain(haclient.base_client.BaseClient.add_state_listener)
+    remove_state_listener = _plain(haclient.base_client.BaseClient.remove_state_listener)
+    add_event_listener = _plain(haclient.base_client.BaseClient.add_event_listener)
+    remove_event_listener = _plain(haclient.base_client.BaseClient.remove_event_listener)
+    add_command_listener = _plain(haclient.base_client.BaseClient.add_command_listener)
+    remove_command_listener = _plain(haclient.base_client.BaseClient.remove_command_listener)
     name = _reads(lambda client: client.name)
-    name_hash = _reads(lambda client: client.name_hash)
     state = _reads(lambda client: client.state)
-    server_version = _reads(lambda client: client.server_version)
-    server_version_number = _reads(lambda client: client.server_version_number)
     uri = _reads(lambda client: client.uri)
     connection_info = _reads(lambda client: client.connection_info)
     metrics = _reads(lambda client: client.metrics)
-    health = _inspects(haclient.client.Client.health)
-    report = _inspects(haclient.client.Client.report)
-    explain_recovery = _plain(haclient.client.Client.explain_recovery)
-    seen_sequence = _reads(lambda client: client.seen_sequence)
+    health = _inspects(haclient.base_client.BaseClient.health)
+    report = _inspects(haclient.base_client.BaseClient.report)
+    explain_recovery = _plain(haclient.base_client.BaseClient.explain_recovery)
     persisted_sequence = _reads(lambda client: client.persisted_sequence)
     publish_store = _reads(lambda client: client.publish_store)
     bookmark_store = _reads(lambda client: client.bookmark_store)
     unpersisted_count = _reads(lambda client: client.unpersisted_count)
-    oldest_unpersisted_age = _reads(lambda client: client.oldest_unpersisted_age)
 
     # -- publishing ---------------------------------------------------------
 
-    publish = _call(haclient.client.Client.publish)
-    publish_batch = _call(haclient.client.Client.publish_batch)
-    publish_many = _call(haclient.client.Client.publish_many)
-    publish_json = _call(haclient.client.Client.publish_json)
-    publish_persisted = _call(haclient.client.Client.publish_persisted)
-    publish_nowait = _plain(haclient.client.Client.publish_nowait)
-    delta_publish = _call(haclient.client.Client.delta_publish)
-    publish_flush = _call(haclient.client.Client.publish_flush)
-    wait_persisted = _call(haclient.client.Client.wait_persisted)
-    wait_empty = _call(haclient.client.Client.wait_empty)
-    flush = _call(haclient.client.Client.flush)
-    sow_delete = _call(haclient.client.Client.sow_delete)
+    publish = _call(haclient.base_client.BaseClient.publish)
+    publish_batch = _call(haclient.base_client.BaseClient.publish_batch)
+    publish_many = _call(haclient.base_client.BaseClient.publish_many)
+    publish_json = _call(haclient.base_client.BaseClient.publish_json)
+    publish_persisted = _call(haclient.base_client.BaseClient.publish_persisted)
+    publish_nowait = _plain(haclient.base_client.BaseClient.publish_nowait)
+    delta_publish = _call(haclient.base_client.BaseClient.delta_publish)
+    publish_flush = _call(haclient.base_client.BaseClient.publish_flush)
+    wait_persisted = _call(haclient.base_client.BaseClient.wait_persisted)
+    wait_empty = _call(haclient.base_client.BaseClient.wait_empty)
+    flush = _call(haclient.base_client.BaseClient.flush)
+    sow_delete = _call(haclient.base_client.BaseClient.sow_delete)
 
     # -- subscribing --------------------------------------------------------
 
-    subscribe = _subscribes(haclient.client.Client.subscribe)
-    stream = _stream(haclient.client.Client.stream)
-    bookmark_subscribe = _subscribes(haclient.client.Client.bookmark_subscribe)
-    bookmark_stream = _stream(haclient.client.Client.bookmark_stream)
-    sow = _stream(haclient.client.Client.sow)
-    sow_and_stream = _stream(haclient.client.Client.sow_and_stream)
-    sow_and_subscribe = _subscribes(haclient.client.Client.sow_and_subscribe)
-    delta_subscribe = _subscribes(haclient.client.Client.delta_subscribe)
-    delta_stream = _stream(haclient.client.Client.delta_stream)
-    sow_and_delta_subscribe = _subscribes(haclient.client.Client.sow_and_delta_subscribe)
-    sow_and_delta_stream = _stream(haclient.client.Client.sow_and_delta_stream)
-    pause = _call(haclient.client.Client.pause)
-    resume = _call(haclient.client.Client.resume)
-    replace = _call(haclient.client.Client.replace)
-    unsubscribe = _call(haclient.client.Client.unsubscribe)
-    execute = _opened_stream(haclient.client.Client.execute)
-    execute_async = _subscribes(haclient.client.Client.execute_async)
+    subscribe = _subscribes(haclient.base_client.BaseClient.subscribe)
+    stream = _stream(haclient.base_client.BaseClient.stream)
+    bookmark_subscribe = _subscribes(haclient.base_client.BaseClient.bookmark_subscribe)
+    bookmark_stream = _stream(haclient.base_client.BaseClient.bookmark_stream)
+    sow = _stream(haclient.base_client.BaseClient.sow)
+    sow_and_stream = _stream(haclient.base_client.BaseClient.sow_and_stream)
+    sow_and_subscribe = _subscribes(haclient.base_client.BaseClient.sow_and_subscribe)
+    pause = _call(haclient.base_client.BaseClient.pause)
+    resume = _call(haclient.base_client.BaseClient.resume)
+    replace = _call(haclient.base_client.BaseClient.replace)
+    unsubscribe = _call(haclient.base_client.BaseClient.unsubscribe)
+    execute = _opened_stream(haclient.base_client.BaseClient.execute)
+    execute_async = _subscribes(haclient.base_client.BaseClient.execute_async)
 
     # -- queues -------------------------------------------------------------
 
-    queue_subscribe = _subscribes(haclient.client.Client.queue_subscribe)
-    queue_stream = _stream(haclient.client.Client.queue_stream)
-    ack = _call(haclient.client.Client.ack)
-    ack_matching = _call(haclient.client.Client.ack_matching)
-    flush_acks = _call(haclient.client.Client.flush_acks)
-    dropped_acks = _reads(lambda client: client.dropped_acks)
+    queue_subscribe = _subscribes(haclient.base_client.BaseClient.queue_subscribe)
+    queue_stream = _stream(haclient.base_client.BaseClient.queue_stream)
+    ack = _call(haclient.base_client.BaseClient.ack)
+    ack_matching = _call(haclient.base_client.BaseClient.ack_matching)
+    flush_acks = _call(haclient.base_client.BaseClient.flush_acks)
 
 
-described(Client.records, haclient.client.Client.records, WORDS)
+described(BaseClient.records, haclient.base_client.BaseClient.records, WORDS)
 
 
-class HAClient(Client):
+class Client(BaseClient):
+    """An AMPS client for one server at a time: `haclient.Client` for asyncio.
+
+    Args:
+        name: Identifies this client and its publishes. It must be unique, and the same in every
+            run.
+        publish_store: Keeps publishes until they are persisted. The client owns it and closes it.
+        bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
+        authenticator: Provides the credentials for each logon; by default it sends the URI's
+            password. It runs in the client's thread, and must not use asyncio.
+        **options: See `ClientOptions`.
+
+    Raises:
+        UsageError: The name or a limit can never work.
+        StoreLocked: A store belongs to another client, or is in use by another process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        authenticator: Authenticator | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self.__bridge__ = _made(
+            haclient.client.Client,
+            name,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            authenticator=authenticator,
+            **options,
+        )
+
+    connect = _call(haclient.client.Client.connect)
+    logon = _call(haclient.client.Client.logon)
+    disconnect = _call(haclient.client.Client.disconnect)
+    set_heartbeat = _call(haclient.client.Client.set_heartbeat)
+
+
+class HAClient(BaseClient):
     """An AMPS client that stays connected to one of several servers, for asyncio.
 
     See `haclient.HAClient`. Entering the block, or `open`, connects and logs on; leaving it, or
@@ -739,11 +729,6 @@ class HAClient(Client):
     memory_backed = _Factory(haclient.ha.HAClient.memory_backed)
     file_backed = _Factory(haclient.ha.HAClient.file_backed)
 
-    connect = _call(haclient.ha.HAClient.connect)
-    logon = _call(haclient.ha.HAClient.logon)
     disconnect = _call(haclient.ha.HAClient.disconnect)
-    set_heartbeat = _call(haclient.ha.HAClient.set_heartbeat)
-    set_reconnect_delay = _plain(haclient.ha.HAClient.set_reconnect_delay)
     move_to = _call(haclient.ha.HAClient.move_to)
     restore_subscriptions = _call(haclient.ha.HAClient.restore_subscriptions)
-    disconnected = _reads_ha(lambda client: client.disconnected)

@@ -10,7 +10,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
 from haclient.errors import UsageError
+from haclient.protocol.codec import check_text, check_topic
 from haclient.protocol.commands import Command, CommandName
+from haclient.protocol.messages import WIRE_NAMES
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import LASTING, Subscription
 from haclient.transport.commands import header_fields
@@ -81,6 +83,26 @@ class Changer:
 
         late = f"{word} of {','.join(ids)}: no server accepted it"
         await self._core.until_answered(command, late, timeout)
+
+    async def change(self, sub_id: str, changes: Mapping[str, object], *, timeout: float) -> None:
+        """Replace topic, filter, order or options of an active subscription.
+
+        Args:
+            sub_id: Its id.
+            changes: The new values by the names of `Command`; what is `None` stays as it was.
+            timeout: Seconds to wait for a server's answer.
+
+        Raises:
+            UsageError: It is not active, or a value can never work.
+        """
+        given = {name: value for name, value in changes.items() if value is not None}
+        if "options" in given:
+            given["options"] = str(Options.parse(str(given["options"])))
+        for name, value in given.items():
+            check_text(name, value)
+        check_topic(given.get("topic", ""))
+        fields = {WIRE_NAMES[name]: str(value) for name, value in given.items()}
+        await self.replace(sub_id, fields, timeout=timeout)
 
     async def replace(
         self,

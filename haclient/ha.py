@@ -1,9 +1,7 @@
 """The client that stays connected.
 
-`HAClient` is a `Client` that manages its connection: it chooses a server, connects, logs on,
-replays what is not persisted, resubscribes, and starts over whenever the connection is lost. Every
-method of `Client` works on it except three: `connect` and `logon`, which it calls itself, and
-`set_heartbeat`, which would come too late inside the block.
+`HAClient` manages its connection: it chooses a server, connects, logs on, replays what is not
+persisted, resubscribes, and starts over whenever the connection is lost.
 """
 
 from __future__ import annotations
@@ -15,21 +13,20 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn, Self
+from typing import Self
 
 import trio
 from typing_extensions import Unpack, override
 
 from haclient.auth import Authenticator
+from haclient.base_client import BaseClient
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
-from haclient.errors import HAClientError, TimedOut, UsageError
-from haclient.protocol.uri import Uri
-from haclient.restoring import OnOthers, backlog_of, restorable
+from haclient.errors import HAClientError, TimedOut
+from haclient.restoring import OnOthers, SubscriptionRestorer
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
-from haclient.transport.queue_handlers import QueueHandlerOptions, QueueHandling
+from haclient.transport.queue_handlers import QueueHandlerOptions
 from haclient.transport.reconnector import Reconnector
 from haclient.transport.settings import (
     TIMEOUT_S,
@@ -48,7 +45,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 __all__ = ["HAClient"]
 
 
-class HAClient(Client):
+class HAClient(BaseClient):
     """An AMPS client that stays connected to one of several servers.
 
     Entering the block connects and logs on; leaving it drains and stops. While there is no
@@ -86,7 +83,6 @@ class HAClient(Client):
             name=name, publish_store=publish_store, bookmark_store=bookmark_store, **options
         )
         manager = settings.subscription_manager or MemorySubscriptionManager()
-        self._manager = manager
         core = Core(settings, manager)
         # A name of its own, and always the same: servers keep what they know of a name.
         check_name = f"{name}-check-{secrets.token_hex(4)}"
@@ -97,7 +93,8 @@ class HAClient(Client):
         }
         check = partial(_check, check_name, options=same)
         self._reconnector = Reconnector(core, settings, manager, check=check)
-        self._compose(core)
+        super().__init__(core)
+        self._restorer = SubscriptionRestorer(core, manager, self._subscriber, self._queues)
 
     @classmethod
     def memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
@@ -150,36 +147,6 @@ class HAClient(Client):
             raise
         return self
 
-    def set_reconnect_delay(self, delay: float) -> None:
-        """Wait the same time before each further attempt at a server, from the next attempt on.
-
-        This replaces the delay strategy, and its limit of time.
-
-        Args:
-            delay: Seconds.
-
-        Raises:
-            UsageError: The time is negative, or the call comes from another thread.
-        """
-        self._core.thread.check_setting("set_reconnect_delay")
-        self._reconnector.delay = FixedDelayStrategy(delay)
-
-    @property
-    def disconnected(self) -> bool:
-        """Whether there is no connection that has logged on right now."""
-        return not self._core.status.is_logged_on
-
-    @override
-    async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> NoReturn:
-        """Refused: the server chooser decides where to connect."""
-        raise UsageError("an HAClient connects by itself: add the server to its chooser")
-
-    @override
-    async def logon(self, *, timeout: float | None = TIMEOUT_S) -> NoReturn:
-        """Refused: entering the block logs on."""
-        raise UsageError("an HAClient logs on by itself: enter it with async with")
-
-    @override
     async def disconnect(self) -> None:
         """Stop for good, at once, whatever the recovery is doing; stores keep what they have."""
         self._core.thread.check("disconnect")
@@ -249,46 +216,13 @@ class HAClient(Client):
             CommandError: The server refused a subscription; those before it are active.
             TimedOut: The server did not answer in time; those before it are active.
         """
-        self._core.running("restore_subscriptions")
-        if isinstance(auto_discard, str):
-            raise UsageError(f"auto_discard is a bool or a list of ids, not {auto_discard!r}")
-        limit_s = seconds(timeout)
-        store = self._core.commander.bookmark_store
-        restored = restorable(
-            self._manager, self._core.resumable, handlers, others, queues=queues, store=store
+        return await self._restorer.restore(
+            handlers,
+            auto_discard=auto_discard,
+            queues=queues,
+            others=others,
+            timeout=seconds(timeout),
         )
-        for each in restored:
-            command = each.command
-            command.timeout = limit_s
-            handler = handlers[command.sub_id]
-            if (backlog := backlog_of(command)) is not None:
-                handling: QueueHandlerOptions = {"max_backlog": backlog, **queues[command.sub_id]}
-                await self._consume(command, handler, QueueHandling(**handling))
-                continue
-            if isinstance(auto_discard, bool):
-                discards = auto_discard
-            else:
-                discards = command.sub_id in auto_discard
-            await self._subscriber.handle(
-                command, handler, auto_discard=discards, first_bookmark=each.start
-            )
-        return [each.command.sub_id for each in restored]
-
-    @override
-    async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
-        """Send heartbeats; only before the block is entered.
-
-        Args:
-            interval: Seconds between two heartbeats; `None` for none.
-            idle_limit: Silence in seconds after which a server is considered dead; two intervals
-                by default.
-
-        Raises:
-            UsageError: The block was entered, or a limit can never work.
-        """
-        if self._core.entered:
-            raise UsageError("an HAClient takes its heartbeat before it connects: heartbeat=...")
-        await super().set_heartbeat(interval, idle_limit)
 
 
 async def _check(

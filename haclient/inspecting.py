@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from haclient.client_report import report
 from haclient.metrics import ClientMetrics, Health, examine, measure
 from haclient.protocol.commands import CommandName
-from haclient.protocol.identity import version_number
 from haclient.protocol.messages import Message
 from haclient.recovery_explanation import RecoveryExplanation, explain_recovery
+from haclient.session.connection_state import StateListener
 from haclient.transport.core import Core
 from haclient.transport.events import CommandTap
 from haclient.transport.reporter import EVENT, EventListener
@@ -30,27 +30,17 @@ class InspectedClient:
         return "" if uri is None else uri.safe
 
     @property
-    def server_version_number(self) -> int:
-        """The server's version as a number to compare: two digits for each of its four parts.
-
-        5.3.4.2 is 5030402; a part above 99 counts as 99. 0 before the first logon.
-        """
-        return version_number(self.server_version)
-
-    @property
-    def server_version(self) -> str:
-        """The server's version as it writes it; empty before the first logon."""
-        return self._core.status.server_version
-
-    @property
     def connection_info(self) -> Mapping[str, str]:
         """Facts about the connection as text, for a log or a support request; no password.
 
-        The keys are `client_name`, `state`, `uri`, `user`, `peer` (the address that is connected,
-        empty without a connection), `message_type` and `server_version`. Others may be added.
+        The keys are `client_name`, `state`, `uri`, `user`, `peer` (the address that is connected),
+        `message_type`, `server_version` as the server writes it, and `seen_sequence`: the highest
+        sequence of this client's name that the server had seen at the last logon. What lies above
+        `persisted_sequence` may be missing on a synchronous replica, and may be published again.
+        What is not known is empty. Others may be added.
         """
         core = self._core
-        uri = core.uri
+        uri, seen = core.uri, core.publisher.sequences.seen
         return {
             "client_name": core.name,
             "state": str(core.status.state),
@@ -58,7 +48,8 @@ class InspectedClient:
             "user": "" if uri is None else uri.user,
             "peer": "" if core.connection is None else core.connection.link.peer,
             "message_type": "" if uri is None else uri.message_type,
-            "server_version": self.server_version,
+            "server_version": core.status.server_version,
+            "seen_sequence": "" if seen is None else str(seen),
         }
 
     @property
@@ -124,6 +115,34 @@ class InspectedClient:
     def _check_thread(self, what: str) -> None:
         if self._core.entered:  # after its end its thread may have ended, too
             self._core.thread.check(what)
+
+    def add_state_listener(self, listener: StateListener) -> None:
+        """Call `listener` with each state that the connection reaches from now on.
+
+        Listeners are called one after the other, in order, by a task of their own: they may issue
+        commands and may wait for them. What a listener raises is logged.
+        `SHUTDOWN` comes last, when the client can do nothing any more.
+
+        Args:
+            listener: A plain function or a coroutine function that takes a `ConnectionState`.
+
+        Raises:
+            UsageError: It was added before.
+        """
+        self._core.thread.check_setting("add_state_listener")
+        self._core.events.add("state", listener)
+
+    def remove_state_listener(self, listener: StateListener) -> None:
+        """Call `listener` no more, not even with states that were reached before.
+
+        Args:
+            listener: One that was added.
+
+        Raises:
+            UsageError: It was never added.
+        """
+        self._core.thread.check_setting("remove_state_listener")
+        self._core.events.remove("state", listener)
 
     def add_event_listener(self, listener: EventListener) -> None:
         """Call `listener` with each event of this client from now on.

@@ -19,22 +19,20 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Generic, Literal, Self, TypeVar, cast, overload
+from typing import Final, Generic, Literal, Self, TypeVar, cast
 
 import msgspec
 import trio
 from typing_extensions import override
 
 from haclient.codecs import Topic
-from haclient.deltas import apply_delta
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
-from haclient.transport.settings import TIMEOUT_S, seconds
 
-__all__ = ["LiveRecords", "RecordChange", "RecordMapping", "RecordsClient"]
+__all__ = ["LiveRecords", "RecordChange", "RecordMapping", "apply_delta", "live_records"]
 
 T = TypeVar("T")
 JsonRecord = dict[str, object]
@@ -58,6 +56,30 @@ class RecordChange(Generic[T]):
     key: Hashable
     old: T | None
     new: T | None
+
+
+def apply_delta(record: Mapping[str, object], delta: Mapping[str, object]) -> dict[str, object]:
+    """A record as an update has left it.
+
+    Args:
+        record: The record before, as parsed; it is not changed.
+        delta: The fields that have changed: objects are merged field by field, everything else is
+            replaced, `None` removes a field.
+
+    Returns:
+        The record after.
+    """
+    result = dict(record)
+    for name, value in delta.items():
+        old = result.get(name)
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, Mapping):
+            before = cast("Mapping[str, object]", old if isinstance(old, Mapping) else {})
+            result[name] = apply_delta(before, cast("Mapping[str, object]", value))
+        else:
+            result[name] = value
+    return result
 
 
 class RecordView(Generic[T]):
@@ -376,66 +398,25 @@ class LiveRecords(RecordMapping[T]):
         return self._has_ended
 
 
-class RecordsClient:
-    """The live records of a client."""
-
-    _subscriber: Subscriber
-
-    @overload
-    def records(
-        self,
-        topic: str,
-        *,
-        key: Callable[[JsonRecord], Hashable] | None = None,
-        filter: str = "",
-        deltas: bool = False,
-        timeout: float | None = TIMEOUT_S,
-    ) -> LiveRecords[JsonRecord]: ...
-
-    @overload
-    def records(
-        self,
-        topic: Topic[T],
-        *,
-        key: Callable[[T], Hashable] | None = None,
-        filter: str = "",
-        deltas: bool = False,
-        timeout: float | None = TIMEOUT_S,
-    ) -> LiveRecords[T]: ...
-
-    def records(
-        self,
-        topic: str | Topic[T],
-        *,
-        key: Callable[[JsonRecord], Hashable] | Callable[[T], Hashable] | None = None,
-        filter: str = "",  # noqa: A002  # the protocol's word
-        deltas: bool = False,
-        timeout: float | None = TIMEOUT_S,
-    ) -> LiveRecords[JsonRecord] | LiveRecords[T]:
-        """The records of a State-of-the-World topic as a mapping that is kept up to date.
-
-        Args:
-            topic: A literal topic whose records are JSON objects, or a `Topic` that decodes them.
-            key: Returns the key of a record in the mapping, such as its id; by default the SOW key,
-                which the server may compute from the key fields. It is called in the client's
-                thread, and must be fast.
-            filter: Content filter; a record that no longer matches it is removed.
-            deltas: Whether the server sends only the changed fields of an update; JSON only.
-            timeout: Seconds to wait for the server's answer, and for each further part of the
-                records; `None` waits for as long as it takes.
-
-        Returns:
-            The records. Enter them with `async with`; that sends the command.
-        """
-        command = Command(
-            "sow_and_delta_subscribe" if deltas else "sow_and_subscribe",
-            topic=topic.name if isinstance(topic, Topic) else topic,
-            filter=filter,
-            batch_size=BATCH_SIZE,
-            options="oof",
-            timeout=seconds(timeout),
-        )
-        stream = self._subscriber.stream(command, markers=True, resumes=self._subscriber.reconnects)
-        decoder = topic if isinstance(topic, Topic) else cast("Topic[T]", Topic(topic, JsonRecord))
-        view = RecordView(decoder, key=cast("Callable[[T], Hashable] | None", key), deltas=deltas)
-        return LiveRecords(view, stream, self._subscriber)
+def live_records(
+    subscriber: Subscriber,
+    topic: str | Topic[T],
+    key: Callable[[JsonRecord], Hashable] | Callable[[T], Hashable] | None,
+    content_filter: str,
+    *,
+    deltas: bool,
+    timeout: float,
+) -> LiveRecords[JsonRecord] | LiveRecords[T]:
+    """Make the records of a topic; see `BaseClient.records`."""
+    command = Command(
+        "sow_and_delta_subscribe" if deltas else "sow_and_subscribe",
+        topic=topic.name if isinstance(topic, Topic) else topic,
+        filter=content_filter,
+        batch_size=BATCH_SIZE,
+        options="oof",
+        timeout=timeout,
+    )
+    stream = subscriber.stream(command, markers=True, resumes=subscriber.reconnects)
+    decoder = topic if isinstance(topic, Topic) else cast("Topic[T]", Topic(topic, JsonRecord))
+    view = RecordView(decoder, key=cast("Callable[[T], Hashable] | None", key), deltas=deltas)
+    return LiveRecords(view, stream, subscriber)

@@ -86,6 +86,8 @@ class ClientMetrics:
         oldest_unpersisted_age: How long the oldest of them has waited, in seconds.
         unacknowledged: Acknowledgements of queue messages that the server has not confirmed, or
             that are not sent yet.
+        dropped_acks: Acknowledgements that were not sent, since a lost connection had ended their
+            leases: more were unconfirmed than the servers had granted.
         unsent_bytes: Bytes that wait for the socket.
         heartbeat_round_trip: Seconds that the server took to answer the start of the heartbeat,
             after the last logon; `None` without one.
@@ -109,6 +111,7 @@ class ClientMetrics:
     unpersisted_bytes: int
     oldest_unpersisted_age: float
     unacknowledged: int
+    dropped_acks: int
     unsent_bytes: int
     heartbeat_round_trip: float | None
     silence: float | None
@@ -148,6 +151,7 @@ def measure(core: Core) -> ClientMetrics:
         unpersisted_bytes=0 if log is None else log.unpersisted_bytes,
         oldest_unpersisted_age=core.oldest_unpersisted_age_s,
         unacknowledged=core.queue_acks.outstanding,
+        dropped_acks=core.queue_acks.dropped,
         unsent_bytes=0 if connection is None else _unsent_bytes(core),
         heartbeat_round_trip=None if heartbeat is None else core.heartbeat_round_trip_s,
         silence=None if heartbeat is None else heartbeat.silence_s(trio.current_time()),

@@ -1,26 +1,36 @@
-"""Restoring the subscriptions of an earlier process: which ones, and by which commands."""
+"""Restoring the subscriptions of an earlier process."""
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import HEADERS
 from haclient.protocol.options import Options
+from haclient.queues import Queues
 from haclient.session.subscriptions import QUERIES
+from haclient.subscribing import Subscriber
 from haclient.subscription_manager import Entry, SubscriptionManager
+from haclient.transport.core import Core
+from haclient.transport.message_queue import Handler
+from haclient.transport.queue_handlers import QueueHandlerOptions
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.subscription import Subscription
 from haclient_stores.checks import check_word
 from haclient_stores.interfaces import BookmarkStore
 
-__all__ = ["OnOthers", "Restored", "backlog_of", "restorable"]
+__all__ = ["OnOthers", "SubscriptionRestorer"]
 
 OnOthers: TypeAlias = Literal["refuse", "keep", "drop"]
 """What happens to subscriptions without a handler."""
+
+
+_ATTRIBUTES: Final = {header.wire: header.attribute for header in HEADERS}
+_SET_ANEW: Final = frozenset({"c", "cid", "a"})
+_MAX_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +38,66 @@ class Restored:
     """A subscription of an earlier process.
 
     Attributes:
-        command: The command to send.
+        command: The command to send; without the backlog of a queue.
         start: The bookmark at which it began at first, in wire form; empty without one.
+        backlog: Of a queue; `None` if it consumes none.
     """
 
     command: Command
     start: str
+    backlog: int | None
 
 
-_ATTRIBUTES: Final = {header.wire: header.attribute for header in HEADERS}
-_SET_ANEW: Final = frozenset({"c", "cid", "a"})
-_MAX_NAMED: Final = 5
+class SubscriptionRestorer:
+    """Restores the subscriptions of a manager; see `HAClient.restore_subscriptions`."""
+
+    def __init__(
+        self, core: Core, manager: SubscriptionManager, subscriber: Subscriber, queues: Queues
+    ) -> None:
+        self._core = core
+        self._manager = manager
+        self._subscriber = subscriber
+        self._queues = queues
+
+    async def restore(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        auto_discard: bool | Collection[str],
+        queues: Mapping[str, QueueHandlerOptions],
+        others: OnOthers,
+        timeout: float,
+    ) -> list[str]:
+        """Send the subscriptions that have a handler and are not active, in order.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            UsageError: A subscription has no handler, or is in `queues` and consumes none, or the
+                other way round; nothing was sent.
+            CommandError: The server refused one; those before it are active.
+        """
+        self._core.running("restore_subscriptions")
+        if isinstance(auto_discard, str):
+            raise UsageError(f"auto_discard is a bool or a list of ids, not {auto_discard!r}")
+        store = self._core.commander.bookmark_store
+        restored = restorable(
+            self._manager, self._core.resumable, handlers, others, queues=queues, store=store
+        )
+        for each in restored:
+            command = each.command
+            sub_id = command.sub_id
+            command.timeout = timeout
+            if each.backlog is not None:
+                handling: QueueHandlerOptions = {"max_backlog": each.backlog, **queues[sub_id]}
+                await self._queues.subscribe(command, handlers[sub_id], handling)
+                continue
+            discards = auto_discard if isinstance(auto_discard, bool) else sub_id in auto_discard
+            await self._subscriber.handle(
+                command, handlers[sub_id], auto_discard=discards, first_bookmark=each.start
+            )
+        return [each.command.sub_id for each in restored]
 
 
 def restorable(
@@ -82,11 +141,6 @@ def restorable(
     return restored
 
 
-def backlog_of(command: Command) -> int | None:
-    """The backlog that a command asks of a queue; `None` if it consumes no queue."""
-    return Options.parse(str(command.options)).max_backlog
-
-
 def _first_bookmark(entry: Entry, store: BookmarkStore | None) -> str:
     """The bookmark to begin at in this process.
 
@@ -116,13 +170,16 @@ def _restored(entry: Entry, queues: Container[str], store: BookmarkStore | None)
     given["bookmark"] = _first_bookmark(entry, store)
     given["ack_type"] = entry.acks
     command = Command(str(entry.fields["c"]), data=entry.body, **given)
+    options = Options.parse(str(command.options))
+    backlog = options.max_backlog
+    command.options = replace(options, max_backlog=None)
     # Never assumed: a handler that acknowledges later would lose messages.
-    if backlog_of(command) is not None and entry.sub_id not in queues:
+    if backlog is not None and entry.sub_id not in queues:
         raise UsageError(
             f"subscription {entry.sub_id!r} consumes a queue: with "
             f"queues={{{entry.sub_id!r}: {{}}}} each message is acknowledged when its handler has "
             "returned"
         )
-    if backlog_of(command) is None and entry.sub_id in queues:
+    if backlog is None and entry.sub_id in queues:
         raise UsageError(f"subscription {entry.sub_id!r} of `queues` consumes no queue")
-    return Restored(command, str(entry.fields.get("bm", "")))
+    return Restored(command, str(entry.fields.get("bm", "")), backlog)

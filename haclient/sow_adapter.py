@@ -17,7 +17,7 @@ import msgspec
 import trio
 from typing_extensions import override
 
-from haclient.client import Client
+from haclient.base_client import BaseClient
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
@@ -64,7 +64,7 @@ class SOWRecoveryPointAdapter(TimedAdapter):
 
     def __init__(  # noqa: PLR0913  # the names of the fields, all by keyword
         self,
-        client: Client,
+        client: BaseClient,
         *,
         topic: str = "/ADMIN/bookmark_store",
         client_name_field: str = "clientName",

@@ -71,7 +71,7 @@ async def _ping_one(request: _Request, server: str, limit_s: float) -> _Answer:
         await client.flush(timeout=limit_s)
         return _Answer(
             server=Uri.parse(server).safe,
-            version=str(client.server_version),
+            version=client.connection_info["server_version"],
             logon_ms=logon_ms,
             round_trip_ms=_milliseconds_since(start),
         )

@@ -14,6 +14,7 @@ import click
 import msgspec
 import trio
 
+from haclient.base_client import BaseClient
 from haclient.cli.connection import Connection, open_client
 from haclient.cli.lines import Scan, open_lines, parse_delimiter, scan_file
 from haclient.cli.options import (
@@ -36,7 +37,6 @@ from haclient.cli.termination import (
     print_error,
     run_until_signal,
 )
-from haclient.client import Client
 from haclient.errors import (
     DisconnectedError,
     PublishFailed,
@@ -208,7 +208,7 @@ class Pace:
 
 
 async def publish_lines(
-    run: PublishRun, client: Client, plan: Plan, update: Callable[[int], None]
+    run: PublishRun, client: BaseClient, plan: Plan, update: Callable[[int], None]
 ) -> None:
     """Publish the lines that the plan does not skip; works without a connection, too.
 
@@ -235,7 +235,7 @@ async def publish_lines(
             update(number)
 
 
-async def _publish_line(run: PublishRun, client: Client, line: bytes, expected: int) -> None:
+async def _publish_line(run: PublishRun, client: BaseClient, line: bytes, expected: int) -> None:
     """Publish one line, and check that it gets the sequence that the ledger expects."""
     request = run.request
     send = client.delta_publish if request.delta else client.publish
@@ -296,7 +296,7 @@ async def _flush(run: PublishRun, client: HAClient) -> None:
     try:
         await client.publish_flush(timeout=run.request.timeout or _FLUSH_TIMEOUT_S)
     except TimedOut as error:  # no server at all, or one that does not persist in time
-        if client.disconnected:
+        if not client.state.is_logged_on:
             raise lost_connection(run) from error
         raise
 

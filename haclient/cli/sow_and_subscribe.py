@@ -8,6 +8,7 @@ from functools import partial
 import click
 import trio
 
+from haclient.base_client import BaseClient
 from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
@@ -30,7 +31,6 @@ from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.queue.statistics import check_no_lease, check_no_queue
 from haclient.cli.start_time import parse_moment
 from haclient.cli.termination import ExitCode, run_until_signal
-from haclient.client import Client
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.options import Options
 from haclient.streams import MessageStream
@@ -89,18 +89,9 @@ async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
         raise TimedOut(f"the query on {run.request.topic} is not complete after {limit_s:g} s")
 
 
-def _stream_of(client: Client, request: _Request) -> MessageStream:
+def _stream_of(client: BaseClient, request: _Request) -> MessageStream:
     page = Options(select=request.select, top_n=request.top_n, skip_n=request.skip_n)
     answer_limit_s = request.timeout or CONNECT_TIMEOUT_S
-    if request.delta:
-        return client.sow_and_delta_stream(
-            request.topic,
-            filter=request.filter,
-            order_by=request.order_by,
-            batch_size=request.batch_size,
-            options=page,
-            timeout=answer_limit_s,
-        )
     return client.sow_and_stream(
         request.topic,
         filter=request.filter,
@@ -108,6 +99,7 @@ def _stream_of(client: Client, request: _Request) -> MessageStream:
         bookmark=parse_moment(request.at),
         batch_size=request.batch_size,
         options=page,
+        delta=request.delta,
         timeout=answer_limit_s,
     )
 

@@ -60,6 +60,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.ha import HAClient
+from haclient.protocol.identity import version_number
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options, Rate
 from haclient.session.connection_state import ConnectionState
@@ -320,7 +321,8 @@ def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
 def _can_fail_if_missing(client: HAClient, start: StartPoint | None) -> bool:
     """Whether the server can fail on a missing bookmark; others would start at the end."""
     is_named = isinstance(start, Bookmark | BookmarkList | BookmarkRange)
-    return is_named and client.server_version_number >= _NOT_FOUND_SINCE
+    version = version_number(client.connection_info["server_version"])
+    return is_named and version >= _NOT_FOUND_SINCE
 
 
 def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:

@@ -432,7 +432,7 @@ class ConfiguredClient(ABC):
 
     def get_server_version(self) -> str:
         """The server's version as text; empty before the first logon."""
-        return "" if self._inner is None else self._inner.server_version
+        return self.get_connection_info().get("server_version", "")
 
     def get_server_version_info(self) -> VersionInfo:
         """The server's version to compare; lower than any other before the first logon."""

@@ -11,7 +11,7 @@ from typing_extensions import override
 import haclient.blocking
 from haclient.compat.client import Client
 from haclient.compat.listeners import MessageHandler
-from haclient.compat.policies import chooser_of, strategy_of
+from haclient.compat.policies import ReplaceableDelayStrategy, chooser_of, strategy_of
 from haclient.compat.stores import (
     BaseBookmarkStore,
     BasePublishStore,
@@ -60,6 +60,7 @@ class HAClient(Client):
         super().__init__(name)
         self._chooser: object = None
         self._strategy: object = None
+        self._delay = ReplaceableDelayStrategy()
         self._manager: SubscriptionManager = MemorySubscriptionManager()
         if publish_store is not None or not no_store:
             self.set_publish_store(MemoryPublishStore() if publish_store is None else publish_store)
@@ -112,9 +113,7 @@ class HAClient(Client):
             self._refuse_connected()
             if "server_chooser" not in self._options:
                 raise UsageError("connect_and_logon needs servers: call set_server_chooser first")
-            strategy = self._options.get("delay_strategy")
-            if strategy is not None:
-                strategy.reset()  # it may have state of an earlier connection with another clock
+            self._delay.reset()  # it may have state of an earlier connection with another clock
             manager = self._manager
             if isinstance(manager, MemorySubscriptionManager):
                 manager.connecting(self.report)
@@ -196,6 +195,7 @@ class HAClient(Client):
     @override
     def _all_options(self) -> HAOptions:
         options = super()._all_options()
+        options["delay_strategy"] = self._delay
         options["subscription_manager"] = self._manager
         if isinstance(self._manager, MemorySubscriptionManager):
             options["on_resubscribe_failure"] = self._manager.answer
@@ -208,7 +208,7 @@ class HAClient(Client):
     def disconnected(self) -> bool:
         """Whether there is no connection that has logged on right now."""
         inner = self._inner
-        return not isinstance(inner, haclient.blocking.HAClient) or inner.disconnected
+        return inner is None or not inner.state.is_logged_on
 
     # -- policies -------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class HAClient(Client):
             UsageError: It is not a delay strategy, or the client is connected.
         """
         self._check_not_open("set_reconnect_delay_strategy")
-        self._options["delay_strategy"] = strategy_of(strategy)
+        self._delay.inner = strategy_of(strategy)
         self._strategy = strategy
 
     def get_reconnect_delay_strategy(self) -> object:
@@ -256,10 +256,7 @@ class HAClient(Client):
             UsageError: The delay is negative or not a number.
         """
         seconds_of(delay, "delay")
-        inner = self._inner
-        if isinstance(inner, haclient.blocking.HAClient):
-            inner.set_reconnect_delay(delay / 1000)
-        self._strategy = self._options["delay_strategy"] = FixedDelayStrategy(delay / 1000)
+        self._strategy = self._delay.inner = FixedDelayStrategy(delay / 1000)
 
     def set_timeout(self, timeout: float) -> None:
         """Limit each step of an attempt to connect; before connecting.

@@ -276,6 +276,25 @@ class FixedDelayStrategy(haclient.delay.FixedDelayStrategy):
         return _wait(self, uri)
 
 
+class ReplaceableDelayStrategy(DelayStrategy):
+    """Another strategy, which may be replaced while the client is connected.
+
+    Attributes:
+        inner: The strategy.
+    """
+
+    def __init__(self) -> None:
+        self.inner: DelayStrategy = haclient.delay.ExponentialDelayStrategy()
+
+    @override
+    def delay_for(self, uri: str, now: float) -> float:
+        return self.inner.delay_for(uri, now)
+
+    @override
+    def reset(self) -> None:
+        self.inner.reset()
+
+
 class ExponentialDelayStrategy(haclient.delay.ExponentialDelayStrategy):
     """Exponentially growing waits for each server, with random jitter.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Final, Generic, Never, Protocol, Self, TypeVar, cast, overload
 
-from haclient.client import Client
+from haclient.base_client import BaseClient
 from haclient.facade.thread import TrioThread
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -127,7 +127,7 @@ class ClientBridge(Protocol):
     """The trio client behind a client of a facade, and its thread: `__bridge__` of that client."""
 
     @property
-    def inner(self) -> Client:
+    def inner(self) -> BaseClient:
         """The trio client."""
         ...
 

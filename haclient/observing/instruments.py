@@ -137,6 +137,7 @@ INSTRUMENTS: Final = (
         "oldest_unpersisted_age", _GAUGE, "How long the oldest of them has waited.", "seconds"
     ),
     _of_client("unacknowledged", _GAUGE, "Acknowledgements that the server has not confirmed."),
+    _of_client("dropped_acks", _COUNTER, "Acknowledgements whose leases had ended."),
     _of_client("unsent_bytes", _GAUGE, "Bytes that wait for the socket.", "bytes"),
     _of_client(
         "heartbeat_round_trip", _GAUGE, "Time of the answer to the heartbeat's start.", "seconds"

@@ -14,7 +14,7 @@ from typing import Final, Protocol, cast
 
 import trio
 
-from haclient.client import Client
+from haclient.base_client import BaseClient
 from haclient.errors import UsageError
 from haclient.facade.methods import ClientBridge
 from haclient.metrics import ClientMetrics, Health
@@ -69,7 +69,7 @@ class SnapshotReader:
         self._thread = None if bridge is None else bridge.thread
         if bridge is not None:
             self._client = bridge.inner  # its thread is known, so it may be read as one of trio
-        elif isinstance(client, Client):
+        elif isinstance(client, BaseClient):
             if not trio.lowlevel.in_trio_run():
                 raise UsageError(
                     f"client {client.name} runs on trio: give it to the exporter inside "

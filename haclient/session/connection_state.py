@@ -49,6 +49,12 @@ class ConnectionState(enum.StrEnum):
     SHUTDOWN = "shutdown"
     """The client was left; nothing follows."""
 
+    @property
+    def is_logged_on(self) -> bool:
+        """Whether there is a connection on which a server has accepted the logon."""
+        S = ConnectionState  # noqa: N806  # a class
+        return self in {S.LOGGED_ON, S.HEARTBEAT_INITIATED, S.PUBLISH_REPLAYED, S.RESUBSCRIBED}
+
 
 StateListener: TypeAlias = Callable[[ConnectionState], object]
 """Called with each state that is reached; a plain function or a coroutine function."""

@@ -39,7 +39,7 @@ async def _until_at(client: HAClient, broker: BrokerProcess) -> None:
     wanted = Uri.parse(broker.uri).address
     with trio.move_on_after(LIMIT_S):
         for _ in range(int(10 * LIMIT_S)):
-            if not client.disconnected and client._core.status.address == wanted:
+            if client.state.is_logged_on and client._core.status.address == wanted:
                 await client.flush(timeout=LIMIT_S)
                 return
             await trio.sleep(0.1)

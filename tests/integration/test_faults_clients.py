@@ -111,7 +111,12 @@ async def test_clients_are_cut_off_in_one_direction(
         await journey.arrive()
         await amps_broker.apply(Partition(a, b, one_way=True, dropped=dropped))
         await journey.publish(10)
-        await until(lambda: journey.publisher.disconnected and journey.subscriber.disconnected)
+        await until(
+            lambda: (
+                not journey.publisher.state.is_logged_on
+                and not journey.subscriber.state.is_logged_on
+            )
+        )
         await amps_broker.apply(Heal())
         await journey.arrive()
 
@@ -123,7 +128,7 @@ async def test_a_slow_line_and_refused_connections(amps_broker: Cluster) -> None
         await journey.arrive()
         await amps_broker.apply(Refuse(), Cut())
         await journey.publish(20)
-        await until(lambda: journey.publisher.disconnected)
+        await until(lambda: not journey.publisher.state.is_logged_on)
         await amps_broker.apply(Heal())
         await journey.arrive()
 

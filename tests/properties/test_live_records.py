@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.codecs import Topic
-from haclient.deltas import apply_delta
-from haclient.live_records import JsonRecord, RecordView
+from haclient.live_records import JsonRecord, RecordView, apply_delta
 from haclient.protocol.messages import Message
 
 KEYS = st.sampled_from("abcd")

@@ -13,6 +13,7 @@ from haclient.client import Client
 from haclient.errors import UsageError
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
+from haclient.protocol.identity import publisher_id
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_stores.audit_log import AuditLog, AuditLogReader
 from haclient_stores.bookmark import EPOCH
@@ -57,7 +58,7 @@ async def test_every_publish_of_a_client_with_a_store_is_recorded(tmp_path: Path
     assert [each.sequence for each in found] == list(range(first, first + 6))
     topics = ["orders", 'with "quotes"', "orders", "prices", "last", "prices"]
     assert [each.topic for each in found] == topics
-    assert {each.publisher_id for each in found} == {client.name_hash}
+    assert {each.publisher_id for each in found} == {publisher_id(client.name)}
     assert all(each.published_us <= (each.acked_us or 0) for each in found)
     assert [each.is_delete for each in found] == [False] * 5 + [True]
 

@@ -32,7 +32,7 @@ async def test_a_broker_drops_what_is_published_again_after_a_crash() -> None:
         async with Client("sink") as client:
             await client.connect(uri)
             await client.logon()
-            assert (client.seen_sequence, client.persisted_sequence) == (0, 0)
+            assert (client.connection_info["seen_sequence"], client.persisted_sequence) == ("0", 0)
             await client.publish_batch("orders", bodies[:3000], first_sequence=1)
             await client.flush(ack="persisted")
             assert client.persisted_sequence == 3000
@@ -40,7 +40,7 @@ async def test_a_broker_drops_what_is_published_again_after_a_crash() -> None:
             await client.connect(uri)
             await client.logon()
             persisted = client.persisted_sequence or 0
-            assert (client.seen_sequence, persisted) == (3000, 3000)
+            assert (client.connection_info["seen_sequence"], persisted) == ("3000", 3000)
             with pytest.raises(UsageError, match="persisted this publisher up to 3000"):
                 await client.publish_batch("orders", bodies, first_sequence=1)
             await client.publish_batch("orders", bodies[persisted:], first_sequence=persisted + 1)

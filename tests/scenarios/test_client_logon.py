@@ -56,12 +56,12 @@ class Challenge(Authenticator):
 async def test_each_step_by_itself(server: Server) -> None:
     async with Client("pub") as client:
         states = [client.state]
-        assert (client.name, client.server_version) == ("pub", "")
+        assert (client.name, client.connection_info["server_version"]) == ("pub", "")
         peer = await server.connect(client)
         states.append(client.state)
         await together(client.logon, peer.log_on)
         states.append(client.state)
-        assert client.server_version == "5.3.5.1"
+        assert client.connection_info["server_version"] == "5.3.5.1"
         await together(client.disconnect, peer.expect_end)
         states.append(client.state)
     assert [*states, client.state] == [

@@ -25,7 +25,7 @@ async def answer_flush(peer: Peer) -> None:
 async def test_a_publish_carries_the_sequence_and_asks_for_a_persisted_ack(server: Server) -> None:
     async with Client("c", exit_timeout=0) as client:
         peer = await server.log_on(client, seen=9, persisted=5)
-        assert (client.seen_sequence, client.persisted_sequence) == (9, 5)
+        assert (client.connection_info["seen_sequence"], client.persisted_sequence) == ("9", 5)
         assert await client.publish("orders", b"a", sequence=6) == 6
         assert await client.delta_publish("orders", b"b", sequence=8, correlation_id="ab") == 8
         command = Command("publish", topic="orders", data=b"c", sequence=9)
@@ -46,7 +46,7 @@ async def test_a_publish_carries_the_sequence_and_asks_for_a_persisted_ack(serve
 
 async def test_before_a_logon_nothing_is_known_of_the_publisher() -> None:
     async with Client("c") as client:
-        assert (client.seen_sequence, client.persisted_sequence) == (None, None)
+        assert (client.connection_info["seen_sequence"], client.persisted_sequence) == ("", None)
 
 
 @pytest.mark.row("SK4")

@@ -316,7 +316,7 @@ async def test_a_null_store_is_as_good_as_none() -> None:
         peer = await server.log_on(client)
         assert await client.publish("orders", b"a") is None
         await peer.expect("publish", sequence=None, ack_type="")
-        assert (client.unpersisted_count, client.oldest_unpersisted_age) == (0, 0.0)
+        assert (client.unpersisted_count, client.metrics.oldest_unpersisted_age) == (0, 0.0)
         async with answering(peer):
             await client.publish_flush(timeout=1)
 
@@ -326,19 +326,19 @@ async def test_a_null_store_is_as_good_as_none() -> None:
 async def test_the_age_of_the_oldest_unpersisted_message() -> None:
     async with listening() as server, Client("pub", publish_store=MemoryPublishStore()) as client:
         peer = await server.log_on(client)
-        assert client.oldest_unpersisted_age == 0.0
+        assert client.metrics.oldest_unpersisted_age == 0.0
         first = await client.publish("orders", b"a") or 0
         await trio.sleep(5)
         await client.publish("orders", b"b")
         await trio.sleep(2)
-        assert client.oldest_unpersisted_age == pytest.approx(7)
+        assert client.metrics.oldest_unpersisted_age == pytest.approx(7)
         await peer.persisted(first)
         await wait_all_tasks_blocked()
-        assert client.oldest_unpersisted_age == pytest.approx(2)
+        assert client.metrics.oldest_unpersisted_age == pytest.approx(2)
         peer.link.close()
         await wait_all_tasks_blocked()
         await trio.sleep(3)
-        assert client.oldest_unpersisted_age == pytest.approx(5)
+        assert client.metrics.oldest_unpersisted_age == pytest.approx(5)
 
 
 @pytest.mark.row("PS12", "BS21")

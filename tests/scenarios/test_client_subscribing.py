@@ -165,8 +165,10 @@ async def test_a_command_that_is_not_answered_is_taken_back(
 OPENED: dict[str, Callable[[Client], MessageStream]] = {
     "sow": lambda client: client.sow("orders", timeout=3),
     "sow_and_subscribe": lambda client: client.sow_and_stream("orders", timeout=3),
-    "sow_and_delta_subscribe": lambda client: client.sow_and_delta_stream("orders", timeout=3),
-    "delta_subscribe": lambda client: client.delta_stream("orders", timeout=3),
+    "sow_and_delta_subscribe": lambda client: client.sow_and_stream(
+        "orders", delta=True, timeout=3
+    ),
+    "delta_subscribe": lambda client: client.stream("orders", delta=True, timeout=3),
     "bookmark": lambda client: client.bookmark_stream("orders", sub_id="s", timeout=3),
     "queue": lambda client: client.queue_stream("orders", timeout=3),
     "subscribe": lambda client: client.stream("orders", timeout=3),

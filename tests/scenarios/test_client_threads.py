@@ -175,10 +175,6 @@ CALLS: dict[str, Call] = {
     "flush_acks": lambda c: c.flush_acks(),
     "sow": lambda c: c.sow("t").open(),
     "records": lambda c: c.records("t").open(),
-    "delta_stream": lambda c: c.delta_stream("t").open(),
-    "delta_subscribe": lambda c: c.delta_subscribe("t", handler=print),
-    "sow_and_delta_stream": lambda c: c.sow_and_delta_stream("t").open(),
-    "sow_and_delta_subscribe": lambda c: c.sow_and_delta_subscribe("t", handler=print),
     "sow_and_stream": lambda c: c.sow_and_stream("t").open(),
     "sow_and_subscribe": lambda c: c.sow_and_subscribe("t", handler=print),
     "pause": lambda c: c.pause("s"),
@@ -202,10 +198,10 @@ async def test_the_age_of_what_is_unpersisted_is_refused_to_another_thread() -> 
 
         def ask() -> None:
             with pytest.raises(UsageError, match="by the thread"):
-                _ = client.oldest_unpersisted_age
+                _ = client.metrics.oldest_unpersisted_age
 
         await trio.to_thread.run_sync(ask)
-        assert client.oldest_unpersisted_age == 0
+        assert client.metrics.oldest_unpersisted_age == 0
 
 
 def test_every_public_call_is_tried() -> None:

@@ -39,7 +39,6 @@ GIVEN: Final[dict[str, object]] = {
     "command": Command("subscribe", topic="prices"),
     "uri": "tcp://127.0.0.1:1/amps/json",
     "interval": 1.0,
-    "delay": 1.0,
 }
 """An argument for each parameter that a method needs."""
 
@@ -49,7 +48,6 @@ READ_ANYTIME: Final = {"health", "report"}
 OF_LIFE: Final = {"open", "close", "aclose"}
 BEFORE: Final = {
     "set_heartbeat",
-    "set_reconnect_delay",
     *(
         f"{do}_{what}_listener"
         for do in ("add", "remove")

@@ -62,7 +62,7 @@ async def test_a_server_that_fails_right_after_the_logon_is_left_for_the_next_on
             nursery.start_soon(fail, peer)
             good = await live(other)
         await wait_all_tasks_blocked()
-        assert not client.disconnected
+        assert client.state.is_logged_on
         told = [each.split(":")[0] for each in seen if each[0] in "sf"]
         assert told == ["success A", "failure A", "success B"]
         await until_stable(good)
@@ -171,7 +171,7 @@ async def test_a_client_that_its_own_late_logon_has_displaced_connects_again_onc
             await displace(peer)
             again = await live(server)
             await wait_all_tasks_blocked()
-            connected_again = not client.disconnected
+            connected_again = client.state.is_logged_on
             await displace(again)  # nothing of its own can be the cause any more
             await trio.sleep_forever()
     assert connected_again
@@ -313,7 +313,7 @@ async def test_credentials_are_tried_on_while_a_server_of_the_sweep_may_take_the
         await refuse_logon(server)
         await live(server)
         await wait_all_tasks_blocked()
-        assert not client.disconnected
+        assert client.state.is_logged_on
         await client.disconnect()
 
 
@@ -334,7 +334,7 @@ async def test_a_client_whose_servers_have_all_failed_too_often_goes_on_trying_t
         return await live(server)
 
     async with entered(client, serve):
-        assert not client.disconnected
+        assert client.state.is_logged_on
 
 
 @pytest.mark.row("SC3", "SC4")

@@ -18,6 +18,7 @@ from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
 from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
+from haclient.protocol.identity import publisher_id
 from haclient.sow_adapter import SOWRecoveryPointAdapter
 from haclient.stores import (
     FilePublishStore,
@@ -453,7 +454,7 @@ async def test_the_topic_of_recovery_points_and_its_fields_may_have_other_names(
         async with points.sow("points") as found:
             (record,) = [json.loads(each.data) async for each in found]
     assert (record["application"], record["subscription"]) == ("c", "s")
-    assert record["position"].startswith(f"{publisher.name_hash}|")
+    assert record["position"].startswith(f"{publisher_id(publisher.name)}|")
 
 
 @pytest.mark.row("RP5")

@@ -21,7 +21,7 @@ from haclient.chooser import (
 )
 from haclient.client import Client
 from haclient.delay import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
-from haclient.errors import DisconnectedError, HeartbeatLost, ReconnectGaveUp, UsageError
+from haclient.errors import DisconnectedError, HeartbeatLost, ReconnectGaveUp
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.memory_network import network
@@ -87,7 +87,7 @@ async def test_it_stays_connected_until_it_is_disconnected_also_between_two_atte
             await trio.sleep(3600)
             await east.cut()
             await client.flush(timeout=60)
-            assert not client.disconnected
+            assert client.state.is_logged_on
             if server == "is away":
                 await trio.sleep(10)
                 await east.stop()
@@ -100,7 +100,7 @@ async def test_it_stays_connected_until_it_is_disconnected_also_between_two_atte
             if server == "is away":
                 await east.start()
             await trio.sleep(3600)
-            assert client.disconnected
+            assert not client.state.is_logged_on
             assert len(chooser.times) == failed
             with pytest.raises(DisconnectedError, match="on purpose"):
                 await client.flush(timeout=60)
@@ -265,8 +265,9 @@ async def test_a_server_that_falls_silent_is_left_after_two_intervals_or_another
             "importantStuff",
             servers=[east.uri],
             on_disconnect=lambda error: lost.append((trio.current_time(), error)),
+            heartbeat=3.0,
+            idle_limit=idle_limit,
         )
-        await client.set_heartbeat(3.0, idle_limit)
         async with client:
             await trio.sleep(60)
             assert not lost  # regular beats keep it
@@ -307,14 +308,9 @@ async def test_the_server_cuts_a_silent_client_whatever_limit_that_has_for_the_s
 
 
 @pytest.mark.row("HB5")
-async def test_an_ha_client_takes_its_heartbeat_before_it_connects_and_a_client_at_any_time() -> (
-    None
-):
+async def test_a_client_takes_its_heartbeat_at_any_time() -> None:
     lost: list[Exception] = []
     async with instances("east") as (east,):
-        async with HAClient("ha", servers=[east.uri]) as ha:
-            with pytest.raises(UsageError, match="before it connects"):
-                await ha.set_heartbeat(1.0)
         for when in ("before", "after"):
             async with Client("c", on_disconnect=lost.append) as client:
                 if when == "before":

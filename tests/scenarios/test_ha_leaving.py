@@ -110,7 +110,7 @@ async def test_it_ends_at_once_wherever_it_is(
                 started = trio.current_time()
                 if ending == "disconnect":
                     await world.client.disconnect()
-                    assert world.client.disconnected
+                    assert not world.client.state.is_logged_on
                 elif ending == "cancel":
                     scope.cancel()
         took = trio.current_time() - started
@@ -161,7 +161,7 @@ async def test_a_disconnect_may_meet_the_answer_that_was_awaited(
             await trio.lowlevel.checkpoint()
         await world.client.disconnect()
         await wait_all_tasks_blocked()
-        assert world.client.disconnected
+        assert not world.client.state.is_logged_on
         with pytest.raises(DisconnectedError, match="on purpose"):
             await world.client.flush(timeout=1)
     assert running_tasks() == before
@@ -263,7 +263,7 @@ async def test_a_disconnect_from_a_handler_and_in_the_midst_of_one(server: Serve
             await peer.publish("slow", b"1", bm="7|1|")
             await peer.publish("end", b"2")
             await wait_all_tasks_blocked()
-        assert client.disconnected
+        assert not client.state.is_logged_on
     assert running_tasks() == before
 
 

@@ -340,7 +340,7 @@ async def test_a_subscribe_that_was_cut_short_gets_its_messages_after_all(
                 "orders", sub_id="s", handler=lambda message: got.append(message.data)
             )
         assert got[-2:] == [b"1", b"2"]
-        assert client.disconnected is False
+        assert client.state.is_logged_on
 
 
 @pytest.mark.row("HB7", "SM11")

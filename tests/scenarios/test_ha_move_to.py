@@ -119,7 +119,7 @@ async def at(server: Server, *, has_store: bool = True) -> AsyncGenerator[tuple[
     )
     async with entered(client, partial(live, server)) as peer:
         yield client, peer
-        assert not client.disconnected
+        assert client.state.is_logged_on
         await client.disconnect()
 
 

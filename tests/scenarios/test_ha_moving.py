@@ -21,7 +21,7 @@ from haclient.chooser import (
     MovingServerChooser,
 )
 from haclient.delay import FixedDelayStrategy, SpreadDelayStrategy
-from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp, UsageError
+from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp
 from haclient.ha import HAClient
 from haclient.priority_chooser import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
@@ -189,7 +189,7 @@ async def test_the_client_returns_once_each_check_of_so_many_seconds_has_succeed
         assert (await back.log_on()).client_name == "ha"
         assert trio.current_time() == began + 35.0  # a move waits for no delay
         await wait_all_tasks_blocked()
-        assert not pair.client.disconnected
+        assert pair.client.state.is_logged_on
         assert [str(each) for each in pair.lost[1:]] == [
             "the client moves to a server of higher priority"
         ]
@@ -207,7 +207,7 @@ async def test_a_server_that_accepts_connections_and_no_logon_is_not_healthy(
             hanging = await server.accept()
             await hanging.expect("logon")
             await hanging.expect_end()  # after 3 s
-        assert not pair.client.disconnected
+        assert pair.client.state.is_logged_on
         assert peer.link is not None
         assert len(pair.lost) == 1
         await pair.client.disconnect()
@@ -274,7 +274,7 @@ async def test_a_client_without_a_store_stays_when_its_server_does_not_confirm_w
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.client.publish, "orders", b"2")
             assert (await peer.expect("publish")).data == b"2"  # after 3 s
-        assert not pair.client.disconnected
+        assert pair.client.state.is_logged_on
         assert "client ha does not move: flush: the server did not answer" in caplog.text
         await pair.client.disconnect()
 
@@ -380,7 +380,7 @@ async def test_a_planned_move_to_a_server_that_lacks_messages_goes_back_and_ends
         back = await other.accept()
         await back.log_on(seen=number, persisted=number)
         await wait_all_tasks_blocked()
-        assert not pair.client.disconnected
+        assert pair.client.state.is_logged_on
         await pair.client.disconnect()
 
 
@@ -395,7 +395,7 @@ async def test_the_limit_of_a_delay_strategy_does_not_count_over_a_planned_move(
             await check(server)
         await live(server)  # the connection was 2 s old
         await wait_all_tasks_blocked()
-        assert not pair.client.disconnected
+        assert pair.client.state.is_logged_on
         await pair.client.disconnect()
 
 
@@ -478,25 +478,6 @@ async def test_a_connection_that_is_lost_at_the_moment_of_a_move_is_a_loss_like_
 
 
 # -- the wait and the options of each logon --------------------------------------------------------
-
-
-@pytest.mark.row("HA15")
-async def test_a_fixed_reconnect_delay_replaces_the_strategy_from_the_next_attempt_on(
-    server: Server,
-) -> None:
-    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
-    async with entered(client, partial(live, server)) as peer:
-        client.set_reconnect_delay(7.0)
-        with pytest.raises(UsageError, match="delay is a finite number of seconds"):
-            client.set_reconnect_delay(-1.0)
-        await lose(peer)
-        began, times = trio.current_time(), list[float]()
-        for _ in range(4):
-            refusing = await server.accept()
-            times.append(trio.current_time() - began)
-            await refusing.refuse(await refusing.expect("logon"), "recovering")
-        assert times == [0.0, 7.0, 14.0, 21.0]
-        await client.disconnect()
 
 
 @pytest.mark.row("HA16")

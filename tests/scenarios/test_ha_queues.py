@@ -89,7 +89,7 @@ async def test_what_was_acknowledged_and_not_confirmed_is_sent_again_after_the_s
         await again.ack(repeated)
         await wait_all_tasks_blocked()
         assert seen == [*range(1, 14)], "no acknowledged message comes twice"
-        assert client.dropped_acks == 0
+        assert client.metrics.dropped_acks == 0
         async with answering(again):
             await client.flush_acks()
             assert again.heard[-2].bookmark == "7|1|,7|11|,7|13|", "the copies, too"
@@ -113,7 +113,7 @@ async def test_acknowledgements_of_broken_leases_may_be_dropped_and_counted(
         await leased(peer, 1, 2)
         await wait_all_tasks_blocked()
         await drop(peer)
-        assert client.dropped_acks == 2
+        assert client.metrics.dropped_acks == 2
         again = await live(server)
         await accept(again)
         await leased(again, 1)
@@ -252,7 +252,7 @@ async def test_what_is_kept_is_bounded(server: Server, monkeypatch: pytest.Monke
         await wait_all_tasks_blocked()
         await drop(peer)
         assert len(client._core.queue_acks.retained) == 30 + 3
-        assert client.dropped_acks == 17
+        assert client.metrics.dropped_acks == 17
         again = await live(server)
         await accept(again)
         repeated = await again.expect("sow_delete")

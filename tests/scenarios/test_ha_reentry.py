@@ -84,22 +84,24 @@ async def a_page(client: HAClient, _: AsyncExitStack) -> None:
 
 
 async def deltas(client: HAClient, _: AsyncExitStack) -> None:
-    await client.delta_subscribe(TOPIC, handler=ignore, filter=FILTER, options="no_empties,oof")
+    await client.subscribe(
+        TOPIC, delta=True, handler=ignore, filter=FILTER, options="no_empties,oof"
+    )
 
 
 async def deltas_as_a_stream(client: HAClient, stack: AsyncExitStack) -> None:
-    stream = client.delta_stream(TOPIC, filter=FILTER, options="send_keys", resumes=True)
+    stream = client.stream(TOPIC, delta=True, filter=FILTER, options="send_keys", resumes=True)
     await stack.enter_async_context(stream)
 
 
 async def query_and_follow_deltas(client: HAClient, _: AsyncExitStack) -> None:
-    await client.sow_and_delta_subscribe(
-        TOPIC, handler=ignore, filter=FILTER, batch_size=4, options="oof"
+    await client.sow_and_subscribe(
+        TOPIC, delta=True, handler=ignore, filter=FILTER, batch_size=4, options="oof"
     )
 
 
 async def query_and_follow_deltas_as_a_stream(client: HAClient, stack: AsyncExitStack) -> None:
-    stream = client.sow_and_delta_stream(TOPIC, filter=FILTER, batch_size=2, resumes=True)
+    stream = client.sow_and_stream(TOPIC, delta=True, filter=FILTER, batch_size=2, resumes=True)
     await stack.enter_async_context(stream)
 
 

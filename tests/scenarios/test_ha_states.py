@@ -27,20 +27,20 @@ async def test_a_life_from_the_first_connection_to_the_shutdown() -> None:
     told: list[ConnectionState] = []
     async with instances("east") as (east,):
         client = HAClient("c", servers=[east.uri], on_state=told.append)
-        assert (client.state, client.disconnected) == (S.DISCONNECTED, True)
+        assert (client.state, client.state.is_logged_on) == (S.DISCONNECTED, False)
         async with client:
             await wait_all_tasks_blocked()
-            assert (told, client.disconnected) == (LIVE, False)
+            assert (told, client.state.is_logged_on) == (LIVE, True)
             await east.stop()
             assert told[len(LIVE) :] == [S.DISCONNECTED, S.RECONNECTING]
-            assert (client.state, client.disconnected) == (S.RECONNECTING, True)
+            assert (client.state, client.state.is_logged_on) == (S.RECONNECTING, False)
             await east.start()
             await client.flush(timeout=60)
             await wait_all_tasks_blocked()
             assert told[len(LIVE) + 2 :] == LIVE
             told.clear()
     assert told == [S.DISCONNECTED, S.SHUTDOWN]
-    assert (client.state, client.disconnected) == (S.SHUTDOWN, True)
+    assert (client.state, client.state.is_logged_on) == (S.SHUTDOWN, False)
 
 
 @pytest.mark.row("HA20", "HA1")

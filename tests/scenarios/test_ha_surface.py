@@ -1,4 +1,4 @@
-"""The whole surface of an HAClient: as a Client, with any stores, at its limits."""
+"""The whole surface of an HAClient: its methods, with any stores, at its limits."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
+from haclient.base_client import BaseClient
 from haclient.chooser import DefaultServerChooser
-from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
 from haclient.ha import HAClient
 from haclient.metrics import ClientMetrics
 from haclient.protocol.commands import Command
-from haclient.protocol.identity import publisher_id, version_number
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
@@ -46,7 +45,7 @@ SOW = BrokerConfig(
 BODY = b'{"id":1}'
 
 
-# -- it is a Client ---------------------------------------------------------------
+# -- its methods ------------------------------------------------------------------
 
 
 def ignore(_: Message) -> None:
@@ -63,47 +62,47 @@ async def alive(stream: MessageStream) -> bool:
         return True
 
 
-async def sow_delete(client: Client) -> bool:
+async def sow_delete(client: BaseClient) -> bool:
     return bool((await client.sow_delete("prices", filter="/id = 7")).status)
 
 
-async def listeners(client: Client) -> None:
+async def listeners(client: BaseClient) -> None:
     client.add_state_listener(print)
     client.remove_state_listener(print)
     client.add_event_listener(print)
     client.remove_event_listener(print)
 
 
-async def command_listeners(client: Client) -> None:
+async def command_listeners(client: BaseClient) -> None:
     client.add_command_listener("ack", print)
     client.remove_command_listener("ack", print)
 
 
-async def healthy(client: Client) -> bool:
+async def healthy(client: BaseClient) -> bool:
     return client.health().is_ready
 
 
-async def explained(client: Client) -> str:
+async def explained(client: BaseClient) -> str:
     async with client.bookmark_stream("orders", sub_id="e"):
         return client.explain_recovery("e").sub_id
 
 
-async def reported(client: Client) -> bool:
+async def reported(client: BaseClient) -> bool:
     return client.report().startswith(f"client {client.name}, haclient ")
 
 
-async def recorded(client: Client) -> int:
+async def recorded(client: BaseClient) -> int:
     async with client.records("prices") as records:
         return len(records)
 
 
-async def execute(client: Client) -> bool:
+async def execute(client: BaseClient) -> bool:
     return await alive(await client.execute(Command("subscribe", topic="orders")))
 
 
 SUBSCRIBE = Command("subscribe", topic="orders")
 # What each public method and property is to give; a method that is missing here fails the test.
-METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
+METHODS: dict[str, tuple[Callable[[BaseClient], Awaitable[object]], object]] = {
     "publish": (lambda c: c.publish("prices", BODY), int),
     "publish_many": (lambda c: c.publish_many("prices", [BODY, BODY]), int),
     "publish_json": (lambda c: c.publish_json("prices", {"id": 1}), int),
@@ -115,17 +114,10 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "flush": (lambda c: c.flush(timeout=5), None),
     "sow": (lambda c: one(c.sow("prices")), BODY),
     "records": (recorded, 1),
-    "delta_stream": (lambda c: alive(c.delta_stream("prices")), True),
-    "delta_subscribe": (lambda c: c.delta_subscribe("prices", handler=ignore), str),
-    "sow_and_delta_stream": (lambda c: one(c.sow_and_delta_stream("prices")), BODY),
-    "sow_and_delta_subscribe": (
-        lambda c: c.sow_and_delta_subscribe("prices", handler=ignore),
-        str,
-    ),
-    "sow_and_stream": (lambda c: one(c.sow_and_stream("prices")), BODY),
+    "sow_and_stream": (lambda c: one(c.sow_and_stream("prices", delta=True)), BODY),
     "sow_and_subscribe": (lambda c: c.sow_and_subscribe("prices", handler=ignore), str),
     "sow_delete": (sow_delete, True),
-    "subscribe": (lambda c: c.subscribe("orders", handler=ignore), str),
+    "subscribe": (lambda c: c.subscribe("orders", handler=ignore, delta=True), str),
     "stream": (lambda c: alive(c.stream("orders")), True),
     "bookmark_subscribe": (
         lambda c: c.bookmark_subscribe("orders", sub_id="h", handler=ignore),
@@ -156,25 +148,16 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
 }
 PROPERTIES = {
     "name": "c",
-    "name_hash": publisher_id("c"),
     "state": ConnectionState.RESUBSCRIBED,
-    "server_version": SOW.version,
-    "server_version_number": version_number(SOW.version),
     "uri": str,
     "connection_info": dict,
     "metrics": ClientMetrics,
     "publish_store": MemoryPublishStore,
     "bookmark_store": MemoryBookmarkStore,
     "unpersisted_count": 0,
-    "oldest_unpersisted_age": 0.0,
-    "seen_sequence": 0,
     "persisted_sequence": 0,
-    "dropped_acks": 0,
 }
 ELSEWHERE = {
-    "connect",
-    "logon",
-    "set_heartbeat",
     "publish_batch",
     "publish_nowait",
     "remove_state_listener",
@@ -183,19 +166,22 @@ ELSEWHERE = {
 }
 
 
+OWN = {"memory_backed", "file_backed", "move_to", "restore_subscriptions"}
+
+
 def fits(found: object, wanted: object) -> bool:
     return isinstance(found, wanted) if isinstance(wanted, type) else found == wanted
 
 
 @pytest.mark.row("HA1")
 async def test_every_method_of_a_client_works_on_it() -> None:
-    public = {name for name in dir(Client) if not name.startswith("_")}
+    public = {name for name in dir(BaseClient) if not name.startswith("_")} | {"disconnect"}
     assert public == {*METHODS, *PROPERTIES, *ELSEWHERE}
+    assert {name for name in dir(HAClient) if not name.startswith("_")} - public == OWN
     async with (
         instances("east", config=SOW) as (east,),
         HAClient.memory_backed("c", servers=[east.uri]) as client,
     ):
-        assert isinstance(client, Client)
         await client.wait_empty(timeout=5)
         await wait_all_tasks_blocked()
         for name, wanted in PROPERTIES.items():
@@ -203,23 +189,6 @@ async def test_every_method_of_a_client_works_on_it() -> None:
         assert client.publish_nowait("prices", BODY)
         for name, (method, wanted) in METHODS.items():
             assert fits(await method(client), wanted), name
-
-
-@pytest.mark.row("HA9", "HB5")
-async def test_what_comes_too_late_in_the_block_is_refused() -> None:
-    async with instances("east") as (east,):
-        told: list[ConnectionState] = []
-        client = HAClient("c", servers=[east.uri], heartbeat=None, on_state=told.append)
-        await client.set_heartbeat(2.0, idle_limit=5.0)
-        async with client:
-            await wait_all_tasks_blocked()
-            assert ConnectionState.HEARTBEAT_INITIATED in told
-            with pytest.raises(UsageError, match="before it connects"):
-                await client.set_heartbeat(3.0)
-            with pytest.raises(UsageError, match="connects by itself"):
-                await client.connect(east.uri)
-            with pytest.raises(UsageError, match="logs on by itself"):
-                await client.logon()
 
 
 # -- any stores --------------------------------------------------------------------

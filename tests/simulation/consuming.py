@@ -180,13 +180,13 @@ class Consumer(Program):
 
     async def _confirm(self, client: HAClient, life: Life) -> None:
         done = {queue: frozenset(messages) for queue, messages in self._done.items()}
-        dropped = client.dropped_acks
+        dropped = client.metrics.dropped_acks
         try:
             await client.flush_acks(timeout=_FLUSH_S)
         except (DisconnectedError, TimedOut):
             return
         await life.stop_if_dead()
-        if dropped or client.dropped_acks:
+        if dropped or client.metrics.dropped_acks:
             return
         for queue, messages in done.items():
             # Who has lost a lease of a strict queue may acknowledge in vain.

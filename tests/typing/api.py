@@ -40,7 +40,6 @@ from haclient import (
     Topic,
     TypedStream,
 )
-from haclient.deltas import apply_delta
 from haclient.errors import (
     CommandError,
     DecodeError,
@@ -49,6 +48,7 @@ from haclient.errors import (
     StoreCorrupt,
     TimedOut,
 )
+from haclient.live_records import apply_delta
 from haclient.sources import ResumePoint, SourcePosition
 from haclient.stall_detector import StallDetector
 from haclient.stores import (
@@ -89,7 +89,7 @@ async def staying_connected() -> None:
         client.add_state_listener(print)
         client.remove_state_listener(listener)
         assert_type(client.state, ConnectionState)
-        assert_type(client.disconnected, bool)
+        assert_type(client.state.is_logged_on, bool)
     chooser = DefaultServerChooser(servers)
     made = HAClient.file_backed(
         "orders-7", publish_path="orders.pub", bookmark_path="orders.bm", server_chooser=chooser
@@ -119,7 +119,7 @@ async def publishing_in_other_ways(client: Client) -> None:
     await client.wait_persisted(1, timeout=None)
     await client.wait_empty(timeout=10)
     await client.flush(ack="persisted")
-    assert_type(client.oldest_unpersisted_age, float)
+    assert_type(client.metrics.oldest_unpersisted_age, float)
 
 
 async def handling(client: Client) -> None:
@@ -177,13 +177,13 @@ async def querying_and_following(client: Client) -> None:
     def handle(message: Message) -> None:
         message.discard()
 
-    assert_type(await client.delta_subscribe("orders", handler=handle), str)
+    assert_type(await client.subscribe("orders", delta=True, handler=handle), str)
     assert_type(await client.sow_and_subscribe("orders", handler=handle, order_by="/px"), str)
-    assert_type(await client.sow_and_delta_subscribe("orders", handler=handle), str)
+    assert_type(await client.sow_and_subscribe("orders", delta=True, handler=handle), str)
     streams = [
-        client.delta_stream("orders", resumes=True),
+        client.stream("orders", delta=True, resumes=True),
         client.sow_and_stream("orders", order_by="/px", batch_size=100),
-        client.sow_and_delta_stream("orders", filter="/px > 10"),
+        client.sow_and_stream("orders", delta=True, filter="/px > 10"),
     ]
     assert_type(streams, list[MessageStream])
     assert_type(apply_delta({"id": 1}, {"px": 2}), dict[str, object])
@@ -216,7 +216,7 @@ async def consuming_queues(client: Client) -> None:
     await client.ack("jobs", ["1|2|", "1|3|"], cancel=True)
     assert_type(await client.ack_matching("jobs", "/id = 1"), int)
     await client.flush_acks(timeout=10)
-    assert_type(client.dropped_acks, int)
+    assert_type(client.metrics.dropped_acks, int)
 
 
 async def moving_and_restoring(client: HAClient) -> None:
@@ -224,7 +224,6 @@ async def moving_and_restoring(client: HAClient) -> None:
         message.discard()
 
     await client.move_to("tcp://127.0.0.1:9008/amps/json", timeout=30)
-    client.set_reconnect_delay(0.5)
     restored = await client.restore_subscriptions(
         {"s1": later, "jobs-1": print},
         auto_discard=["s1"],
@@ -247,7 +246,7 @@ async def inspecting(client: Client) -> None:
     assert_type(client.report(), str)
     assert_type(client.explain_recovery("s1"), RecoveryExplanation)
     assert_type(client.explain_recovery("s1").as_dict(), dict[str, object])
-    assert_type(client.server_version_number, int)
+    assert_type(client.connection_info["server_version"], str)
 
 
 def word_count(message: Message) -> int:

@@ -51,7 +51,7 @@ def blocks() -> None:
         assert_type(client.publish_persisted("orders", b"{}"), int)
         assert_type(client.subscribe("orders", handler=handle), str)
         assert_type(client.state, ConnectionState)
-        assert_type(client.disconnected, bool)
+        assert_type(client.state.is_logged_on, bool)
         assert_type(client.health().is_ready, bool)
         with client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH) as messages:
             assert_type(messages, blocking.MessageStream)
@@ -85,7 +85,7 @@ async def awaits() -> None:
         assert_type(await client.subscribe("orders", handler=handle_later), str)
         assert_type(await client.queue_subscribe("jobs", handler=handle_later, workers=2), str)
         assert_type(client.state, ConnectionState)
-        assert_type(client.disconnected, bool)
+        assert_type(client.state.is_logged_on, bool)
         client.add_state_listener(listener)
         task = asyncio.create_task(client.flush(timeout=1))
         await asyncio.wait_for(task, 2)

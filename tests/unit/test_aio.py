@@ -26,6 +26,7 @@ from haclient import (
     blocking,
 )
 from haclient.aio import Client, HAClient, MessageStream
+from haclient.delay import FixedDelayStrategy
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.streams import TimedMessages
 from haclient_fake_server.config import BrokerConfig, QueueTopic
@@ -189,9 +190,11 @@ def test_a_client_survives_the_kill_of_its_server(amps_broker_process: BrokerPro
 
     async def main() -> None:
         async with HAClient.memory_backed(
-            "orders-7", servers=[broker.uri], exit_timeout=LIMIT_S
+            "orders-7",
+            servers=[broker.uri],
+            exit_timeout=LIMIT_S,
+            delay_strategy=FixedDelayStrategy(0.05),
         ) as client:
-            client.set_reconnect_delay(0.05)
             for number in range(50):
                 await client.publish("orders", f"{number}")
                 if number == 20:
@@ -242,11 +245,11 @@ def test_properties_are_there_before_and_after(broker: BrokerThread) -> None:
     async def main() -> None:
         client = HAClient.memory_backed("orders-7", servers=[broker.uri])
         assert client.name == "orders-7"
-        assert client.disconnected
+        assert not client.state.is_logged_on
         async with client:
-            assert not client.disconnected
+            assert client.state.is_logged_on
             # Plain methods and properties work in other threads, too.
-            assert not await asyncio.to_thread(lambda: client.disconnected)
+            assert not await asyncio.to_thread(lambda: not client.state.is_logged_on)
             assert await asyncio.to_thread(client.publish_nowait, "orders", b"1")
         assert client.unpersisted_count == 0
         with pytest.raises(AttributeError, match="name cannot be set"):
@@ -263,7 +266,7 @@ def test_the_health_of_a_client_is_told_before_its_run_and_after_it(broker: Brok
             assert client.health().is_alive
         assert not client.health().is_alive
         assert "is alive       no" in client.report()
-        assert client.oldest_unpersisted_age == 0.0
+        assert client.metrics.oldest_unpersisted_age == 0.0
 
     run(main)
 

@@ -95,7 +95,7 @@ def test_of_what_waits_only_the_newest_message_of_each_key_is_taken(client: HACl
     with pytest.raises(UsageError, match="messages of a queue"):
         client.queue_stream("jobs").conflate()
     with pytest.raises(UsageError, match="a stream of deltas"):
-        client.delta_stream("orders").conflate()
+        client.stream("orders", delta=True).conflate()
 
 
 # -- calls -----------------------------------------------------------------------------
@@ -155,8 +155,12 @@ def test_a_client_survives_the_kill_of_its_server(
     amps_broker_process: BrokerProcess,
 ) -> None:
     broker = amps_broker_process
-    with HAClient.memory_backed("orders-7", servers=[broker.uri], exit_timeout=LIMIT_S) as client:
-        client.set_reconnect_delay(0.05)
+    with HAClient.memory_backed(
+        "orders-7",
+        servers=[broker.uri],
+        exit_timeout=LIMIT_S,
+        delay_strategy=FixedDelayStrategy(0.05),
+    ) as client:
         for number in range(50):
             client.publish("orders", f"{number}")
             if number == 20:
@@ -227,9 +231,9 @@ def test_a_limit_may_be_longer_than_any_wait(broker: BrokerThread, timeout: floa
 def test_a_property_is_there_before_and_after_and_cannot_be_set(broker: BrokerThread) -> None:
     client = HAClient.memory_backed("orders-7", servers=[broker.uri])
     assert client.name == "orders-7"
-    assert client.disconnected
+    assert not client.state.is_logged_on
     with client:
-        assert not client.disconnected
+        assert client.state.is_logged_on
     assert client.unpersisted_count == 0
     with pytest.raises(AttributeError, match="name cannot be set"):
         client.name = "x"
@@ -791,7 +795,7 @@ def test_the_health_of_a_client_is_told_before_its_run_and_after_any_end(
     assert not client.health().is_alive
     assert client.health().reasons[0] == "the client was not entered, or was left"
     assert "is alive       no" in client.report()
-    assert client.oldest_unpersisted_age == 0.0
+    assert client.metrics.oldest_unpersisted_age == 0.0
     with pytest.raises(ReconnectGaveUp):
         client.close()
     assert not client.health().is_alive

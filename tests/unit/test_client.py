@@ -20,7 +20,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 def test_a_new_client_has_a_name_and_its_stores_and_no_connection() -> None:
     publishes, bookmarks = MemoryPublishStore(), MemoryBookmarkStore()
     client = Client("c", publish_store=publishes, bookmark_store=bookmarks)
-    assert (client.name, client.state, client.server_version) == (
+    assert (client.name, client.state, client.connection_info["server_version"]) == (
         "c",
         ConnectionState.DISCONNECTED,
         "",

@@ -7,6 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
 from haclient.errors import UsageError
+from haclient.protocol.identity import version_number
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from support.clock import in_virtual_time
@@ -18,7 +19,7 @@ pytestmark = in_virtual_time
 @pytest.mark.row("CC31")
 async def test_a_client_tells_of_its_connection_before_it_and_after_it() -> None:
     async with listening() as server, Client("c") as client:
-        assert (client.uri, client.server_version, client.server_version_number) == ("", "", 0)
+        assert client.uri == ""
         assert client.connection_info == {
             "client_name": "c",
             "state": "disconnected",
@@ -27,12 +28,14 @@ async def test_a_client_tells_of_its_connection_before_it_and_after_it() -> None
             "peer": "",
             "message_type": "",
             "server_version": "",
+            "seen_sequence": "",
         }
         peer = await server.log_on(client)
         info = client.connection_info
         assert (info["uri"], info["state"]) == (client.uri, "logged_on")
         assert Uri.parse(client.uri).address == info["peer"]
-        assert client.server_version_number > 5_000_000
+        assert version_number(info["server_version"]) > 5_000_000
+        assert info["seen_sequence"] == "0"
         peer.link.close()
         await wait_all_tasks_blocked()
         assert client.connection_info == {**info, "state": "disconnected", "peer": ""}

@@ -37,4 +37,4 @@ async def test_a_queue_is_used_inside_the_block_and_while_connected() -> None:
             with pytest.raises(DisconnectedError):
                 await call
         await client.flush_acks()
-        assert client.dropped_acks == 0
+        assert client.metrics.dropped_acks == 0

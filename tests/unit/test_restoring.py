@@ -6,7 +6,8 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
-from haclient.restoring import OnOthers, backlog_of, restorable
+from haclient.protocol.options import Options
+from haclient.restoring import OnOthers, restorable
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
 from haclient_stores.bookmark import MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -94,8 +95,8 @@ def test_a_consumer_of_a_queue_acknowledges_only_where_that_is_asked_for() -> No
     with pytest.raises(UsageError, match="'plain' of `queues` consumes no queue"):
         commands(manager, "q", "plain", queues=("q", "plain"))
     assert len(list(manager.entries())) == 2
-    (command,) = commands(manager, "q", queues=("q",), others="keep")
-    assert backlog_of(command) == 5
+    (found,) = restorable(manager, (), ("q",), "keep", queues=("q",), store=None)
+    assert (found.backlog, found.command.options) == (5, Options())
 
 
 def test_only_acks_of_the_application_are_asked_for() -> None:

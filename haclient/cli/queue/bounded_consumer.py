@@ -27,6 +27,7 @@ from typing import Final, TypeAlias
 
 import trio
 
+from haclient.base_client import BaseClient
 from haclient.cli.connection import (
     CONNECT_TIMEOUT_S,
     GIVE_UP_AFTER_S,
@@ -34,7 +35,6 @@ from haclient.cli.connection import (
     open_client,
 )
 from haclient.cli.termination import hidden_warnings, run_before_end
-from haclient.client import Client
 from haclient.errors import (
     CommandError,
     DisconnectedError,
@@ -114,7 +114,7 @@ class BoundedConsumer:
             return self.max_backlog
         return self.count if self.keeps else min(self.max_backlog, self.count)
 
-    async def consume(self, client: Client, process: Process) -> None:
+    async def consume(self, client: BaseClient, process: Process) -> None:
         """Subscribe, consume messages, and leave nothing unacknowledged that was finished.
 
         Args:
@@ -238,7 +238,7 @@ class BoundedConsumer:
         for message in held:
             self.acknowledge(message)
 
-    async def _finish_all(self, client: Client, sub_id: str) -> None:
+    async def _finish_all(self, client: BaseClient, sub_id: str) -> None:
         """Acknowledge what is held, and wait until the server has processed everything.
 
         Args:
@@ -262,7 +262,7 @@ class BoundedConsumer:
                 f"of the last messages of {self.name} may be redelivered"
             ) from None
 
-    async def _finish_interrupted(self, client: Client, sub_id: str) -> None:
+    async def _finish_interrupted(self, client: BaseClient, sub_id: str) -> None:
         """The same after a signal or another error, which is what will be reported."""
         with trio.CancelScope(shield=True), suppress(HAClientError):  # as after a kill
             await self._finish_all(client, sub_id)

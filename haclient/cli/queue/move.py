@@ -21,6 +21,7 @@ import click
 import msgspec
 import trio
 
+from haclient.base_client import BaseClient
 from haclient.cli.connection import Connection
 from haclient.cli.options import (
     client_name_option,
@@ -36,7 +37,6 @@ from haclient.cli.output import print_report
 from haclient.cli.queue.bounded_consumer import BoundedConsumer, run_connected
 from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, query_queues
 from haclient.cli.termination import ExitCode, hidden_warnings, run_until_signal
-from haclient.client import Client
 from haclient.errors import HAClientError, PublishFailed, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.codec import check_correlation_id
@@ -114,7 +114,7 @@ def check_route(source: QueueStatistics, target: str, queues: ServerQueues) -> N
             )
 
 
-async def _check(client: Client, name: str, target: str) -> None:
+async def _check(client: BaseClient, name: str, target: str) -> None:
     """Check source and target, if the server has statistics of its queues."""
     queues = await query_queues(client)
     if queues is None:
@@ -126,7 +126,7 @@ async def _check(client: Client, name: str, target: str) -> None:
         await _check_logged(client, target)
 
 
-async def _check_logged(client: Client, topic: str) -> None:
+async def _check_logged(client: BaseClient, topic: str) -> None:
     """Check that the target is in the transaction log, or copies could be lost.
 
     Raises:
@@ -154,7 +154,7 @@ class Mover:
     """
 
     def __init__(
-        self, client: Client, consumer: BoundedConsumer, target: str, timeout_s: float
+        self, client: BaseClient, consumer: BoundedConsumer, target: str, timeout_s: float
     ) -> None:
         self._client = client
         self._consumer = consumer
@@ -211,7 +211,7 @@ def _correlation_id_of(message: Message) -> str:
 
 
 async def move_messages(
-    client: Client, consumer: BoundedConsumer, target: str, *, timeout_s: float = _PERSIST_S
+    client: BaseClient, consumer: BoundedConsumer, target: str, *, timeout_s: float = _PERSIST_S
 ) -> None:
     """Move the messages that a consumer gets to a topic.
 

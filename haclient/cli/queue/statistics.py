@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
+from haclient.base_client import BaseClient
 from haclient.cli.connection import CONNECT_TIMEOUT_S
-from haclient.client import Client
 from haclient.errors import CommandError, HAClientError, TimedOut
 from haclient.protocol.messages import Message
 
@@ -134,7 +134,7 @@ def check_no_lease(batch: Sequence[Message]) -> None:
             raise _is_queue(message.topic)
 
 
-async def check_no_queue(client: Client, topic: str, *, limit_s: float) -> None:
+async def check_no_queue(client: BaseClient, topic: str, *, limit_s: float) -> None:
     """Check that a topic is no queue, before anything is delivered; see `check_no_lease`.
 
     Args:
@@ -152,7 +152,7 @@ async def check_no_queue(client: Client, topic: str, *, limit_s: float) -> None:
 
 
 async def query_queues(
-    client: Client, *, limit_s: float = CONNECT_TIMEOUT_S
+    client: BaseClient, *, limit_s: float = CONNECT_TIMEOUT_S
 ) -> ServerQueues | None:
     """Query the queues of the server; `None` if it has no such statistics.
 
@@ -179,7 +179,7 @@ async def query_queues(
 
 
 async def find_queue(
-    client: Client, name: str, *, limit_s: float = CONNECT_TIMEOUT_S
+    client: BaseClient, name: str, *, limit_s: float = CONNECT_TIMEOUT_S
 ) -> QueueStatistics | None:
     """Query the statistics of a queue; `None` if the server has none.
 

@@ -194,13 +194,13 @@ class _Connection:
         Raises:
             UsageError: It does not say.
         """
-        seen = self.client.seen_sequence
-        if seen is None:
+        seen = self.client.connection_info["seen_sequence"]
+        if not seen:
             raise UsageError(
                 f"{self.client.name}: the server does not say in its logon ack what it has of a "
                 "publisher: it needs a transaction log"
             )
-        return seen
+        return int(seen)
 
     @contextmanager
     def _limit(self, what: str) -> Generator[None]:

@@ -53,7 +53,7 @@ async def test_a_silent_server_passes_the_turn_on() -> None:
 
 async def test_the_second_server_is_taken_when_the_first_is_dead(broker: BrokerProcess) -> None:
     async with open_client(Connection(servers=(CLOSED[0], broker.uri), name="me")) as client:
-        assert not client.disconnected
+        assert client.state.is_logged_on
 
 
 async def test_each_attempt_is_named_on_request_and_none_twice(
@@ -83,7 +83,7 @@ async def test_a_server_that_refuses_the_password_passes_the_turn_on(
     with running_broker(tmp_path / "log", "--user-file", str(users)) as strict:
         wrong = strict.uri.replace("tcp://", "tcp://alice:wrong@")
         async with open_client(Connection(servers=(wrong, broker.uri), name="me")) as client:
-            assert not client.disconnected
+            assert client.state.is_logged_on
         with pytest.raises(AuthenticationError):
             await connect(wrong)
 

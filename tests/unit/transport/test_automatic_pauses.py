@@ -217,7 +217,7 @@ async def test_a_subscription_that_cannot_be_paused_stops_the_reading(
                 if kind == "plain":
                     await client.subscribe("orders", sub_id="u", handler=slow.take)
                 else:
-                    await client.delta_subscribe("orders", sub_id="u", handler=slow.take)
+                    await client.subscribe("orders", delta=True, sub_id="u", handler=slow.take)
         await fill(peer, 30, sub_id=sub_id)
         await says_nothing(peer)
         (metrics,) = [each for each in client.metrics.subscriptions if each.sub_id == sub_id]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haclient.deltas import apply_delta
+from haclient.live_records import apply_delta
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.conflation import MAX_KEY_FIELDS
 from haclient_fake_server.engine.settings import LogTopic, QueueTopic, SowTopic

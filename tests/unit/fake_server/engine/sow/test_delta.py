@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from haclient.deltas import apply_delta
+from haclient.live_records import apply_delta
 from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters.document import Path
 from haclient_fake_server.engine.filters.parser import parse_path

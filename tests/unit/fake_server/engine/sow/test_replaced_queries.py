@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.deltas import apply_delta
+from haclient.live_records import apply_delta
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.settings import LogTopic, QueueTopic
 from haclient_fake_server.engine.settings import SowTopic as SowSettings

@@ -9,9 +9,9 @@ import trio
 
 from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
-from haclient.deltas import apply_delta
 from haclient.errors import UsageError
 from haclient.ha import HAClient
+from haclient.live_records import apply_delta
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.clock import in_virtual_time
 from support.instances import Instance, instances
@@ -51,7 +51,7 @@ Prices = dict[str, dict[str, object]]
 
 async def follow(client: HAClient, prices: Prices) -> None:
     """The program of docs/deltas.md."""
-    async with client.sow_and_delta_stream("prices", options="oof", resumes=True) as messages:
+    async with client.sow_and_stream("prices", delta=True, options="oof", resumes=True) as messages:
         gaps = 0
         async for message in messages:
             if messages.gaps != gaps:
@@ -121,7 +121,7 @@ async def test_a_record_that_was_deleted_while_the_connection_was_lost_leaves_th
         await until(2)
         await restarted(east)
         await publisher.sow_delete("prices", filter="/id = 2")
-        assert client.disconnected
+        assert not client.state.is_logged_on
         await until(1)
         assert list(prices.values()) == [{"id": 1}]
         nursery.cancel_scope.cancel()
@@ -136,11 +136,15 @@ async def test_handlers_get_deltas_with_and_without_the_query(tmp_path: Path) ->
         HAClient("two", servers=[east.uri]) as two,
     ):
         await publisher.publish_persisted("prices", b'{"id":1,"px":1,"q":1}')
-        await one.delta_subscribe(
-            "prices", handler=lambda each: bodies["deltas"].append((each.command, each.data))
+        await one.subscribe(
+            "prices",
+            delta=True,
+            handler=lambda each: bodies["deltas"].append((each.command, each.data)),
         )
-        await two.sow_and_delta_subscribe(
-            "prices", handler=lambda each: bodies["all"].append((each.command, each.data))
+        await two.sow_and_subscribe(
+            "prices",
+            delta=True,
+            handler=lambda each: bodies["all"].append((each.command, each.data)),
         )
         await publisher.publish_persisted("prices", b'{"id":1,"px":2,"q":1}')
         with trio.fail_after(60):
@@ -155,6 +159,6 @@ async def test_handlers_get_deltas_with_and_without_the_query(tmp_path: Path) ->
 async def test_mistakes_are_refused_before_anything_is_sent() -> None:
     async with Client("one") as client:
         with pytest.raises(UsageError, match="resumes=True needs an HAClient"):
-            client.delta_stream("prices", resumes=True)
+            client.stream("prices", delta=True, resumes=True)
         with pytest.raises(UsageError, match="resumes=True needs an HAClient"):
-            client.sow_and_delta_stream("prices", resumes=True)
+            client.sow_and_stream("prices", delta=True, resumes=True)
