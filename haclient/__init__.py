@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from haclient.client import Client
     from haclient.codecs import (
+        FIX_DATA_FIELDS,
         Codec,
         CompositeCodec,
         FixCodec,
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EPOCH",
+    "FIX_DATA_FIELDS",
     "MOST_RECENT",
     "NOW",
     "AsyncServerChooser",
@@ -216,6 +218,7 @@ _HOMES = {
     "TokenAuthenticator": "haclient.auth",
     "Client": "haclient.client",
     "DefaultServerChooser": "haclient.chooser",
+    "FIX_DATA_FIELDS": _CODECS,
     "Codec": _CODECS,
     "CompositeCodec": _CODECS,
     "FixCodec": _CODECS,

@@ -16,6 +16,8 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, overload
 
 import msgspec
@@ -26,6 +28,7 @@ from haclient.protocol.decode_errors import decode_error
 from haclient.protocol.messages import Message
 
 __all__ = [
+    "FIX_DATA_FIELDS",
     "Codec",
     "CompositeCodec",
     "FixCodec",
@@ -127,7 +130,11 @@ class _MsgspecCodec(Codec[T]):
 
 
 class JsonCodec(_MsgspecCodec[T]):
-    """JSON, as one type. NaN and the infinities are refused, since JSON lacks them.
+    """JSON, as one type.
+
+    JSON has neither NaN nor infinities: a float or `Decimal` that is one is refused, wherever it
+    is. A `Decimal` is written as text, with all its digits, and is read from text or from a number
+    where the type says `Decimal`.
 
     Args:
         type_: The type of the values: a struct of msgspec, a dataclass, `dict[str, int]`, ...
@@ -145,11 +152,17 @@ class JsonCodec(_MsgspecCodec[T]):
     @override
     def _write(self, value: T) -> bytes:
         body = msgspec.json.encode(value)
-        if b"null" in body:  # msgspec writes NaN and the infinities as null
-            place = next(_not_finite(msgspec.to_builtins(value), "$"), None)
+        if any(word in body for word in _WORDS_FOR_NO_NUMBER):
+            place = next(
+                _not_finite(msgspec.to_builtins(value, builtin_types=(Decimal,)), "$"), None
+            )
             if place is not None:
                 raise ValueError(f"{place} is not finite, and JSON has no such number")
         return body
+
+
+_WORDS_FOR_NO_NUMBER: Final = (b"null", b"NaN", b"Inf", b"nan", b"inf")
+"""How msgspec writes NaN and the infinities: a float, a `Decimal`, a key."""
 
 
 class MsgpackCodec(_MsgspecCodec[T]):
@@ -178,8 +191,11 @@ def _not_finite(value: object, place: str) -> Iterator[str]:
     match value:
         case float() if not math.isfinite(value):
             yield place
+        case Decimal() if not value.is_finite():
+            yield place
         case dict():
             for key, item in cast("dict[object, object]", value).items():
+                yield from _not_finite(key, f"{place}.{key}")
                 yield from _not_finite(item, f"{place}.{key}")
         case list() | tuple() | set() | frozenset():
             for index, item in enumerate(cast("Iterable[object]", value)):
@@ -195,75 +211,95 @@ def _not_written(codec: str, value: object, error: Exception) -> UsageError:
 # -- FIX and NVFIX -----------------------------------------------------------------------------
 
 
-class _FieldsCodec(Codec[list[tuple[_Name, str]]], Generic[_Name]):
+_Field: TypeAlias = tuple[_Name, str | bytes]
+
+
+class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
     """Fields `name=value`, each ended by a separator; order and repetitions are kept."""
 
-    def __init__(self, separator: str) -> None:
+    def __init__(self, separator: str, data_fields: Mapping[_Name, _Name]) -> None:
         encoded = separator.encode()
         if len(encoded) != 1 or separator == "=":
             raise UsageError(
                 f"a field separator is one ASCII character other than '=', not {separator!r}"
             )
-        self._separator = separator
+        self._separator = encoded
+        self._data_fields = data_fields  # by the length field before each
 
     @abstractmethod
     def _name_of(self, text: str) -> _Name:
         """The name of a field; raises `ValueError` with what was wanted."""
 
+    def _length_before(self, name: _Name, last: _Field[_Name] | None) -> str | None:
+        """The length of a field as the field before it says; `None` if it ends by a separator."""
+        if last is None or self._data_fields.get(last[0]) != name:
+            return None
+        return last[1] if isinstance(last[1], str) else ""
+
     @override
-    def encode(self, value: Sequence[tuple[_Name, str]]) -> bytes:
+    def encode(self, value: Sequence[_Field[_Name]]) -> bytes:
         try:
-            pairs: list[tuple[object, object]] = [(name, text) for name, text in value]
+            pairs = [(name, text) for name, text in value]
         except (TypeError, ValueError):  # not iterable, or no pairs
-            pairs = []
-            is_list = False
-        else:
-            is_list = not isinstance(value, Mapping | str)
-        if not is_list:
+            pairs = None
+        if pairs is None or isinstance(value, Mapping | str):
             raise UsageError(
                 f"a {self.name} body is a list of pairs of name and value, such as "
                 "list(fields.items())"
             )
-        return "".join(self._written(*pair) for pair in pairs).encode()
+        lasts = [None, *pairs[:-1]]
+        return b"".join(map(self._written, pairs, lasts))
 
-    def _written(self, given: object, value: object) -> str:
+    def _written(self, field: _Field[_Name], last: _Field[_Name] | None) -> bytes:
+        given, value = field
         name = str(given)
         try:
             is_same = self._name_of(name) == given
         except ValueError:
             is_same = False
-        if not isinstance(value, str):
+        what = f"the value of the {self.name} field {name}"
+        if not isinstance(value, str | bytes):
             raise UsageError(
-                f"the value of the {self.name} field {name} is text, not {type(value).__name__}: "
-                "format it first"
+                f"{what} is text or bytes, not {type(value).__name__}: format it first"
             )
-        if not is_same or "=" in name or self._separator in name or not _is_text(name):
+        if not is_same or "=" in name or self._separator in _utf8(name, "") or not name:
             raise UsageError(f"{given!r} cannot be the name of a {self.name} field")
-        if self._separator in value:
-            raise UsageError(
-                f"the value of the {self.name} field {name} has a field separator in it"
-            )
-        if not _is_text(value):
-            raise UsageError(f"the value of the {self.name} field {name} is no text")
-        return f"{name}={value}{self._separator}"
+        body = _utf8(value, f"{what} is no text")
+        length = self._length_before(given, last)
+        if length is None and self._separator in body:
+            raise UsageError(f"{what} has a field separator in it")
+        if length is not None and length != str(len(body)):
+            raise UsageError(f"{what} has {len(body)} bytes, and the field before it says {length}")
+        return b"%s=%s%s" % (name.encode(), body, self._separator)
 
     @override
-    def decode(self, data: bytes) -> list[tuple[_Name, str]]:
-        fields: list[tuple[_Name, str]] = []
+    def decode(self, data: bytes) -> list[_Field[_Name]]:
+        fields: list[_Field[_Name]] = []
         position = 0
-        separator = self._separator.encode()
-        for part in data.removesuffix(separator).split(separator) if data else ():
+        while position < len(data):
+            end = self._end(data, position)
+            equals = data.find(b"=", position, end)
+            if equals < 0:
+                raise self._unread("a field is name=value, and has no '=' here", position)
             try:
-                name, equals, value = part.decode().partition("=")
-                if not equals:
-                    raise ValueError("a field is name=value, and has no '=' here")  # noqa: TRY301  # one place names the position
-                fields.append((self._name_of(name), value))
+                name = self._name_of(data[position:equals].decode())
             except UnicodeDecodeError as error:
                 raise self._unread("a field is not UTF-8", position + error.start) from None
-            except ValueError as error:  # of `_name_of`, or just above: it has no data in it
+            except ValueError as error:  # of `_name_of`: it has no data in it
                 raise self._unread(str(error), position) from None
-            position += len(part) + 1
+            length = self._length_before(name, fields[-1] if fields else None)
+            if length is not None:  # its value may have separators in it
+                end = equals + 1 + int(length) if length.isdecimal() else -1
+                if end < 0 or self._end(data, end) != end:
+                    raise self._unread("a field is not as long as the one before it says", position)
+            fields.append((name, _text_or_bytes(data[equals + 1 : end])))
+            position = end + 1
         return fields
+
+    def _end(self, data: bytes, begin: int) -> int:
+        """Where the next separator is, or the end."""
+        found = data.find(self._separator, begin)
+        return found if found >= 0 else len(data)
 
     def _unread(self, reason: str, position: int) -> DecodeError:
         return DecodeError(reason, codec=self.name, position=f"byte {position}")
@@ -272,7 +308,8 @@ class _FieldsCodec(Codec[list[tuple[_Name, str]]], Generic[_Name]):
 class NvfixCodec(_FieldsCodec[str]):
     """NVFIX: named fields, such as `id=1` and `px=10.5`, as a list of pairs in their order.
 
-    A name that comes twice is two pairs; `dict(pairs)` keeps the last.
+    A name that comes twice is two pairs; `dict(pairs)` keeps the last. A value is text, or bytes if
+    it is not UTF-8.
 
     Args:
         separator: Ends each field; the last one need not have it in what is read.
@@ -284,7 +321,7 @@ class NvfixCodec(_FieldsCodec[str]):
     name = "nvfix"
 
     def __init__(self, separator: str = "\x01") -> None:
-        super().__init__(separator)
+        super().__init__(separator, {})
 
     @override
     def _name_of(self, text: str) -> str:
@@ -293,14 +330,41 @@ class NvfixCodec(_FieldsCodec[str]):
         return text
 
 
+FIX_DATA_FIELDS: Final[Mapping[int, int]] = MappingProxyType(
+    {
+        90: 91,
+        93: 89,
+        95: 96,
+        212: 213,
+        445: 446,
+        618: 619,
+        621: 622,
+        **{length: length + 1 for length in range(348, 365, 2)},
+        1184: 1185,
+        1277: 1278,
+        1280: 1281,
+        1282: 1283,
+        1397: 1398,
+        1401: 1402,
+        1403: 1404,
+        1468: 1469,
+    }
+)
+"""The data field behind each length field of FIX 4.0 to 5.0 SP2, such as `RawData` (96) behind
+`RawDataLength` (95): the length counts the bytes of its value, which may have separators in it."""
+
+
 class FixCodec(_FieldsCodec[int]):
     """FIX: numbered fields, such as `55=IBM`, as a list of pairs in their order.
 
     Repeating groups stay as they come. Body length and checksum are fields like others: neither is
-    computed or checked.
+    computed or checked. A data field is as long as the length field before it says. A value is
+    text, or bytes if it is not UTF-8.
 
     Args:
         separator: Ends each field; the last one need not have it in what is read.
+        data_fields: The data field behind each length field; other pairs of your counterparty's
+            are added by `FIX_DATA_FIELDS | {9501: 9502}`.
 
     Raises:
         UsageError: The separator is not one ASCII character, or is `=`.
@@ -308,8 +372,10 @@ class FixCodec(_FieldsCodec[int]):
 
     name = "fix"
 
-    def __init__(self, separator: str = "\x01") -> None:
-        super().__init__(separator)
+    def __init__(
+        self, separator: str = "\x01", *, data_fields: Mapping[int, int] = FIX_DATA_FIELDS
+    ) -> None:
+        super().__init__(separator, data_fields)
 
     @override
     def _name_of(self, text: str) -> int:
@@ -318,13 +384,19 @@ class FixCodec(_FieldsCodec[int]):
         return int(text)
 
 
-def _is_text(text: str) -> bool:
-    """Whether it can be written, unlike half of a surrogate pair."""
+def _utf8(value: str | bytes, why_not: str) -> bytes:
+    """Text as UTF-8, and bytes as they are; half of a surrogate pair is a `UsageError`."""
     try:
-        text.encode()
+        return value if isinstance(value, bytes) else value.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise UsageError(why_not) from None
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 _TAG: Final = re.compile(r"[1-9][0-9]{0,8}")

@@ -28,17 +28,10 @@ def _separator_of(given: int | str) -> str:
     return given
 
 
-def _value_of(value: object) -> str:
-    """The value of a field as text."""
-    if isinstance(value, str):
+def _value_of(value: object) -> str | bytes:
+    """The value of a field as text or bytes."""
+    if isinstance(value, str | bytes):
         return value
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"the value of a field is text in UTF-8, which it is not at byte {error.start}"
-            ) from error
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     raise UsageError(f"the value of a field is text, bytes or a number, not {value!r}")
@@ -58,15 +51,19 @@ class _FieldsBuilder(Generic[_Name]):
 
     def __init__(self, codec: FixCodec | NvfixCodec) -> None:
         self._codec = codec
-        self._written: list[bytes] = []
+        self._fields: list[tuple[_Name, str | bytes]] = []
 
     def _append(self, name: _Name, value: object) -> None:
-        field = [(name, _value_of(value))]
-        self._written.append(self._codec.encode(field))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # the codec and the names are of one kind
+        field = (name, _value_of(value))
+        self._encode([*self._fields[-1:], field])  # with the field before it, which may be a length
+        self._fields.append(field)
+
+    def _encode(self, fields: list[tuple[_Name, str | bytes]]) -> bytes:
+        return self._codec.encode(fields)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # the codec and the names are of one kind
 
     def get_bytes(self) -> bytes:
         """The body that was built, to be published."""
-        return b"".join(self._written)
+        return self._encode(self._fields)
 
     def get_string(self) -> str:
         """The body that was built as text."""
@@ -74,7 +71,7 @@ class _FieldsBuilder(Generic[_Name]):
 
     def clear(self) -> None:
         """Begin another body."""
-        self._written.clear()
+        self._fields.clear()
 
     @override
     def __str__(self) -> str:
@@ -148,7 +145,7 @@ class FixShredder:
     def __init__(self, field_sep: int | str = 1) -> None:
         self._codec = FixCodec(_separator_of(field_sep))
 
-    def to_map(self, data: bytes | str | Message) -> dict[int, str]:
+    def to_map(self, data: bytes | str | Message) -> dict[int, str | bytes]:
         """The fields of a body; of a tag that comes twice, the last.
 
         Args:
@@ -173,7 +170,7 @@ class NvfixShredder:
     def __init__(self, field_sep: int | str = 1) -> None:
         self._codec = NvfixCodec(_separator_of(field_sep))
 
-    def to_map(self, data: bytes | str | Message) -> dict[str, str]:
+    def to_map(self, data: bytes | str | Message) -> dict[str, str | bytes]:
         """The fields of a body; of a name that comes twice, the last.
 
         Args:

@@ -39,6 +39,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from itertools import repeat
 from typing import Final, TypeAlias
@@ -394,6 +395,15 @@ def as_bytes(data: Payload) -> bytes:
     return data.encode() if isinstance(data, str) else bytes(data)
 
 
+def _builtin(value: object) -> object:
+    """A value as what JSON has; a `Decimal` is text, so that it keeps its digits."""
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise ValueError("a Decimal is not finite, and JSON has no such number")
+        return str(value)
+    return msgspec.to_builtins(value, builtin_types=(Decimal,))
+
+
 def json_body(value: object) -> bytes:
     """A value as a body in JSON.
 
@@ -403,7 +413,7 @@ def json_body(value: object) -> bytes:
     try:
         text = json.dumps(
             value,
-            default=msgspec.to_builtins,
+            default=_builtin,
             allow_nan=False,  # which msgspec would write as null
             ensure_ascii=False,
             separators=(",", ":"),

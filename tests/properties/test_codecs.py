@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from decimal import Decimal
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.codecs import (
+    FIX_DATA_FIELDS,
     Codec,
     CompositeCodec,
     FixCodec,
@@ -22,8 +25,11 @@ from haclient.codecs import (
     ProtobufCodec,
     Topic,
 )
-from haclient.errors import DecodeError
+from haclient.errors import DecodeError, UsageError
+from haclient.protocol.codec import as_bytes
 from haclient.protocol.messages import Message
+
+T = TypeVar("T")
 
 
 class Order(msgspec.Struct):
@@ -68,6 +74,61 @@ def test_fields_are_read_as_they_were_written(
 ) -> None:
     assert NvfixCodec().decode(NvfixCodec().encode(named)) == named
     assert FixCodec().decode(FixCodec().encode(numbered)) == numbered
+
+
+@pytest.mark.row("CC34")
+@given(st.lists(st.tuples(st.sampled_from(sorted(FIX_DATA_FIELDS)), st.binary(max_size=20))))
+def test_data_fields_with_any_bytes_are_read_as_they_were_written(
+    given: list[tuple[int, bytes]],
+) -> None:
+    fields = [
+        field
+        for tag, data in given
+        for field in ((tag, str(len(data))), (FIX_DATA_FIELDS[tag], data), (54, "1"))
+    ]
+    found = FixCodec().decode(FixCodec().encode(fields))
+    assert [(tag, as_bytes(value)) for tag, value in found] == [
+        (tag, as_bytes(value)) for tag, value in fields
+    ]
+
+
+ANY_NUMBER = st.floats() | st.decimals() | st.decimals(allow_nan=False, allow_infinity=False)
+NUMBERS = st.lists(ANY_NUMBER | st.dictionaries(st.floats(), ANY_NUMBER, max_size=2))
+
+
+@pytest.mark.row("CC36")
+@given(NUMBERS)
+def test_numbers_are_read_as_they_were_written_or_refused_if_json_has_none(
+    value: list[float | Decimal | dict[float, float | Decimal]],
+) -> None:
+    numbers = [
+        number
+        for each in value
+        for number in ((*each, *each.values()) if isinstance(each, dict) else (each,))
+    ]
+    if not all(map(is_finite, numbers)):
+        with pytest.raises(UsageError, match="is not finite, and JSON has no such number"):
+            JsonCodec(object).encode(value)
+        return
+    decimals = [each for each in value if isinstance(each, Decimal)]
+    assert repr(round_trip(list[Decimal], decimals)) == repr(decimals)
+    floats = [each for each in value if isinstance(each, float)]
+    assert round_trip(list[float], floats) == floats
+    mappings = [
+        {key: item for key, item in each.items() if isinstance(item, float)}
+        for each in value
+        if isinstance(each, dict)
+    ]
+    assert round_trip(list[dict[float, float]], mappings) == mappings
+
+
+def is_finite(number: float | Decimal) -> bool:
+    return number.is_finite() if isinstance(number, Decimal) else math.isfinite(number)
+
+
+def round_trip(kind: type[T], value: T) -> T:
+    codec = JsonCodec(kind)
+    return codec.decode(codec.encode(value))
 
 
 @pytest.mark.row("CC33")

@@ -314,7 +314,7 @@ async def typing_topics(client: Client, message: Message) -> None:
     assert_type(message.json(), object)
     assert_type(Topic("counts", dict[str, int], format="msgpack").decode(message), dict[str, int])
     pairs = Topic("pairs", codec=NvfixCodec()).decode(message)
-    assert_type(pairs, list[tuple[str, str]])
+    assert_type(pairs, list[tuple[str, str | bytes]])
     await client.subscribe(orders.name, handler=orders.handler(handle_order))
     async with client.stream(orders.name) as messages:
         async for order, received in TypedStream(orders, messages):
@@ -350,7 +350,7 @@ async def choosing_codecs(client: Client, message: Message) -> None:
     cents.encode("7")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # a text
     assert_type(Topic("o", codec=JsonCodec(Order)).decode(message), Order)
     assert_type(Topic("o", codec=MsgpackCodec(Order)).decode(message), Order)
-    assert_type(Topic("f", codec=FixCodec()).decode(message), list[tuple[int, str]])
+    assert_type(Topic("f", codec=FixCodec()).decode(message), list[tuple[int, str | bytes]])
     assert_type(Topic("c", codec=CompositeCodec()).decode(message), list[bytes])
     Topic("o", Order, codec=JsonCodec(Order))  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]  # one of the two
     Topic("o", Order, format="xml")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]  # not built in

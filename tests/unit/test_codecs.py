@@ -6,6 +6,7 @@ import enum
 import math
 from array import array
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 from typing_extensions import override
 
 from haclient.codecs import (
+    FIX_DATA_FIELDS,
     Codec,
     CompositeCodec,
     FixCodec,
@@ -115,6 +117,8 @@ class Quote(msgspec.Struct):
     bid: float
     ask: float | None = None
     depth: dict[str, list[float]] = msgspec.field(default_factory=dict[str, list[float]])
+    size: Decimal = Decimal(1)
+    steps: dict[float, int] = msgspec.field(default_factory=dict[float, int])
 
 
 @pytest.mark.parametrize(
@@ -123,6 +127,9 @@ class Quote(msgspec.Struct):
         (Quote(math.nan), "$.bid"),
         (Quote(1.0, -math.inf), "$.ask"),
         (Quote(0.0, depth={"a": [], "b": [1.0, math.inf]}), "$.depth.b[1]"),
+        (Quote(0.0, size=Decimal("NaN")), "$.size"),
+        (Quote(0.0, size=Decimal("-Infinity")), "$.size"),
+        (Quote(0.0, steps={math.nan: 1}), "$.steps.nan"),
     ],
 )
 def test_a_number_that_json_lacks_is_refused_at_its_place(quote: Quote, place: str) -> None:
@@ -136,8 +143,20 @@ def test_a_number_that_json_lacks_is_refused_at_its_place(quote: Quote, place: s
 def test_null_and_finite_numbers_are_written() -> None:
     quote = Quote(0.0, None, {"null": [1.5]})
     codec = JsonCodec(Quote)
-    assert codec.encode(quote) == b'{"bid":0.0,"ask":null,"depth":{"null":[1.5]}}'
+    assert codec.encode(quote) == (
+        b'{"bid":0.0,"ask":null,"depth":{"null":[1.5]},"size":"1","steps":{}}'
+    )
     assert codec.decode(codec.encode(quote)) == quote
+
+
+def test_a_decimal_keeps_its_digits() -> None:
+    codec = JsonCodec(dict[str, Decimal])
+    value = {"px": Decimal("1.100"), "NaN": Decimal("-0E-7"), "inf": Decimal("1E+400")}
+    assert codec.encode(value) == b'{"px":"1.100","NaN":"-0E-7","inf":"1E+400"}'
+    assert repr(codec.decode(codec.encode(value))) == repr(value)
+    assert codec.decode(b'{"px":12345678901234567890.123456789}') == {
+        "px": Decimal("12345678901234567890.123456789")
+    }
 
 
 def test_a_topic_needs_one_codec() -> None:
@@ -168,6 +187,38 @@ def test_fix_has_numbers_for_names() -> None:
 
 
 @pytest.mark.row("CC34")
+def test_a_data_field_of_fix_is_as_long_as_the_field_before_it_says() -> None:
+    fields = [(95, "10"), (96, "x|54=2|y=z"), (354, "4"), (355, b"a|\xff|"), (54, "1")]
+    body = b"95=10|96=x|54=2|y=z|354=4|355=a|\xff||54=1|"
+    assert FixCodec("|").decode(body) == fields
+    assert FixCodec("|").decode(body[:-1]) == fields
+    assert FixCodec("|").encode(fields) == body
+    assert FixCodec("|").decode(b"95=0|96=|") == [(95, "0"), (96, "")]
+    assert FixCodec("|").decode(b"95=9|54=1|96=a|") == [(95, "9"), (54, "1"), (96, "a")]
+    own = FixCodec("|", data_fields=FIX_DATA_FIELDS | {9501: 9502})
+    assert own.decode(b"9501=3|9502=a|b|") == [(9501, "3"), (9502, "a|b")]
+
+
+@pytest.mark.row("CC34")
+def test_a_data_field_with_another_length_than_that_before_it_is_not_written() -> None:
+    with pytest.raises(UsageError, match="field 96 has 3 bytes, and the field before it says 2"):
+        FixCodec("|").encode([(95, "2"), (96, "a|b")])
+    with pytest.raises(UsageError, match="field 96 has a field separator in it"):
+        FixCodec("|").encode([(96, "a|b")])
+
+
+@pytest.mark.row("CC34")
+def test_a_value_that_is_not_utf_8_is_bytes() -> None:
+    latin = "gr\xfcn".encode("latin-1")
+    assert NvfixCodec().decode(b"a=" + latin) == [("a", latin)]
+    assert NvfixCodec().encode([("a", latin), ("b", b"x")]) == b"a=" + latin + b"\x01b=x\x01"
+    assert FixCodec().decode(FixCodec().encode([(58, latin)])) == [(58, latin)]
+
+
+_TOO_LONG = "a field is not as long as the one before it says"
+
+
+@pytest.mark.row("CC34")
 @pytest.mark.parametrize(
     ("codec", "data", "wanted"),
     [
@@ -177,7 +228,11 @@ def test_fix_has_numbers_for_names() -> None:
         (NvfixCodec("|"), b"a=1||b=1", "a field is name=value, and has no '=' here at byte 4"),
         (NvfixCodec("|"), b"|", "a field is name=value, and has no '=' here at byte 0"),
         (NvfixCodec("|"), b"=1", "a field has no name at byte 0"),
-        (NvfixCodec("|"), b"a=1|b=\xff", "a field is not UTF-8 at byte 6"),
+        (NvfixCodec("|"), b"a=1|\xff=2", "a field is not UTF-8 at byte 4"),
+        (FixCodec("|"), b"95=9|96=a|b|54=1|", f"{_TOO_LONG} at byte 5"),
+        (FixCodec("|"), b"95=2|96=a|b|", f"{_TOO_LONG} at byte 5"),
+        (FixCodec("|"), b"95=x|96=ab|", f"{_TOO_LONG} at byte 5"),
+        (FixCodec("|"), b"95=-1|96=ab|", f"{_TOO_LONG} at byte 6"),
     ],
 )
 def test_fields_that_cannot_be_read_are_named_by_their_place(
@@ -310,11 +365,11 @@ def test_a_body_of_fields_that_is_no_list_of_pairs_is_refused(value: Any) -> Non
 
 
 @pytest.mark.row("CC34")
-@pytest.mark.parametrize("value", [10.5, None, b"x"])
+@pytest.mark.parametrize("value", [10.5, None, bytearray(b"x")])
 def test_a_value_that_is_no_text_is_refused_with_its_type(value: Any) -> None:  # noqa: ANN401  # any kind
-    with pytest.raises(UsageError, match=f"field px is text, not {type(value).__name__}"):
+    with pytest.raises(UsageError, match=f"field px is text or bytes, not {type(value).__name__}"):
         NvfixCodec().encode([("px", value)])
-    with pytest.raises(UsageError, match=f"field 44 is text, not {type(value).__name__}"):
+    with pytest.raises(UsageError, match=f"field 44 is text or bytes, not {type(value).__name__}"):
         FixCodec().encode([(44, value)])
 
 

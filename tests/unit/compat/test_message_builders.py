@@ -42,7 +42,7 @@ def test_nvfix_is_built_and_read_with_a_separator_by_number_or_character() -> No
 
 def test_what_cannot_be_written_is_refused_when_it_is_appended() -> None:
     fix, nvfix = compat.FIXBuilder(), compat.NVFIXBuilder()
-    for tag, value in ((0, "x"), (55, "a\x01b"), (55, b"\xff"), (55, True), (55, None)):
+    for tag, value in ((0, "x"), (55, "a\x01b"), (55, "\ud800"), (55, True), (55, None)):
         with pytest.raises(UsageError):
             fix.append(tag, value)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # on purpose
     with pytest.raises(UsageError):
