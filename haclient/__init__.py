@@ -94,8 +94,11 @@ if TYPE_CHECKING:
     from haclient.shutdown import run
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
-    from haclient.subscription_file import FileSubscriptionManager
-    from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
+    from haclient.subscription_manager import (
+        FileSubscriptionManager,
+        MemorySubscriptionManager,
+        SubscriptionManager,
+    )
     from haclient.transport.flight_recorder import FlightEvent, FlightRecorder
     from haclient.transport.reporter import ClientEvent, EventListener
     from haclient.transport.settings import HAOptions
@@ -254,7 +257,7 @@ _HOMES = {
     "Health": "haclient.metrics",
     "SubscriptionMetrics": "haclient.metrics",
     "RecoveryExplanation": "haclient.recovery_explanation",
-    "FileSubscriptionManager": "haclient.subscription_file",
+    "FileSubscriptionManager": "haclient.subscription_manager",
     "MemorySubscriptionManager": "haclient.subscription_manager",
     "SubscriptionManager": "haclient.subscription_manager",
     "Command": "haclient.protocol.commands",

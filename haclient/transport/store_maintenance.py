@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from haclient.errors import StoreError, TimedOut, UsageError
-from haclient.subscription_manager import OwnedSubscriptionManager, SubscriptionManager
+from haclient.subscription_manager import FileSubscriptionManager, SubscriptionManager
 from haclient.transport.reporter import Reporter
 from haclient_stores.adapters.recovery_point import (
     PointFeed,
@@ -58,7 +58,7 @@ os.register_at_fork(
 Task: TypeAlias = Callable[[], Awaitable[None]]
 
 
-Owned: TypeAlias = BookmarkStore | PublishStore | OwnedSubscriptionManager
+Owned: TypeAlias = BookmarkStore | PublishStore | FileSubscriptionManager
 """An object that a client opens for itself when it is created, and closes at its end."""
 
 
@@ -84,7 +84,7 @@ def open_all(
     stores: list[Owned] = [
         store for _, store, method, _ in given if store is not None and hasattr(store, method)
     ]
-    if isinstance(manager, OwnedSubscriptionManager):
+    if isinstance(manager, FileSubscriptionManager):
         stores.append(manager)
     with ExitStack() as refused:
         for each in stores:

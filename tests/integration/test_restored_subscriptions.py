@@ -14,7 +14,7 @@ from haclient import blocking
 from haclient.errors import UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.subscription_file import FileSubscriptionManager
+from haclient.subscription_manager import FileSubscriptionManager
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from support.process import LIMIT_S

@@ -25,8 +25,7 @@ from haclient.stores import (
     MemoryBookmarkStore,
     MemoryPublishStore,
 )
-from haclient.subscription_file import FileSubscriptionManager
-from haclient.subscription_manager import Entry, SubscriptionManager
+from haclient.subscription_manager import Entry, FileSubscriptionManager, SubscriptionManager
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from support.clock import in_virtual_time

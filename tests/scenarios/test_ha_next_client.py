@@ -12,7 +12,7 @@ from haclient.client import Client
 from haclient.errors import UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.subscription_file import FileSubscriptionManager
+from haclient.subscription_manager import FileSubscriptionManager
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore

@@ -11,8 +11,7 @@ from typing_extensions import override
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
-from haclient.subscription_file import FileSubscriptionManager
-from haclient.subscription_manager import Entry
+from haclient.subscription_manager import Entry, FileSubscriptionManager
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.bookmark import EPOCH, NOW
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore

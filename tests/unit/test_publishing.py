@@ -200,7 +200,15 @@ async def test_a_value_is_published_as_json() -> None:
         count = client.unpersisted_count
         loop: list[object] = []
         loop.append(loop)
-        for wrong in (math.nan, {"px": math.inf}, object(), loop, "\ud800", {(1, 2): 3}):
+        for wrong in (
+            math.nan,
+            Decimal("NaN"),
+            {"px": math.inf},
+            object(),
+            loop,
+            "\ud800",
+            {(1, 2): 3},
+        ):
             with pytest.raises(UsageError, match="cannot be written as JSON"):
                 await client.publish_json("orders", wrong)
         assert client.unpersisted_count == count == 0

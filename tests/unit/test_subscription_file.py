@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient import subscription_file
+from haclient import subscription_manager
 from haclient.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, UsageError
-from haclient.subscription_file import FileSubscriptionManager
-from haclient.subscription_manager import Entry, MemorySubscriptionManager
+from haclient.subscription_manager import Entry, FileSubscriptionManager, MemorySubscriptionManager
 from simulation.disk import SimulatedDisk
 from support.lengths import length
 
@@ -152,7 +151,7 @@ class FaultyManager:
 def test_a_change_that_could_not_be_written_can_be_made_again(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_file, "_MIN_DEAD", 4)  # it is written anew often
+    monkeypatch.setattr(subscription_manager, "_MIN_DEAD", 4)  # it is written anew often
     chance = random.Random(seed)
     faulty = FaultyManager(chance)
     for number in range(150):

@@ -157,6 +157,13 @@ async def own(amps_broker):
 async def test_a_fixture_of_their_own(own):
     assert own
 """
+WRONG_WITH_TRIO = """
+import pytest
+
+@pytest.mark.trio
+@pytest.mark.amps(queue=["jobs"])
+async def test_keyword(amps_broker): pass
+"""
 NAMES = ("amps_broker", "amps_memory_broker", "amps_cluster")
 MARKED, UNMARKED = "@pytest.mark.trio\nasync def", "async def"
 SYNC, MARKED_SYNC = "def", "@pytest.mark.trio\ndef"
@@ -217,6 +224,7 @@ def with_trio(tmp_path_factory: pytest.TempPathFactory) -> str:
         "pytest_trio.plugin",
         misplaced=misplaced(UNMARKED, SYNC, MARKED_SYNC),
         with_trio=WITH_TRIO,
+        wrong=WRONG_WITH_TRIO,
     )
 
 
@@ -238,6 +246,10 @@ def test_a_wrong_mark_is_said_in_one_line(without_trio: str) -> None:
         "users: a broker process reads them from lines user:password: wanted users without ':' and",
     ):
         assert f"\n@pytest.mark.amps: {said}" in without_trio
+
+
+def test_a_wrong_mark_is_said_once_with_pytest_trio(with_trio: str) -> None:
+    assert with_trio.count("\n@pytest.mark.amps: unknown keyword 'queue'") == 1
 
 
 def test_with_pytest_trio_a_marked_test_gets_a_broker(with_trio: str) -> None:

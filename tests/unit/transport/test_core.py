@@ -19,8 +19,7 @@ from haclient.errors import (
 from haclient.session.connection_state import ConnectionState
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.subscriptions import SubscribeRequest
-from haclient.subscription_file import FileSubscriptionManager
-from haclient.subscription_manager import MemorySubscriptionManager
+from haclient.subscription_manager import FileSubscriptionManager, MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery
 from haclient.transport.settings import Settings
