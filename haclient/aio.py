@@ -608,6 +608,8 @@ class BaseClient(RecordsClient):
     bookmark_store = _reads(lambda client: client.bookmark_store)
     unpersisted_count = _reads(lambda client: client.unpersisted_count)
 
+    disconnect = _call(haclient.base_client.BaseClient.disconnect)
+
     # -- publishing ---------------------------------------------------------
 
     publish = _call(haclient.base_client.BaseClient.publish)
@@ -688,7 +690,6 @@ class Client(BaseClient):
 
     connect = _call(haclient.client.Client.connect)
     logon = _call(haclient.client.Client.logon)
-    disconnect = _call(haclient.client.Client.disconnect)
     set_heartbeat = _call(haclient.client.Client.set_heartbeat)
 
 
@@ -729,6 +730,5 @@ class HAClient(BaseClient):
     memory_backed = _Factory(haclient.ha.HAClient.memory_backed)
     file_backed = _Factory(haclient.ha.HAClient.file_backed)
 
-    disconnect = _call(haclient.ha.HAClient.disconnect)
     move_to = _call(haclient.ha.HAClient.move_to)
     restore_subscriptions = _call(haclient.ha.HAClient.restore_subscriptions)

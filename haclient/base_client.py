@@ -86,6 +86,10 @@ class BaseClient(PublishingClient, InspectedClient):
     ) -> None:
         await self._core.leave(kind, error, traceback)
 
+    async def disconnect(self) -> None:
+        """Close the connection; what the stores keep stays kept. The client may connect again."""
+        await self._core.disconnect()
+
     def __enter__(self) -> NoReturn:
         """Refuse `with`: `haclient.blocking` has the clients for it."""
         kind = type(self).__name__

@@ -85,10 +85,6 @@ class Client(BaseClient):
         """
         await self._core.logon(timeout=seconds(timeout))
 
-    async def disconnect(self) -> None:
-        """Close the connection; what the stores keep stays kept. The client may connect again."""
-        await self._core.disconnect()
-
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
         """Send heartbeats, from now on if logged on, else from the next logon.
 

@@ -17,7 +17,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from types import MappingProxyType
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, overload
 
 import msgspec
@@ -224,7 +223,7 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
                 f"a field separator is one ASCII character other than '=', not {separator!r}"
             )
         self._separator = encoded
-        self._data_fields = data_fields  # by the length field before each
+        self._data_fields: Mapping[_Name, _Name] = data_fields  # by the length field before each
 
     @abstractmethod
     def _name_of(self, text: str) -> _Name:
@@ -240,14 +239,15 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
     def encode(self, value: Sequence[_Field[_Name]]) -> bytes:
         try:
             pairs = [(name, text) for name, text in value]
+            is_list = not isinstance(value, Mapping | str)
         except (TypeError, ValueError):  # not iterable, or no pairs
-            pairs = None
-        if pairs is None or isinstance(value, Mapping | str):
+            pairs, is_list = [], False
+        if not is_list:
             raise UsageError(
                 f"a {self.name} body is a list of pairs of name and value, such as "
                 "list(fields.items())"
             )
-        lasts = [None, *pairs[:-1]]
+        lasts: list[_Field[_Name] | None] = [None, *pairs[:-1]]
         return b"".join(map(self._written, pairs, lasts))
 
     def _written(self, field: _Field[_Name], last: _Field[_Name] | None) -> bytes:
@@ -330,26 +330,24 @@ class NvfixCodec(_FieldsCodec[str]):
         return text
 
 
-FIX_DATA_FIELDS: Final[Mapping[int, int]] = MappingProxyType(
-    {
-        90: 91,
-        93: 89,
-        95: 96,
-        212: 213,
-        445: 446,
-        618: 619,
-        621: 622,
-        **{length: length + 1 for length in range(348, 365, 2)},
-        1184: 1185,
-        1277: 1278,
-        1280: 1281,
-        1282: 1283,
-        1397: 1398,
-        1401: 1402,
-        1403: 1404,
-        1468: 1469,
-    }
-)
+FIX_DATA_FIELDS: Final[dict[int, int]] = {
+    90: 91,
+    93: 89,
+    95: 96,
+    212: 213,
+    445: 446,
+    618: 619,
+    621: 622,
+    **{length: length + 1 for length in range(348, 365, 2)},
+    1184: 1185,
+    1277: 1278,
+    1280: 1281,
+    1282: 1283,
+    1397: 1398,
+    1401: 1402,
+    1403: 1404,
+    1468: 1469,
+}
 """The data field behind each length field of FIX 4.0 to 5.0 SP2, such as `RawData` (96) behind
 `RawDataLength` (95): the length counts the bytes of its value, which may have separators in it."""
 

@@ -147,6 +147,7 @@ class HAClient(BaseClient):
             raise
         return self
 
+    @override
     async def disconnect(self) -> None:
         """Stop for good, at once, whatever the recovery is doing; stores keep what they have."""
         self._core.thread.check("disconnect")

@@ -336,12 +336,12 @@ def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     )
     answer_limit_s = request.timeout or CONNECT_TIMEOUT_S
     if run.start is None:
-        stream = client.delta_stream if request.delta else client.stream
-        return stream(
+        return client.stream(
             request.topic,
             filter=request.filter,
             options=options,
             sub_id=request.stable_sub_id,
+            delta=request.delta,
             timeout=answer_limit_s,
         )
     return client.bookmark_stream(

@@ -108,7 +108,7 @@ class Client(ConfiguredClient):
         if inner is None:
             with self._alone("connect"):
                 inner = self._inner = self._inner or self._start()
-        inner.connect(uri)
+        cast("haclient.blocking.Client", inner).connect(uri)
 
     def logon(
         self,
@@ -135,7 +135,7 @@ class Client(ConfiguredClient):
             )
         if authenticator is not None:
             self._authenticator = authenticator_of(authenticator)
-        self._open.logon(timeout=seconds_of(timeout))
+        cast("haclient.blocking.Client", self._open).logon(timeout=seconds_of(timeout))
 
     def disconnect(self) -> None:
         """Close the connection; the stores keep their content. The client may connect again.
@@ -188,7 +188,7 @@ class Client(ConfiguredClient):
     @override
     def _make(
         self, publish_store: PublishStore | None, bookmark_store: BookmarkStore | None
-    ) -> haclient.blocking.Client:
+    ) -> haclient.blocking.BaseClient:
         return haclient.blocking.Client(
             self._name,
             publish_store=publish_store,

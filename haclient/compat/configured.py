@@ -15,8 +15,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import haclient.auth
+import haclient.base_client
 import haclient.blocking
-import haclient.client
 import haclient.protocol.messages
 from haclient.compat.listeners import Listeners, MessageHandler
 from haclient.compat.messages import Message
@@ -55,9 +55,9 @@ class ConfiguredClient(ABC):
         self._authenticator: haclient.auth.Authenticator | None = None
         self._publish_store: BasePublishStore | None = None
         self._bookmark_store: BaseBookmarkStore | None = None
-        self._inner: haclient.blocking.Client | None = None
+        self._inner: haclient.blocking.BaseClient | None = None
         self._connecting = threading.Lock()  # held until a new client is open
-        self._opening: haclient.blocking.Client | None = None
+        self._opening: haclient.blocking.BaseClient | None = None
         self._forgetting = threading.Lock()
         self._is_leaving = False  # a handler has disconnected the client, and waits for nothing
         self._auto_ack = False
@@ -72,7 +72,7 @@ class ConfiguredClient(ABC):
     @abstractmethod
     def _make(
         self, publish_store: PublishStore | None, bookmark_store: BookmarkStore | None
-    ) -> haclient.blocking.Client:
+    ) -> haclient.blocking.BaseClient:
         """A client with the current settings, not open yet."""
 
     def _all_options(self) -> HAOptions:
@@ -90,7 +90,7 @@ class ConfiguredClient(ABC):
             options["preflight_headers"] = dict(self._headers)
         return options
 
-    def _start(self) -> haclient.blocking.Client:
+    def _start(self) -> haclient.blocking.BaseClient:
         """Create and open a client; if that fails, its stores are reopened at the next attempt."""
         publishes, bookmarks = self._publish_store, self._bookmark_store
         try:
@@ -160,7 +160,7 @@ class ConfiguredClient(ABC):
             store.close_for(self)
 
     @property
-    def _open(self) -> haclient.blocking.Client:
+    def _open(self) -> haclient.blocking.BaseClient:
         if self._is_leaving or (inner := self._inner) is None:
             raise DisconnectedError(f"not connected: call {self._connects_by} first")
         return inner
@@ -184,7 +184,9 @@ class ConfiguredClient(ABC):
             return
         self._forget(inner, self._close_stores)
 
-    def _forget(self, inner: haclient.blocking.Client, release_stores: Callable[[], None]) -> None:
+    def _forget(
+        self, inner: haclient.blocking.BaseClient, release_stores: Callable[[], None]
+    ) -> None:
         """Drop a client whose thread has ended."""
         with self._forgetting:
             if self._inner is inner:  # no other thread has done this
@@ -198,7 +200,7 @@ class ConfiguredClient(ABC):
             for store in self._stores:
                 pausing.callback(store.pause_for, self)
 
-    def _has_stopped(self, inner: haclient.blocking.Client) -> bool:
+    def _has_stopped(self, inner: haclient.blocking.BaseClient) -> bool:
         """Whether the client will not connect any more."""
         refuse_event_loop("connecting", inner.__bridge__.thread)
         try:
@@ -224,8 +226,10 @@ class ConfiguredClient(ABC):
         Raises:
             UsageError: A time is invalid, or an `HAClient` is connected.
         """
-        if self._inner is not None:
+        if isinstance(self._inner, haclient.blocking.Client):
             self._inner.set_heartbeat(interval or None, timeout)
+        else:
+            self._check_not_open("set_heartbeat")
         self._options["heartbeat"] = interval or None
         self._options["idle_limit"] = timeout
 
@@ -485,7 +489,7 @@ class ConfiguredClient(ABC):
             thread.join()  # it is about to end
             return otherwise()
 
-    def bridge(self) -> Bridge[haclient.client.Client]:
+    def bridge(self) -> Bridge[haclient.base_client.BaseClient]:
         """Calls the client of `haclient` in its thread; for adapters.
 
         Raises:

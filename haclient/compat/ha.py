@@ -184,7 +184,7 @@ class HAClient(Client):
     @override
     def _make(
         self, publish_store: PublishStore | None, bookmark_store: BookmarkStore | None
-    ) -> haclient.blocking.Client:
+    ) -> haclient.blocking.BaseClient:
         return haclient.blocking.HAClient(
             self._name,
             publish_store=publish_store,

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from typing_extensions import override
 
-from haclient.codecs import CompositeCodec, FixCodec, NvfixCodec
+from haclient.codecs import Codec, CompositeCodec, FixCodec, NvfixCodec
 from haclient.compat.messages import Message
 from haclient.errors import UsageError
 from haclient.protocol.codec import as_bytes
@@ -49,8 +49,8 @@ class _FieldsBuilder(Generic[_Name]):
         codec: Writes them.
     """
 
-    def __init__(self, codec: FixCodec | NvfixCodec) -> None:
-        self._codec = codec
+    def __init__(self, codec: Codec[list[tuple[_Name, str | bytes]]]) -> None:
+        self._codec: Codec[list[tuple[_Name, str | bytes]]] = codec
         self._fields: list[tuple[_Name, str | bytes]] = []
 
     def _append(self, name: _Name, value: object) -> None:
@@ -59,7 +59,7 @@ class _FieldsBuilder(Generic[_Name]):
         self._fields.append(field)
 
     def _encode(self, fields: list[tuple[_Name, str | bytes]]) -> bytes:
-        return self._codec.encode(fields)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # the codec and the names are of one kind
+        return self._codec.encode(fields)
 
     def get_bytes(self) -> bytes:
         """The body that was built, to be published."""

@@ -176,9 +176,9 @@ async def test_a_client_says_which_message_type_its_server_does_not_know(
                 await client.logon()
         chooser = DefaultServerChooser([uri])
         delays = FixedDelayStrategy(1, give_up_after=10)
-        client = HAClient("ha", server_chooser=chooser, delay_strategy=delays)
+        ha = HAClient("ha", server_chooser=chooser, delay_strategy=delays)
         with pytest.raises(HAClientError, match="'jsno' is none of"):
-            async with client:
+            async with ha:
                 pass
     warnings = [each.message for each in caplog.records if each.name.startswith("haclient.")]
     assert any("invalid message type: 'jsno' is none of" in text for text in warnings)

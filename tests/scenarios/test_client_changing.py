@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.base_client import BaseClient
 from haclient.client import Client
 from haclient.errors import BadFilter, CommandError, DisconnectedError, TimedOut, UsageError
 from haclient.ha import HAClient
@@ -29,7 +30,7 @@ from support.recovery import entered, live, lose, quiet_client
 virtual = in_virtual_time
 
 
-async def subscribed(client: Client, peer: Peer, *sub_ids: str) -> None:
+async def subscribed(client: BaseClient, peer: Peer, *sub_ids: str) -> None:
     for sub_id in sub_ids:
         await together(
             partial(

@@ -468,7 +468,7 @@ async def test_a_command_id_of_the_application_is_not_given_to_another(
             nursery.start_soon(client.execute_async, taken, lambda _: None)
             await wait_all_tasks_blocked()
             with pytest.raises(SubIdInUse):
-                await client.execute_async(taken.copy(), lambda _: None)
+                await client.execute_async(replace(taken), lambda _: None)
             await client.flush(timeout=1)
 
     _, ids = await together(ask, serve)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from haclient.base_client import BaseClient
 from haclient.client import Client
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
@@ -19,7 +20,7 @@ pytestmark = in_virtual_time
 CONFIG = BrokerConfig(ack_interval_s=0.05, sow_topics=(SowTopic("prices", ("/id",)),))
 
 
-def client_of(kind: str, broker: Instance) -> Client:
+def client_of(kind: str, broker: Instance) -> BaseClient:
     if kind == "HAClient":
         return HAClient("c", servers=[broker.uri], publish_store=MemoryPublishStore())
     return Client("c", publish_store=MemoryPublishStore(), heartbeat=10.0)
@@ -47,7 +48,7 @@ async def test_a_handler_awaits_commands_of_its_own_client_without_a_deadlock(ki
     async with instances("east", config=CONFIG) as (east,):
         client = client_of(kind, east)
         async with client:
-            if kind == "Client":
+            if isinstance(client, Client):
                 await client.connect(east.uri)
                 await client.logon()
             await client.publish("prices", b'{"id":1}')

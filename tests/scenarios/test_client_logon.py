@@ -21,7 +21,6 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
 from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -71,11 +70,6 @@ async def test_each_step_by_itself(server: Server) -> None:
         ConnectionState.DISCONNECTED,
         ConnectionState.SHUTDOWN,
     ]
-
-
-@pytest.mark.row("CC1")
-async def test_the_hash_of_the_name_is_the_publisher_of_its_bookmarks() -> None:
-    assert Client("orders-7").name_hash == publisher_id("orders-7") != Client("other").name_hash
 
 
 async def test_outside_of_trio_it_is_said_what_runs_it() -> None:

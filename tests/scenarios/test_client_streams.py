@@ -178,7 +178,10 @@ async def test_a_query_whose_records_do_not_come_is_ended_at_the_server_and_says
     streams: list[tuple[str, Callable[[], MessageStream]]] = [
         ("sow", partial(client.sow, "orders", timeout=3)),
         ("sow_and_subscribe", partial(client.sow_and_stream, "orders", timeout=3)),
-        ("sow_and_delta_subscribe", partial(client.sow_and_delta_stream, "orders", timeout=3)),
+        (
+            "sow_and_delta_subscribe",
+            partial(client.sow_and_stream, "orders", delta=True, timeout=3),
+        ),
     ]
     for command, make in streams:
         if command != "sow" and sent == "completed":

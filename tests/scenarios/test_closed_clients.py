@@ -106,7 +106,7 @@ def single() -> haclient.client.Client:
     return haclient.client.Client("c", publish_store=MemoryPublishStore())
 
 
-def reconnecting() -> haclient.client.Client:
+def reconnecting() -> haclient.ha.HAClient:
     return haclient.ha.HAClient.memory_backed("c", servers=["mem://nobody:1/amps/json"])
 
 

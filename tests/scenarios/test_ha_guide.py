@@ -14,6 +14,7 @@ import pytest
 import trio
 from typing_extensions import override
 
+from haclient.base_client import BaseClient
 from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
 from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
@@ -429,7 +430,7 @@ async def test_the_topic_of_recovery_points_and_its_fields_may_have_other_names(
         ack_interval_s=0.05, sow_topics=(SowTopic("points", ("/application", "/subscription")),)
     )
 
-    def adapter(client: Client) -> SOWRecoveryPointAdapter:
+    def adapter(client: BaseClient) -> SOWRecoveryPointAdapter:
         return SOWRecoveryPointAdapter(
             client,
             topic="points",

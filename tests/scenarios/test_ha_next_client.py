@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from haclient.base_client import BaseClient
 from haclient.client import Client
 from haclient.errors import UsageError
 from haclient.ha import HAClient
@@ -40,13 +41,13 @@ async def test_what_the_first_did_not_discard_the_next_gets_again(
 
     async with instances("east") as (east,):
 
-        def client() -> Client:
+        def client() -> BaseClient:
             if kind is HAClient:
                 return HAClient("c", servers=[east.uri], bookmark_store=store)
             return Client("c", bookmark_store=store)
 
-        async def begin(client: Client) -> None:
-            if kind is Client:
+        async def begin(client: BaseClient) -> None:
+            if isinstance(client, Client):
                 await client.connect(east.uri)
                 await client.logon()
 

@@ -80,8 +80,9 @@ async def following(
     ):
         await publish(publisher, a=1, b=2, c=3, d=4, e=5, f=6)
         options = Options(top_n=2, skip_n=1, oof=True)
-        make = client.sow_and_delta_stream if has_deltas else client.sow_and_stream
-        stream = make("prices", order_by="/px", options=options, sub_id="p", resumes=True)
+        stream = client.sow_and_stream(
+            "prices", order_by="/px", options=options, sub_id="p", delta=has_deltas, resumes=True
+        )
         async with stream as messages:
             page = Page(messages, has_deltas=has_deltas)
             await page.read(2, 3)

@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.base_client import BaseClient
 from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import InvalidOptions, InvalidTopic
@@ -45,14 +46,14 @@ def ha(name: str, *brokers: Instance, **options: object) -> HAClient:
 
 
 @asynccontextmanager
-async def publisher(broker: Instance) -> AsyncGenerator[Client]:
+async def publisher(broker: Instance) -> AsyncGenerator[BaseClient]:
     async with Client("publisher") as client:
         await client.connect(broker.uri)
         await client.logon()
         yield client
 
 
-async def publish(client: Client, *numbers: int, topic: str = "orders") -> None:
+async def publish(client: BaseClient, *numbers: int, topic: str = "orders") -> None:
     for number in numbers:
         await client.publish(topic, b'{"id": %d}' % number)
     await client.flush()
@@ -64,7 +65,7 @@ def number_of(message: Message) -> int:
     return int(body["id"])
 
 
-async def browsed(client: Client) -> list[int]:
+async def browsed(client: BaseClient) -> list[int]:
     """What is available in the queue."""
     async with client.sow("work") as found:
         return [number_of(message) async for message in found]

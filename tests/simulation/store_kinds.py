@@ -6,7 +6,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient.client import Client
+from haclient.base_client import BaseClient
 from haclient.sow_adapter import SOWRecoveryPointAdapter
 from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -90,7 +90,7 @@ class Points(SOWRecoveryPointAdapter):
         found: The recovery point of each subscription when the process began.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BaseClient) -> None:
         super().__init__(client, topic=POINTS_TOPIC)
         self.found: dict[str, str] = {}
         self._own = client

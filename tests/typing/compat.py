@@ -69,8 +69,8 @@ def building() -> None:
     fix.append("55", "IBM")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # a tag is a number
     nvfix.append("px", 10.5)
     assert_type(fix.get_string(), str)
-    assert_type(AMPS.FixShredder().to_map(fix.get_string()), dict[int, str])
-    assert_type(AMPS.NvfixShredder().to_map(nvfix.get_bytes()), dict[str, str])
+    assert_type(AMPS.FixShredder().to_map(fix.get_string()), dict[int, str | bytes])
+    assert_type(AMPS.NvfixShredder().to_map(nvfix.get_bytes()), dict[str, str | bytes])
     composite, parser = AMPS.CompositeMessageBuilder(), AMPS.CompositeMessageParser()
     composite.append("{}")
     assert_type(parser.parse(composite.get_data()), int)

@@ -25,7 +25,7 @@ from haclient import (
     TypedStream,
     blocking,
 )
-from haclient.aio import Client, HAClient, MessageStream
+from haclient.aio import BaseClient, Client, HAClient, MessageStream
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.streams import TimedMessages
@@ -61,7 +61,7 @@ async def opened(broker: BrokerThread) -> AsyncGenerator[HAClient]:
         yield client
 
 
-async def bodies(client: Client, topic: str, count: int) -> list[str]:
+async def bodies(client: BaseClient, topic: str, count: int) -> list[str]:
     """What is in the log of a topic, in order."""
     found: list[str] = []
     async with client.bookmark_stream(topic, sub_id=f"all of {topic}", bookmark=EPOCH) as messages:
@@ -312,7 +312,7 @@ def test_a_call_that_is_cancelled_ends_in_the_client_too(
     run(main)
 
 
-def calls_of(client: Client) -> int:
+def calls_of(client: BaseClient) -> int:
     """How many calls are under way in the client's thread."""
     calls = client.__bridge__.home.thread._calls
     assert calls is not None
@@ -342,16 +342,16 @@ def test_a_task_that_is_cancelled_while_it_waits_loses_no_message(broker: Broker
     run(main)
 
 
-def subscriptions(client: Client) -> int:
+def subscriptions(client: BaseClient) -> int:
     """How many subscriptions the client has; for its thread."""
     return len(list(client.__bridge__.inner._core.session.router.all()))
 
 
-def count_subscriptions(client: Client) -> int:
+def count_subscriptions(client: BaseClient) -> int:
     return client.__bridge__.now(lambda: subscriptions(client), "counting")
 
 
-SUBSCRIBING: list[Callable[[Client], Awaitable[object]]] = [
+SUBSCRIBING: list[Callable[[BaseClient], Awaitable[object]]] = [
     lambda client: client.subscribe("orders", handler=print),
     lambda client: client.execute_async(Command("subscribe", topic="orders"), print),
     lambda client: client.execute(Command("subscribe", topic="orders")),
@@ -364,7 +364,7 @@ SUBSCRIBING: list[Callable[[Client], Awaitable[object]]] = [
     "subscribe", SUBSCRIBING, ids=["subscribe", "execute_async", "execute", "open", "enter"]
 )
 def test_a_subscription_whose_caller_was_cancelled_has_ended(
-    broker: BrokerThread, subscribe: Callable[[Client], Awaitable[object]]
+    broker: BrokerThread, subscribe: Callable[[BaseClient], Awaitable[object]]
 ) -> None:
     async def main() -> None:
         async with opened(broker) as client:

@@ -30,7 +30,7 @@ from haclient import (
     FixedDelayStrategy,
     Message,
 )
-from haclient.blocking import Client, HAClient, MessageStream
+from haclient.blocking import BaseClient, Client, HAClient, MessageStream
 from haclient.chooser import ConnectionInfo
 from haclient.errors import (
     ConnectionRefused,
@@ -171,7 +171,7 @@ def test_a_client_survives_the_kill_of_its_server(
         assert client.unpersisted_count == 0
 
 
-def wait_for_nothing(client: Client) -> None:
+def wait_for_nothing(client: BaseClient) -> None:
     """Wait until the client ends, and ask it why."""
     with client.stream("nothing") as messages:
         assert next(messages, None) is None

@@ -188,6 +188,7 @@ def test_fix_has_numbers_for_names() -> None:
 
 @pytest.mark.row("CC34")
 def test_a_data_field_of_fix_is_as_long_as_the_field_before_it_says() -> None:
+    fields: list[tuple[int, str | bytes]]
     fields = [(95, "10"), (96, "x|54=2|y=z"), (354, "4"), (355, b"a|\xff|"), (54, "1")]
     body = b"95=10|96=x|54=2|y=z|354=4|355=a|\xff||54=1|"
     assert FixCodec("|").decode(body) == fields

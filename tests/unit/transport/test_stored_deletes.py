@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.base_client import BaseClient
 from haclient.client import Client
 from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut, WouldBlock
 from haclient.ha import HAClient
@@ -34,7 +35,7 @@ pytestmark = in_virtual_time
 class Deletion:
     """A delete on its way."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BaseClient) -> None:
         self.client = client
         self.stats: list[Message] = []
 
@@ -241,7 +242,7 @@ FULL: dict[str, Callable[[], PublishLog]] = {
 }
 
 
-def publish_for_ever(client: Client, body: bytes) -> None:
+def publish_for_ever(client: BaseClient, body: bytes) -> None:
     while True:
         client.publish_nowait("orders", body)
 
