@@ -237,17 +237,19 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
 
     @override
     def encode(self, value: Sequence[_Field[_Name]]) -> bytes:
+        pairs: list[_Field[_Name]] = []
         try:
-            pairs = [(name, text) for name, text in value]
+            pairs.extend((name, text) for name, text in value)
             is_list = not isinstance(value, Mapping | str)
         except (TypeError, ValueError):  # not iterable, or no pairs
-            pairs, is_list = [], False
+            is_list = False
         if not is_list:
             raise UsageError(
                 f"a {self.name} body is a list of pairs of name and value, such as "
                 "list(fields.items())"
             )
-        lasts: list[_Field[_Name] | None] = [None, *pairs[:-1]]
+        lasts: list[_Field[_Name] | None] = [None]
+        lasts.extend(pairs[:-1])
         return b"".join(map(self._written, pairs, lasts))
 
     def _written(self, field: _Field[_Name], last: _Field[_Name] | None) -> bytes:
@@ -262,8 +264,9 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
             raise UsageError(
                 f"{what} is text or bytes, not {type(value).__name__}: format it first"
             )
-        if not is_same or "=" in name or self._separator in _utf8(name, "") or not name:
-            raise UsageError(f"{given!r} cannot be the name of a {self.name} field")
+        no_name = f"{given!r} cannot be the name of a {self.name} field"
+        if not is_same or "=" in name or self._separator in _utf8(name, no_name):
+            raise UsageError(no_name)
         body = _utf8(value, f"{what} is no text")
         length = self._length_before(given, last)
         if length is None and self._separator in body:

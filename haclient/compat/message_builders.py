@@ -55,7 +55,9 @@ class _FieldsBuilder(Generic[_Name]):
 
     def _append(self, name: _Name, value: object) -> None:
         field = (name, _value_of(value))
-        self._encode([*self._fields[-1:], field])  # with the field before it, which may be a length
+        checked = self._fields[-1:]  # the field before it may be its length
+        checked.append(field)
+        self._encode(checked)
         self._fields.append(field)
 
     def _encode(self, fields: list[tuple[_Name, str | bytes]]) -> bytes:

@@ -230,7 +230,7 @@ _TOO_LONG = "a field is not as long as the one before it says"
         (NvfixCodec("|"), b"|", "a field is name=value, and has no '=' here at byte 0"),
         (NvfixCodec("|"), b"=1", "a field has no name at byte 0"),
         (NvfixCodec("|"), b"a=1|\xff=2", "a field is not UTF-8 at byte 4"),
-        (FixCodec("|"), b"95=9|96=a|b|54=1|", f"{_TOO_LONG} at byte 5"),
+        (FixCodec("|"), b"95=10|96=a|b|54=1|", f"{_TOO_LONG} at byte 6"),
         (FixCodec("|"), b"95=2|96=a|b|", f"{_TOO_LONG} at byte 5"),
         (FixCodec("|"), b"95=x|96=ab|", f"{_TOO_LONG} at byte 5"),
         (FixCodec("|"), b"95=-1|96=ab|", f"{_TOO_LONG} at byte 6"),

@@ -59,7 +59,9 @@ async def test_it_passes_the_conformance_suite(broker: BrokerServer) -> None:
 
 
 @pytest.mark.row("RP2")
-@pytest.mark.parametrize("kind", [haclient.aio.HAClient, haclient.blocking.HAClient])
+@pytest.mark.parametrize(
+    "kind", [haclient.aio.HAClient, haclient.blocking.HAClient], ids=["aio", "blocking"]
+)
 def test_a_client_of_another_facade_is_refused_where_the_adapter_is_made(
     kind: Callable[..., Any],
 ) -> None:
