@@ -15,14 +15,6 @@ from haclient._version import __version__
 logging.getLogger("haclient").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from haclient.auth import Authenticator, DefaultAuthenticator, TokenAuthenticator
-    from haclient.chooser import (
-        AsyncServerChooser,
-        DefaultServerChooser,
-        FailureCountServerChooser,
-        MovingServerChooser,
-        ServerChooser,
-    )
     from haclient.client import Client
     from haclient.codecs import (
         FIX_DATA_FIELDS,
@@ -34,13 +26,6 @@ if TYPE_CHECKING:
         NvfixCodec,
         ProtobufCodec,
         Topic,
-    )
-    from haclient.delay import (
-        DelayStrategy,
-        ExponentialDelayStrategy,
-        FixedDelayStrategy,
-        SpreadDelayStrategy,
-        TenacityDelayStrategy,
     )
     from haclient.errors import (
         AuthenticationError,
@@ -78,21 +63,36 @@ if TYPE_CHECKING:
         WouldBlock,
     )
     from haclient.ha import HAClient
-    from haclient.health_chooser import HealthAwareServerChooser
     from haclient.live_records import LiveRecords, RecordChange, apply_delta
     from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
-    from haclient.priority_chooser import PriorityServerChooser
     from haclient.protocol.commands import Command
     from haclient.protocol.identity import publisher_id
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
-    from haclient.random_chooser import RandomServerChooser
     from haclient.recovery_explanation import RecoveryExplanation
+    from haclient.recovery_points.sow import SOWRecoveryPointAdapter
+    from haclient.servers.auth import Authenticator, DefaultAuthenticator, TokenAuthenticator
+    from haclient.servers.chooser import (
+        AsyncServerChooser,
+        DefaultServerChooser,
+        FailureCountServerChooser,
+        MovingServerChooser,
+        ServerChooser,
+    )
+    from haclient.servers.delay import (
+        DelayStrategy,
+        ExponentialDelayStrategy,
+        FixedDelayStrategy,
+        SpreadDelayStrategy,
+        TenacityDelayStrategy,
+    )
+    from haclient.servers.health import HealthAwareServerChooser
+    from haclient.servers.priority import PriorityServerChooser
+    from haclient.servers.random import RandomServerChooser
     from haclient.session.connection_state import ConnectionState, StateListener
     from haclient.session.dead_letter import DeadLetter
     from haclient.shutdown import run
-    from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import (
         FileSubscriptionManager,
@@ -216,11 +216,11 @@ _CODECS = "haclient.codecs"
 _ERRORS = "haclient.errors"
 _BOOKMARKS = "haclient_stores.bookmark"
 _HOMES = {
-    "Authenticator": "haclient.auth",
-    "DefaultAuthenticator": "haclient.auth",
-    "TokenAuthenticator": "haclient.auth",
+    "Authenticator": "haclient.servers.auth",
+    "DefaultAuthenticator": "haclient.servers.auth",
+    "TokenAuthenticator": "haclient.servers.auth",
     "Client": "haclient.client",
-    "DefaultServerChooser": "haclient.chooser",
+    "DefaultServerChooser": "haclient.servers.chooser",
     "FIX_DATA_FIELDS": _CODECS,
     "Codec": _CODECS,
     "CompositeCodec": _CODECS,
@@ -231,18 +231,18 @@ _HOMES = {
     "ProtobufCodec": _CODECS,
     "Topic": _CODECS,
     "TypedStream": "haclient.typed_stream",
-    "FailureCountServerChooser": "haclient.chooser",
-    "ServerChooser": "haclient.chooser",
-    "DelayStrategy": "haclient.delay",
-    "ExponentialDelayStrategy": "haclient.delay",
-    "FixedDelayStrategy": "haclient.delay",
-    "AsyncServerChooser": "haclient.chooser",
-    "MovingServerChooser": "haclient.chooser",
-    "PriorityServerChooser": "haclient.priority_chooser",
-    "RandomServerChooser": "haclient.random_chooser",
-    "SpreadDelayStrategy": "haclient.delay",
-    "TenacityDelayStrategy": "haclient.delay",
-    "HealthAwareServerChooser": "haclient.health_chooser",
+    "FailureCountServerChooser": "haclient.servers.chooser",
+    "ServerChooser": "haclient.servers.chooser",
+    "DelayStrategy": "haclient.servers.delay",
+    "ExponentialDelayStrategy": "haclient.servers.delay",
+    "FixedDelayStrategy": "haclient.servers.delay",
+    "AsyncServerChooser": "haclient.servers.chooser",
+    "MovingServerChooser": "haclient.servers.chooser",
+    "PriorityServerChooser": "haclient.servers.priority",
+    "RandomServerChooser": "haclient.servers.random",
+    "SpreadDelayStrategy": "haclient.servers.delay",
+    "TenacityDelayStrategy": "haclient.servers.delay",
+    "HealthAwareServerChooser": "haclient.servers.health",
     "HAClient": "haclient.ha",
     "LiveRecords": "haclient.live_records",
     "RecordChange": "haclient.live_records",
@@ -269,7 +269,7 @@ _HOMES = {
     "DeadLetter": "haclient.session.dead_letter",
     "MessageStream": "haclient.streams",
     "run": "haclient.shutdown",
-    "SOWRecoveryPointAdapter": "haclient.sow_adapter",
+    "SOWRecoveryPointAdapter": "haclient.recovery_points.sow",
     "EPOCH": _BOOKMARKS,
     "MOST_RECENT": _BOOKMARKS,
     "NOW": _BOOKMARKS,

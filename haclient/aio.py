@@ -53,7 +53,6 @@ import haclient.base_client
 import haclient.client
 import haclient.ha
 import haclient.streams
-from haclient.auth import Authenticator
 from haclient.errors import UsageError
 from haclient.facade.buffer import StreamBuffer, Take
 from haclient.facade.loop_bridge import Bridge, LoopThread, Wakeup, in_loop
@@ -68,6 +67,7 @@ from haclient.facade.methods import (
 )
 from haclient.facade.thread import warn_unclosed
 from haclient.protocol.messages import Message
+from haclient.servers.auth import Authenticator
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore

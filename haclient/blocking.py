@@ -48,7 +48,6 @@ import haclient.base_client
 import haclient.client
 import haclient.ha
 import haclient.streams
-from haclient.auth import Authenticator
 from haclient.errors import UsageError
 from haclient.facade.buffer import StreamBuffer, Take
 from haclient.facade.methods import (
@@ -63,6 +62,7 @@ from haclient.facade.thread import TrioThread, warn_unclosed
 from haclient.facade.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
 from haclient.facade.thread_records import LiveRecords, RecordsClient
 from haclient.protocol.messages import Message
+from haclient.servers.auth import Authenticator
 from haclient.transport.queue_conflation import ConflationKey, sow_key
 from haclient.transport.settings import ClientOptions, HAOptions, seconds
 from haclient_stores.interfaces import BookmarkStore, PublishStore

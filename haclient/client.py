@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing_extensions import Unpack
 
-from haclient.auth import Authenticator
 from haclient.base_client import BaseClient
 from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator
 from haclient.transport.core import Core
 from haclient.transport.settings import TIMEOUT_S, ClientOptions, Settings, check_names, seconds
 from haclient_stores.interfaces import BookmarkStore, PublishStore

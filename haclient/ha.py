@@ -18,11 +18,11 @@ from typing import Self
 import trio
 from typing_extensions import Unpack, override
 
-from haclient.auth import Authenticator
 from haclient.base_client import BaseClient
 from haclient.client import Client
 from haclient.errors import HAClientError, TimedOut
 from haclient.restoring import OnOthers, SubscriptionRestorer
+from haclient.servers.auth import Authenticator
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
+from haclient.recovery_points.sqlite import SqliteRecoveryPointAdapter
 from haclient_stores.adapters.conflating import ConflatingRecoveryPointAdapter
 from haclient_stores.adapters.processed_messages import ProcessedMessages
 from haclient_stores.adapters.recovery_point import (

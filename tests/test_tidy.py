@@ -26,8 +26,8 @@ UNIT_FOLDERS = {"haclient": "", "haclient_stores": "stores", "haclient_fake_serv
 PURE = (
     "haclient/protocol",
     "haclient/session",
-    "haclient/auth.py",
-    "haclient/chooser.py",
+    "haclient/servers/auth.py",
+    "haclient/servers/chooser.py",
     "fake_server/haclient_fake_server/engine",
     "fake_server/haclient_fake_server/journal/format.py",
     "stores/haclient_stores/bookmark.py",

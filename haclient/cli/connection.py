@@ -22,14 +22,14 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator
-from haclient.chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
 from haclient.cli.termination import hidden_warnings, one_line, print_error
-from haclient.delay import DelayStrategy, ExponentialDelayStrategy
 from haclient.errors import NameInUse, ReconnectGaveUp
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator
+from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
+from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy
 from haclient.stores import BookmarkStore, PublishStore
 from haclient.transport.settings import OnPublishGap
 

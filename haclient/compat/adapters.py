@@ -19,7 +19,7 @@ import trio
 from typing_extensions import override
 
 import haclient.base_client
-import haclient.sow_adapter
+import haclient.recovery_points.sow
 import haclient_stores.adapters.conflating
 from haclient.compat.units import seconds_of
 from haclient.errors import TimedOut, UsageError
@@ -221,7 +221,7 @@ class SOWRecoveryPointAdapter:
         return bridge.wait(limited, f"{what} {topic}")
 
 
-class _SOWAdapter(haclient.sow_adapter.SOWRecoveryPointAdapter):
+class _SOWAdapter(haclient.recovery_points.sow.SOWRecoveryPointAdapter):
     """The adapter of `haclient`, in the thread of its client."""
 
     @property

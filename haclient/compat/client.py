@@ -17,9 +17,9 @@ from typing import Final, Self, TypedDict, cast, overload
 
 from typing_extensions import Unpack, override
 
-import haclient.auth
 import haclient.blocking
 import haclient.protocol.messages
+import haclient.servers.auth
 from haclient.compat.configured import ConfiguredClient
 from haclient.compat.listeners import MessageHandler
 from haclient.compat.messages import Command, Message, ack_words
@@ -657,15 +657,15 @@ class Client(ConfiguredClient):
         self._open.flush_acks()
 
 
-class _Delegating(haclient.auth.Authenticator):
+class _Delegating(haclient.servers.auth.Authenticator):
     """Delegates to the authenticator that was passed to the last `logon`."""
 
-    def __init__(self, given: Callable[[], haclient.auth.Authenticator | None]) -> None:
+    def __init__(self, given: Callable[[], haclient.servers.auth.Authenticator | None]) -> None:
         self._given = given
 
     @property
-    def _current(self) -> haclient.auth.Authenticator:
-        return self._given() or haclient.auth.DefaultAuthenticator()
+    def _current(self) -> haclient.servers.auth.Authenticator:
+        return self._given() or haclient.servers.auth.DefaultAuthenticator()
 
     @override
     async def authenticate(self, user: str, password: str) -> str:

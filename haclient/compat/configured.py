@@ -14,10 +14,10 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-import haclient.auth
 import haclient.base_client
 import haclient.blocking
 import haclient.protocol.messages
+import haclient.servers.auth
 from haclient.compat.listeners import Listeners, MessageHandler
 from haclient.compat.messages import Message
 from haclient.compat.names import advice
@@ -52,7 +52,7 @@ class ConfiguredClient(ABC):
         self._name = name
         self._options: HAOptions = {"on_handler_error": "continue"}
         self._headers: dict[str, str] = {}
-        self._authenticator: haclient.auth.Authenticator | None = None
+        self._authenticator: haclient.servers.auth.Authenticator | None = None
         self._publish_store: BasePublishStore | None = None
         self._bookmark_store: BaseBookmarkStore | None = None
         self._inner: haclient.blocking.BaseClient | None = None

@@ -17,13 +17,13 @@ from typing import Final, cast
 import trio
 from typing_extensions import override
 
-import haclient.auth
-import haclient.chooser
-import haclient.delay
-from haclient.chooser import AsyncServerChooser, ConnectionInfo, ServerChooser
+import haclient.servers.auth
+import haclient.servers.chooser
+import haclient.servers.delay
 from haclient.compat.units import seconds_of
-from haclient.delay import DelayStrategy
 from haclient.errors import UsageError
+from haclient.servers.chooser import AsyncServerChooser, ConnectionInfo, ServerChooser
+from haclient.servers.delay import DelayStrategy
 from haclient.session.connection_state import ConnectionState
 
 
@@ -92,7 +92,7 @@ class DefaultAuthenticator:
         """
 
 
-class _BlockingAuthenticator(haclient.auth.Authenticator):
+class _BlockingAuthenticator(haclient.servers.auth.Authenticator):
     """An authenticator whose methods are plain functions, which may block."""
 
     def __init__(self, inner: DefaultAuthenticator) -> None:
@@ -114,14 +114,14 @@ class _BlockingAuthenticator(haclient.auth.Authenticator):
             completed(user, password, reason)
 
 
-def authenticator_of(given: object) -> haclient.auth.Authenticator:
+def authenticator_of(given: object) -> haclient.servers.auth.Authenticator:
     """An authenticator with the official methods, or one of `haclient`, for the trio client.
 
     Raises:
         UsageError: It is none.
     """
     if iscoroutinefunction(getattr(given, "authenticate", None)):
-        return cast("haclient.auth.Authenticator", given)
+        return cast("haclient.servers.auth.Authenticator", given)
     if not all(callable(getattr(given, name, None)) for name in ("authenticate", "retry")):
         raise UsageError(f"an authenticator has the methods authenticate and retry, not {given!r}")
     return _BlockingAuthenticator(cast("DefaultAuthenticator", given))
@@ -130,7 +130,7 @@ def authenticator_of(given: object) -> haclient.auth.Authenticator:
 # -- choosers ------------------------------------------------------------------------------
 
 
-class DefaultServerChooser(haclient.chooser.DefaultServerChooser):
+class DefaultServerChooser(haclient.servers.chooser.DefaultServerChooser):
     """Servers in order: stay after a success, move on after a failure.
 
     Args:
@@ -173,7 +173,7 @@ class DefaultServerChooser(haclient.chooser.DefaultServerChooser):
         """The server to try now; empty when there is none."""
         return self.current_uri()
 
-    def get_current_authenticator(self) -> haclient.auth.Authenticator:
+    def get_current_authenticator(self) -> haclient.servers.auth.Authenticator:
         """The authenticator for that server."""
         return self.current_authenticator()
 
@@ -202,9 +202,13 @@ class _OfficialChooser(AsyncServerChooser):
         return uri or ""
 
     @override
-    async def current_authenticator(self) -> haclient.auth.Authenticator:
+    async def current_authenticator(self) -> haclient.servers.auth.Authenticator:
         found = await trio.to_thread.run_sync(self._call("get_current_authenticator"))
-        return haclient.auth.DefaultAuthenticator() if found is None else authenticator_of(found)
+        return (
+            haclient.servers.auth.DefaultAuthenticator()
+            if found is None
+            else authenticator_of(found)
+        )
 
     @override
     def report_success(self, info: ConnectionInfo) -> None:
@@ -254,7 +258,7 @@ def _limit(milliseconds: float, what: str) -> float | None:
     return None if math.isinf(seconds) else seconds
 
 
-class FixedDelayStrategy(haclient.delay.FixedDelayStrategy):
+class FixedDelayStrategy(haclient.servers.delay.FixedDelayStrategy):
     """The same wait before each further attempt at a server.
 
     Args:
@@ -284,7 +288,7 @@ class ReplaceableDelayStrategy(DelayStrategy):
     """
 
     def __init__(self) -> None:
-        self.inner: DelayStrategy = haclient.delay.ExponentialDelayStrategy()
+        self.inner: DelayStrategy = haclient.servers.delay.ExponentialDelayStrategy()
 
     @override
     def delay_for(self, uri: str, now: float) -> float:
@@ -295,7 +299,7 @@ class ReplaceableDelayStrategy(DelayStrategy):
         self.inner.reset()
 
 
-class ExponentialDelayStrategy(haclient.delay.ExponentialDelayStrategy):
+class ExponentialDelayStrategy(haclient.servers.delay.ExponentialDelayStrategy):
     """Exponentially growing waits for each server, with random jitter.
 
     Args:

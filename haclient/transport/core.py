@@ -20,7 +20,6 @@ from typing import Final, TypeVar
 
 import trio
 
-from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.errors import (
     AuthenticationError,
     DisconnectedError,
@@ -32,6 +31,7 @@ from haclient.errors import (
 from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.session.acks import refused_publish
 from haclient.session.connection_state import ConnectionState, ConnectionStatus, Counters, Heartbeat
 from haclient.session.logon import check_client_name

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import trio
 
-from haclient.auth import Authenticator
 from haclient.errors import AuthenticationError, CommandError, DisconnectedError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator
 from haclient.session.acks import PendingCommand
 from haclient.session.logon import MAX_ROUNDS, LoggedOn, logon_fields, read_logon_ack, refusal
 from haclient.transport.commands import Commander, Fields

@@ -17,9 +17,6 @@ from typing import Final, TypeAlias, TypeVar
 
 import trio
 
-from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import DefaultServerChooser, MovingServerChooser
-from haclient.delay import DelayStrategy, ExponentialDelayStrategy, asked_by
 from haclient.errors import (
     AuthenticationError,
     CommandError,
@@ -35,6 +32,9 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator, DefaultAuthenticator
+from haclient.servers.chooser import DefaultServerChooser, MovingServerChooser
+from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy, asked_by
 from haclient.session.connection_state import ConnectionState
 from haclient.session.name_conflicts import NameConflicts
 from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, RecoveryPlan

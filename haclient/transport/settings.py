@@ -17,12 +17,12 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator, check_authenticator
-from haclient.chooser import AsyncServerChooser, ServerChooser, check_chooser, check_uris
-from haclient.delay import DelayStrategy
 from haclient.errors import HAClientError, UsageError, did_you_mean
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
+from haclient.servers.auth import Authenticator, check_authenticator
+from haclient.servers.chooser import AsyncServerChooser, ServerChooser, check_chooser, check_uris
+from haclient.servers.delay import DelayStrategy
 from haclient.session.connection_state import Heartbeat, StateListener
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.dial import DialOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
+from haclient.recovery_points.sqlite import SqliteRecoveryPointAdapter
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
 from haclient_stores.bookmark import BookmarkList
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore

@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from haclient.cli.demo.processes import reserved_ports
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import TimedOut
 from haclient.ha import HAClient
-from haclient.priority_chooser import PriorityServerChooser
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
+from haclient.servers.delay import FixedDelayStrategy
+from haclient.servers.priority import PriorityServerChooser
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH
 from support.process import LIMIT_S, running_broker

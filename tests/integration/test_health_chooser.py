@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from haclient.cli.demo.processes import reserved_ports
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import ReconnectGaveUp
 from haclient.ha import HAClient
-from haclient.health_chooser import HealthAwareServerChooser
+from haclient.servers.delay import FixedDelayStrategy
+from haclient.servers.health import HealthAwareServerChooser
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.server import BrokerServer
 from support.process import LIMIT_S

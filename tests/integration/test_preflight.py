@@ -6,10 +6,10 @@ import pytest
 import trio
 
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import ConnectionRefused
 from haclient.ha import HAClient
 from haclient.protocol.uri import Uri
+from haclient.servers.delay import FixedDelayStrategy
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.http_proxy import http_proxy
 from support.journey import Journey

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from haclient.cli.demo.processes import reserved_ports
-from haclient.delay import FixedDelayStrategy
 from haclient.ha import HAClient
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.stores import ProcessedMessages
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.process import LIMIT_S, Child, running_broker

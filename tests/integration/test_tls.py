@@ -11,12 +11,12 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.chooser import ConnectionInfo, DefaultServerChooser
 from haclient.cli.app import run
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH
 from support.certificates import Certificates, make_certificates

@@ -25,14 +25,14 @@ import trio
 from trio.testing import MockClock
 from typing_extensions import override
 
-from haclient.chooser import ConnectionInfo, DefaultServerChooser
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
     ProtocolError,
 )
 from haclient.ha import HAClient
+from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.link import Link
 from haclient_fake_server.config import TlsFiles
 from haclient_fake_server.listener import listen, server_context

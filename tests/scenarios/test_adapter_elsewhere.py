@@ -14,7 +14,7 @@ import trio
 from typing_extensions import override
 
 from haclient.ha import HAClient
-from haclient.sow_adapter import SOWRecoveryPointAdapter
+from haclient.recovery_points.sow import SOWRecoveryPointAdapter
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.faults import Heal, Partition

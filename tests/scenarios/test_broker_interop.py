@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, HAClientError
 from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
+from haclient.servers.chooser import DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.memory_network import network
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker import RawClient, running_broker

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.chooser import DefaultServerChooser
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.chooser import DefaultServerChooser
 from support.clock import in_virtual_time
 from support.peer import Server, answering
 from support.recovery import drop, entered, live

@@ -9,7 +9,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.auth import Authenticator
 from haclient.client import Client
 from haclient.errors import (
     AuthenticationError,
@@ -22,6 +21,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.protocol.options import Options
+from haclient.servers.auth import Authenticator
 from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time

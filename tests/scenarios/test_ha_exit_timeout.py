@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.nursery import open_nursery
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -13,8 +13,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.chooser import DefaultServerChooser, FailureCountServerChooser
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
     AuthenticationError,
     HAClientError,
@@ -23,7 +21,9 @@ from haclient.errors import (
     TimedOut,
 )
 from haclient.ha import HAClient
-from haclient.health_chooser import HealthAwareServerChooser
+from haclient.servers.chooser import DefaultServerChooser, FailureCountServerChooser
+from haclient.servers.delay import FixedDelayStrategy
+from haclient.servers.health import HealthAwareServerChooser
 from haclient.session.recovery import STABLE_AFTER_S
 from haclient.transport.link import TcpLink
 from haclient.transport.memory_network import MemoryLink, network

@@ -15,12 +15,12 @@ import trio
 from typing_extensions import override
 
 from haclient.base_client import BaseClient
-from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
 from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
-from haclient.sow_adapter import SOWRecoveryPointAdapter
+from haclient.recovery_points.sow import SOWRecoveryPointAdapter
+from haclient.servers.chooser import DefaultServerChooser
 from haclient.stores import (
     FilePublishStore,
     LoggedBookmarkStore,

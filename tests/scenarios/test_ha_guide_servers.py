@@ -12,18 +12,18 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import (
+from haclient.client import Client
+from haclient.errors import DisconnectedError, HeartbeatLost, ReconnectGaveUp
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.servers.auth import Authenticator, DefaultAuthenticator
+from haclient.servers.chooser import (
     ConnectionInfo,
     DefaultServerChooser,
     FailureCountServerChooser,
     ServerChooser,
 )
-from haclient.client import Client
-from haclient.delay import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
-from haclient.errors import DisconnectedError, HeartbeatLost, ReconnectGaveUp
-from haclient.ha import HAClient
-from haclient.protocol.messages import Message
+from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
 from haclient.transport.memory_network import network
 from haclient_fake_server.config import BrokerConfig
 from support.clock import in_virtual_time

@@ -16,11 +16,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
 from haclient.errors import DisconnectedError, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.chooser import DefaultServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import Recovery
 from haclient.transport.nursery import open_nursery

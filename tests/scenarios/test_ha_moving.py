@@ -13,17 +13,17 @@ import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import Unpack, override
 
-from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import (
+from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp
+from haclient.ha import HAClient
+from haclient.servers.auth import Authenticator, DefaultAuthenticator
+from haclient.servers.chooser import (
     AsyncServerChooser,
     ConnectionInfo,
     DefaultServerChooser,
     MovingServerChooser,
 )
-from haclient.delay import FixedDelayStrategy, SpreadDelayStrategy
-from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp
-from haclient.ha import HAClient
-from haclient.priority_chooser import PriorityServerChooser
+from haclient.servers.delay import FixedDelayStrategy, SpreadDelayStrategy
+from haclient.servers.priority import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import STABLE_AFTER_S
 from haclient.transport.reconnector import CHOOSING_LIMIT_S

@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.delay import FixedDelayStrategy
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
 from haclient.transport import queue_acks

@@ -9,9 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
     AuthenticationError,
     DisconnectedError,
@@ -26,6 +24,8 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.servers.chooser import DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscription_manager import Entry, MemorySubscriptionManager

@@ -12,12 +12,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import HAClientError
 from haclient.ha import HAClient
-from haclient.priority_chooser import PriorityServerChooser
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.servers.delay import FixedDelayStrategy
+from haclient.servers.priority import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.nursery import open_nursery

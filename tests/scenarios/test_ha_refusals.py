@@ -10,7 +10,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
     AuthenticationError,
     BadFilter,
@@ -27,6 +26,7 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.subscriptions import Subscription
 from haclient.transport.nursery import open_nursery

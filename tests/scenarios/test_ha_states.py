@@ -7,10 +7,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time

@@ -13,13 +13,13 @@ from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
 from haclient.base_client import BaseClient
-from haclient.chooser import DefaultServerChooser
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
 from haclient.ha import HAClient
 from haclient.metrics import ClientMetrics
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.servers.chooser import DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscription_manager import MemorySubscriptionManager

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import InvalidTopic
 from haclient.ha import HAClient
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.settings import OnPublishGap
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from support.broker import RawClient, running_broker

@@ -14,10 +14,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.base_client import BaseClient
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import InvalidOptions, InvalidTopic
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.settings import HAOptions
 from haclient_fake_server.config import BrokerConfig, QueueTopic

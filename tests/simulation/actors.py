@@ -15,11 +15,11 @@ from typing import Final
 import trio
 from typing_extensions import override
 
-from haclient.chooser import ConnectionInfo, DefaultServerChooser
-from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import CommandError, DisconnectedError, PublishGap, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
+from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser
+from haclient.servers.delay import ExponentialDelayStrategy
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES
 from haclient_fake_server.config import (
     BrokerConfig,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from haclient.chooser import ServerChooser
 from haclient.errors import DisconnectedError
+from haclient.servers.chooser import ServerChooser
 
 __all__ = ["ERROR", "A", "B", "C", "tried"]
 

@@ -17,9 +17,9 @@ from typing import Self
 
 import trio
 
-from haclient.delay import FixedDelayStrategy
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.delay import FixedDelayStrategy
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.process import LIMIT_S

@@ -11,9 +11,9 @@ import sys
 
 import trio
 
-from haclient.delay import FixedDelayStrategy
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.stores import ProcessedMessages
 
 

@@ -10,12 +10,12 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import Unpack, override
 
-from haclient.auth import Authenticator
-from haclient.chooser import DefaultServerChooser
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import HAClientError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.auth import Authenticator
+from haclient.servers.chooser import DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.recovery import STABLE_AFTER_S, Recovery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import HAOptions

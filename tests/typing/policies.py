@@ -34,8 +34,8 @@ from haclient import (
     TenacityDelayStrategy,
     TokenAuthenticator,
 )
-from haclient.chooser import ConnectionInfo
 from haclient.errors import HAClientError
+from haclient.servers.chooser import ConnectionInfo
 from haclient.subscription_manager import Entry
 
 SERVERS = ["tcp://127.0.0.1:9007/amps/json", "tcp://127.0.0.1:9008/amps/json"]

@@ -26,8 +26,8 @@ from haclient import (
     blocking,
 )
 from haclient.aio import BaseClient, Client, HAClient, MessageStream
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.streams import TimedMessages
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.testing.processes import BrokerProcess

@@ -31,7 +31,6 @@ from haclient import (
     Message,
 )
 from haclient.blocking import BaseClient, Client, HAClient, MessageStream
-from haclient.chooser import ConnectionInfo
 from haclient.errors import (
     ConnectionRefused,
     DisconnectedError,
@@ -39,6 +38,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.servers.chooser import ConnectionInfo
 from haclient.streams import TimedMessages
 from haclient.transport.settings import HAOptions
 from haclient_fake_server.config import BrokerConfig, QueueTopic

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import UsageError
 from haclient.ha import HAClient
 from haclient.live_records import apply_delta
+from haclient.servers.delay import FixedDelayStrategy
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.clock import in_virtual_time
 from support.instances import Instance, instances

@@ -11,13 +11,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.metrics import NO_PROGRESS_S, ClientMetrics, Health, SubscriptionMetrics
 from haclient.protocol.messages import Message
+from haclient.servers.chooser import DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -33,10 +33,10 @@ from haclient.cli.app import run
 from haclient.cli.demo.jobs import JobMark, JobTraceWriter
 from haclient.cli.demo.processes import QUEUE, TOPIC, WORKER_BACKLOG, Assignment, Report
 from haclient.cli.demo.trace import TraceWriter
-from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import HAClientError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.servers.delay import ExponentialDelayStrategy
 from haclient.stores import FilePublishStore, LoggedBookmarkStore
 from haclient.streams import MessageStream
 from haclient_stores.bookmark import MOST_RECENT

@@ -10,8 +10,8 @@ import pytest
 from typing_extensions import override
 
 from haclient import compat
-from haclient.chooser import ConnectionInfo
 from haclient.errors import StoreLocked, UsageError
+from haclient.servers.chooser import ConnectionInfo
 from haclient.stores import MemoryPublishStore
 from support.broker_thread import BrokerThread
 from unit.compat.conftest import chooser, wait_until

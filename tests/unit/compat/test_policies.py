@@ -7,10 +7,10 @@ from typing import ClassVar
 import pytest
 
 from haclient import compat
-from haclient.auth import TokenAuthenticator
 from haclient.compat.policies import authenticator_of, chooser_of, strategy_of
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import TimedOut, UsageError
+from haclient.servers.auth import TokenAuthenticator
+from haclient.servers.delay import FixedDelayStrategy
 from support.broker_thread import BrokerThread
 from unit.compat.conftest import chooser, wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
+from haclient.recovery_points.sqlite import SqliteRecoveryPointAdapter
 from haclient.testing import check_recovery_point_adapter
 from haclient_stores.adapters.conflating import ConflatingRecoveryPointAdapter
 from haclient_stores.adapters.recovery_point import (

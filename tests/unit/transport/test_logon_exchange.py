@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator
 import pytest
 import trio
 
-from haclient.auth import DefaultAuthenticator
 from haclient.errors import (
     AuthenticationError,
     NameInUse,
     TimedOut,
 )
 from haclient.protocol.uri import Uri
+from haclient.servers.auth import DefaultAuthenticator
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Session

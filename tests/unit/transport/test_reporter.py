@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
 from haclient.ha import HAClient
+from haclient.servers.chooser import DefaultServerChooser
 from haclient.transport.events import Events
 from haclient.transport.reporter import EVENT_NAMES, ClientEvent, Reporter
 from haclient_stores.bookmark import EPOCH

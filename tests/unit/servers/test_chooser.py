@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.auth import DefaultAuthenticator
-from haclient.chooser import (
+from haclient.errors import UsageError
+from haclient.servers.auth import DefaultAuthenticator
+from haclient.servers.chooser import (
     DefaultServerChooser,
     FailureCountServerChooser,
 )
-from haclient.errors import UsageError
 from support.choosers import ERROR, A, B, C, tried
 
 

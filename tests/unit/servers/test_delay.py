@@ -11,7 +11,8 @@ import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.delay import (
+from haclient.errors import TimedOut, UsageError
+from haclient.servers.delay import (
     DelayStrategy,
     ExponentialDelayStrategy,
     FixedDelayStrategy,
@@ -19,7 +20,6 @@ from haclient.delay import (
     TenacityDelayStrategy,
     asked_by,
 )
-from haclient.errors import TimedOut, UsageError
 
 A, B = "tcp://a:9007/amps", "tcp://b:9007/amps"
 

@@ -12,9 +12,10 @@ from typing_extensions import override
 
 import haclient.aio
 import haclient.blocking
-from haclient import HAClient, Message, SOWRecoveryPointAdapter, sow_adapter
+from haclient import HAClient, Message, SOWRecoveryPointAdapter
 from haclient.errors import HAClientError, StoreFull, UsageError
 from haclient.protocol.codec import Payload
+from haclient.recovery_points import sow as sow_adapter
 from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore, MemoryPublishStore
 from haclient.testing import check_recovery_point_adapter
 from haclient_fake_server.config import BrokerConfig

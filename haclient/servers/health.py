@@ -15,8 +15,10 @@ from typing import Final
 import trio
 from typing_extensions import override
 
-from haclient.auth import Authenticator
-from haclient.chooser import (
+from haclient.errors import DisconnectedError, HAClientError, UsageError
+from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator
+from haclient.servers.chooser import (
     AsyncServerChooser,
     ConnectionInfo,
     DefaultServerChooser,
@@ -25,8 +27,6 @@ from haclient.chooser import (
     ServerChooser,
     check_chooser,
 )
-from haclient.errors import DisconnectedError, HAClientError, UsageError
-from haclient.protocol.uri import Uri
 from haclient.session.replica_health import ReplicaHealth, parse_replication
 from haclient.transport.http_get import check_url, http_get
 from haclient_stores.checks import check_count, check_seconds, is_number

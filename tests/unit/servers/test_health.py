@@ -10,11 +10,11 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.chooser import ConnectionInfo, DefaultServerChooser, FailureCountServerChooser
 from haclient.errors import ConnectionRefused, DisconnectedError, UsageError
-from haclient.health_chooser import HealthAwareServerChooser
-from haclient.priority_chooser import PriorityServerChooser
-from haclient.random_chooser import RandomServerChooser
+from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser, FailureCountServerChooser
+from haclient.servers.health import HealthAwareServerChooser
+from haclient.servers.priority import PriorityServerChooser
+from haclient.servers.random import RandomServerChooser
 from support.clock import in_virtual_time
 from support.lengths import length
 

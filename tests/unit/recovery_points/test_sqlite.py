@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from haclient import sqlite_adapter
-from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
+from haclient.recovery_points import sqlite
+from haclient.recovery_points.sqlite import SqliteRecoveryPointAdapter
 from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.errors import StoreError, UsageError
 
@@ -216,7 +216,7 @@ async def test_the_client_goes_on_while_another_program_has_the_database_locked(
 async def test_a_database_that_stays_locked_is_told_with_what_to_do(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_adapter, "_LOCKED_S", 0.01)
+    monkeypatch.setattr(sqlite, "_LOCKED_S", 0.01)
     adapter = SqliteRecoveryPointAdapter(path)
     await adapter.recover("me")
     wanted = r"points\.db: .* is locked; another program .* use another file"
@@ -232,8 +232,8 @@ async def test_a_database_that_stays_locked_is_told_with_what_to_do(
 async def test_a_write_that_does_not_come_back_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_adapter, "_LOCKED_S", 60.0)  # the write waits for the lock
-    monkeypatch.setattr(sqlite_adapter, "_CLOSE_S", 0.01)
+    monkeypatch.setattr(sqlite, "_LOCKED_S", 60.0)  # the write waits for the lock
+    monkeypatch.setattr(sqlite, "_CLOSE_S", 0.01)
     adapter = SqliteRecoveryPointAdapter(path)
     await adapter.recover("me")
     with locked(path):

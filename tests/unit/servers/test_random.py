@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.auth import DefaultAuthenticator
 from haclient.errors import UsageError
-from haclient.random_chooser import RandomServerChooser
+from haclient.servers.auth import DefaultAuthenticator
+from haclient.servers.random import RandomServerChooser
 from support.choosers import ERROR, A, B, tried
 
 

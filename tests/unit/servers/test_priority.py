@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from haclient.auth import DefaultAuthenticator
 from haclient.errors import DisconnectedError, UsageError
-from haclient.priority_chooser import PriorityServerChooser
+from haclient.servers.auth import DefaultAuthenticator
+from haclient.servers.priority import PriorityServerChooser
 
 A, B, C = (f"tcp://{host}:9007/amps/json" for host in "abc")
 ERROR = DisconnectedError("connection refused")

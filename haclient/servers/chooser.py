@@ -17,9 +17,9 @@ from typing import Protocol, runtime_checkable
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator, DefaultAuthenticator, check_authenticator
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator, DefaultAuthenticator, check_authenticator
 from haclient_stores.checks import check_count, check_has
 
 __all__ = [

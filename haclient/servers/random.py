@@ -1,7 +1,7 @@
 """A server chooser that spreads clients over servers by chance.
 
-It decides as the others do, from what it is told (`haclient.chooser`); but it needs a random number
-generator, and the pure modules have none.
+It decides as the others do, from what it is told (`haclient.servers.chooser`); but it needs a
+random number generator, and the pure modules have none.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final, cast
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator, DefaultAuthenticator, check_authenticator
-from haclient.chooser import ConnectionInfo, ServerChooser, check_uris
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator, DefaultAuthenticator, check_authenticator
+from haclient.servers.chooser import ConnectionInfo, ServerChooser, check_uris
 from haclient_stores.checks import is_number
 
 __all__ = ["RandomServerChooser"]

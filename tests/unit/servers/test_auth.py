@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import trio
 
-from haclient.auth import DefaultAuthenticator, TokenAuthenticator
-from haclient.chooser import DefaultServerChooser
 from haclient.client import Client
-from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, UsageError
 from haclient.ha import HAClient
+from haclient.servers.auth import DefaultAuthenticator, TokenAuthenticator
+from haclient.servers.chooser import DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from support.clock import in_virtual_time
 from support.peer import Peer, listening, together
 from support.recovery import entered

@@ -13,8 +13,8 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient.auth import Authenticator
-from haclient.chooser import ConnectionInfo, DefaultServerChooser, MovingServerChooser
+from haclient.servers.auth import Authenticator
+from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser, MovingServerChooser
 from haclient_stores.checks import check_seconds
 
 __all__ = ["PriorityServerChooser"]

@@ -1,0 +1,1 @@
+"""Adapters that keep the recovery points of a bookmark store elsewhere."""

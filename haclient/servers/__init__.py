@@ -1,0 +1,1 @@
+"""Which server a client connects to, when, and with which credentials."""
