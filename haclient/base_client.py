@@ -502,8 +502,8 @@ class BaseClient(PublishingClient, InspectedClient):
         """Continue paused subscriptions where they were paused, without missing a message.
 
         Subscriptions that one command resumes at the same position, with the same rate, share one
-        replay: the server sends their messages in the order of the log. An `HAClient` resubscribes
-        them together after a lost connection.
+        replay: the server sends their messages in the order of the log. After a lost connection
+        each of them resumes alone.
 
         Args:
             sub_ids: One id, or several that are resumed by one command.

@@ -166,11 +166,14 @@ def _resumption(
     resume = core.commander.resume
     server = resume.servers.resolve(log.server_order.server)
     last = found.position.last_bookmark if _is_ordered(found.request) else ""
-    rule = resume_rule(log, server, last=last)
+    is_conflated = found.request is not None and found.request.is_conflated
+    rule = resume_rule(log, server, last=last, is_conflated=is_conflated)
     if rule is not ResumeRule.IN_ORDER and _has_unnamed(log, queued):
         return (log.resume_from_start(),), _UNNAMED
     return (
-        resume_bookmarks(log, server, last=last, overlap_us=resume.overlap_us),
+        resume_bookmarks(
+            log, server, last=last, overlap_us=resume.overlap_us, is_conflated=is_conflated
+        ),
         rule.value,
     )
 

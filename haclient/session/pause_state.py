@@ -58,16 +58,14 @@ class PauseState:
         self._has_forgotten = False  # a command of the application without an answer
         self._has_forgotten_pause = False  # likewise, one that pauses
 
-    def begin(self, *, paused: bool, by_application: bool) -> None:
+    def begin(self, *, is_paused: bool) -> None:
         """Note that the subscribe is about to be sent, on this connection or a new one.
 
         Args:
-            paused: Whether it begins paused.
-            by_application: Whether the application wants it to be paused.
+            is_paused: Whether the application wants it to begin paused.
         """
         self._changes.clear()
-        self._begun_paused = paused
-        self._begun_by_application = by_application
+        self._begun_paused = self._begun_by_application = is_paused
         self._has_forgotten = self._has_forgotten_pause = False
 
     def sent(self, *, pauses: bool, by_application: bool) -> PauseChange:

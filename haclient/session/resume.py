@@ -30,6 +30,12 @@ the application has written is trusted. A message of a publisher that the list d
 was received and is missing again, may be anywhere unless the order covers it; the store then
 answers with the start.
 
+**A conflated subscription begins anew.** A server merges the messages of an interval under the
+bookmark of the first one, and a replay has other intervals, so a message under a finished bookmark
+may hold newer values. When it resumes, the store therefore forgets which messages were finished and
+takes the bookmark of the resume as an explicit start: everything from there on is delivered, once
+more if need be. That start has to be safe on every server, so it is always that of another one.
+
 **Which log a server has** (`ServerLogs`). A server that returns at its address with another log (a
 lost disk, a restored backup) is another server. Our broker reports the recent starts of its log at
 logon, each as a random number with the first position after it, and a position with each persisted
@@ -64,12 +70,8 @@ from haclient.protocol.identity import version_number
 from haclient.protocol.options import Options
 from haclient.session.logon import LoggedOn, LogStart
 from haclient_stores.bookmark import (
-    EPOCH,
     NOW,
     Bookmark,
-    BookmarkList,
-    Epoch,
-    Timestamp,
     parse_bookmark,
 )
 from haclient_stores.interfaces import SubscriptionLog
@@ -80,7 +82,6 @@ OVERLAP_S: Final = 5.0
 
 _KNOWS_BOOKMARK_NOT_FOUND: Final = 5_030_500  # servers from 5.3.5 on
 _BUSY_S: Final = 1.0  # reading for this long does not block a server; the overlap is far longer
-_MAX_SHARED_ITEMS: Final = 256  # in the bookmark of a shared replay, which each member sends
 _CATCHES_UP: Final = 0.1  # how many seconds an unblocked server catches up in each second
 
 
@@ -448,18 +449,21 @@ class ResumeRule(enum.Enum):
     FROM_START = "no replay was complete yet, so only the start is surely before everything missing"
 
 
-def resume_rule(log: SubscriptionLog, server: str, *, last: str) -> ResumeRule:
+def resume_rule(
+    log: SubscriptionLog, server: str, *, last: str, is_conflated: bool = False
+) -> ResumeRule:
     """The rule that decides where a subscription resumes on a server.
 
     Args:
         log: The subscription's part of the bookmark store.
         server: The name of the server's log.
         last: The last bookmark that the server of the last entry has sent; empty if unknown.
+        is_conflated: Whether the server merges its messages: then it begins anew (see the module).
     """
     server_order = log.server_order
     if not server_order.server:  # progress from elsewhere (see the module)
         return ResumeRule.FROM_ELSEWHERE
-    if server == log_name(server_order.server):
+    if server == log_name(server_order.server) and not is_conflated:
         if log.in_order:
             return ResumeRule.IN_ORDER
         if _is_position(last):
@@ -468,7 +472,7 @@ def resume_rule(log: SubscriptionLog, server: str, *, last: str) -> ResumeRule:
 
 
 def resume_bookmarks(
-    log: SubscriptionLog, server: str, *, last: str, overlap_us: int
+    log: SubscriptionLog, server: str, *, last: str, overlap_us: int, is_conflated: bool = False
 ) -> tuple[str, ...]:
     """The bookmarks to request from a server, the best form first.
 
@@ -477,8 +481,9 @@ def resume_bookmarks(
         server: The name of the server's log.
         last: The last bookmark that the server of the last entry has sent; empty if unknown.
         overlap_us: How long before the caught-up time to begin on another server.
+        is_conflated: As for `resume_rule`.
     """
-    match resume_rule(log, server, last=last):
+    match resume_rule(log, server, last=last, is_conflated=is_conflated):
         case ResumeRule.FROM_ELSEWHERE:
             return log.resume_elsewhere(0)
         case ResumeRule.IN_ORDER:
@@ -498,32 +503,6 @@ def _is_position(bookmark: str) -> bool:
     except UsageError:  # a position of another kind of server
         return False
     return isinstance(found, Bookmark)
-
-
-def shared_bookmark(bookmarks: Sequence[str]) -> str:
-    """One bookmark for subscriptions that share a replay, early enough that none misses a message.
-
-    Args:
-        bookmarks: The bookmark at which each of them would begin alone.
-
-    Returns:
-        The bookmark. Empty if one of them begins at the end of the log or has an end of its own, or
-        if the bookmark would be too long to be sent for each of them.
-    """
-    if len(set(bookmarks)) == 1:
-        return bookmarks[0]
-    items: dict[Bookmark | Timestamp, None] = {}
-    for point in map(parse_bookmark, bookmarks):
-        match point:
-            case Bookmark() | Timestamp():
-                items[point] = None
-            case BookmarkList() if point.items:
-                items.update(dict.fromkeys(point.items))
-            case Epoch() | BookmarkList():
-                return str(EPOCH)
-            case _:
-                return ""
-    return str(BookmarkList(tuple(items))) if len(items) <= _MAX_SHARED_ITEMS else ""
 
 
 def resume_options(options: str, *, bookmark: str, version: str, again: bool) -> str:
@@ -576,10 +555,14 @@ class ResumeContext:
             self._clock = StepProofClock(wall_us, now)
         return self._clock.earliest_us(wall_us, now)
 
-    def bookmarks(self, log: SubscriptionLog, last: str = "") -> tuple[str, ...]:
+    def bookmarks(
+        self, log: SubscriptionLog, last: str = "", *, is_conflated: bool = False
+    ) -> tuple[str, ...]:
         """The bookmarks to request from the current server, the best form first."""
         server = self.servers.resolve(log.server_order.server)
-        return resume_bookmarks(log, server, last=last, overlap_us=self.overlap_us)
+        return resume_bookmarks(
+            log, server, last=last, overlap_us=self.overlap_us, is_conflated=is_conflated
+        )
 
     def accepted(self, position: ResumePosition) -> None:
         """The server in use has accepted the subscription."""

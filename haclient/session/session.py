@@ -25,8 +25,8 @@ from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
 from haclient.session.connection_state import Counters
 from haclient.session.logon import MAX_SEQUENCE
-from haclient.session.reseen_messages import ReseenDiscards
 from haclient.session.subscriptions import Marker, Router, Subscription
+from haclient_stores.tracker.tracker import UNTRACKED
 
 
 class Received:
@@ -196,8 +196,6 @@ class Session:
             message.number = number
         if 0 in numbers:
             run = self._without_duplicates(subscription, run, out)
-        elif isinstance(owner, ReseenDiscards):
-            owner.take(run)
         if run:
             out.deliveries.append((subscription, run))
 
@@ -207,11 +205,10 @@ class Session:
     ) -> list[Message]:
         """The messages of a run that are to be delivered, where the store knows some of them."""
         if subscription.request is not None and subscription.request.is_conflated:
-            owner = subscription.owner
-            if not isinstance(owner, ReseenDiscards):
-                assert owner is not None  # noqa: S101  # its messages are logged
-                owner = subscription.owner = ReseenDiscards(owner, subscription.discard_call)
-            owner.take(run)
+            # A merged message has the bookmark of the first one of its interval, and a server may
+            # send the intervals of its keys in any order: what is in the message may be new.
+            for message in run:
+                message.number = message.number or UNTRACKED
             return run
         out.duplicates.extend(message for message in run if not message.number)
         return [message for message in run if message.number]

@@ -20,7 +20,6 @@ from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
 from haclient.session.delivered import DeliveredMessages
 from haclient.session.pause_state import PauseState
-from haclient.session.reseen_messages import DiscardCall, call_directly
 from haclient.session.resume import ResumePosition
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.interfaces import SubscriptionLog
@@ -246,7 +245,6 @@ class Subscription:
         command_id: The id of its command, which some acks carry alone.
         log: Its part of the bookmark store; `None` if the store does not track it.
         owner: Where `discard` of its messages goes; the log itself by default.
-        discard_call: Brings a discard to the client's thread.
         phase: Its phase.
         accepted: Called once, when the server accepts the command and before its first message.
         user_acks: Ack types that the user asked for, delivered like messages.
@@ -260,15 +258,12 @@ class Subscription:
         pauses: Whether the server holds it back, and whether the application wants that.
         is_query_answered: Whether all records of its query have arrived on this connection.
         replaced_by: The number of the replace that is in force, in the order of sending; 0 if none.
-        resumed_with: The subscriptions that one command has resumed together with it, including
-            itself, so that they share a replay; empty if it was resumed alone, or never.
     """
 
     __slots__ = (
         "accepted",
         "command_id",
         "delivered",
-        "discard_call",
         "ends_after",
         "finite",
         "is_query_answered",
@@ -282,7 +277,6 @@ class Subscription:
         "queue",
         "replaced_by",
         "request",
-        "resumed_with",
         "sink",
         "sub_id",
         "user_acks",
@@ -303,10 +297,8 @@ class Subscription:
         ends_after: frozenset[str] = frozenset(),
         markers: bool = False,
         queue: QueueSide | None = None,
-        discard_call: DiscardCall = call_directly,
     ) -> None:
         self.sub_id = sub_id
-        self.discard_call = discard_call
         self.request = request
         self.command_id = command_id
         self.query_id = query_id
@@ -319,10 +311,9 @@ class Subscription:
         self.finite = bool(ends_after)
         is_paused = request is not None and request.is_paused
         self.pauses = PauseState()
-        self.pauses.begin(paused=is_paused, by_application=is_paused)
+        self.pauses.begin(is_paused=is_paused)
         self.is_query_answered = False
         self.replaced_by = 0
-        self.resumed_with: tuple[Subscription, ...] = ()
         self.markers = markers
         self.phase = Phase.OPENING
         self.position = ResumePosition(log)

@@ -129,14 +129,6 @@ class ClientThread:
         """
         self.call("message.discard()", log.discard, number)
 
-    def discard_by(self, function: Callable[[int], None], number: int) -> None:
-        """Have a function discard a message on the client's thread, and wait until it has.
-
-        Raises:
-            UsageError: As for `call`.
-        """
-        self.call("message.discard()", function, number)
-
     def call(
         self,
         what: str,

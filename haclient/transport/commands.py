@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import TypeAlias
 
@@ -29,13 +29,11 @@ from haclient.errors import (
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message, MessageOwner
-from haclient.protocol.options import Options
 from haclient.session.acks import PendingCommand, explained
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.delivered import MAX_PUBLISHERS
-from haclient.session.reseen_messages import ReseenDiscards
-from haclient.session.resume import ResumeContext, resume_options, shared_bookmark
+from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.session import Session
 from haclient.session.subscriptions import QueueSide, Sink, SubscribeRequest, Subscription
 from haclient.transport.auditing import AuditedOwner, Auditor
@@ -247,22 +245,36 @@ class Commander:
         for one in self.session.router.all():
             self.resume.note_caught_up(one.position, until, now, last=last)
 
-    def _sending(self, subscription: Subscription, *, begins_paused: bool = False) -> None:
+    def _sending(
+        self,
+        subscription: Subscription,
+        request: SubscribeRequest,
+        bookmark: str,
+        *,
+        resumes: bool,
+    ) -> None:
         """Prepare to send its command; once that is accepted, its store follows that log."""
-        first = subscription.accepted
-        now = trio.current_time()
+        now, log = trio.current_time(), subscription.log
         subscription.position.sending(now)
         subscription.is_query_answered = False
-        request = subscription.request
-        is_paused = request is not None and request.is_paused
-        subscription.pauses.begin(paused=is_paused or begins_paused, by_application=is_paused)
+        subscription.pauses.begin(is_paused=request.is_paused)
         subscription.note_held(now)
-        if subscription.log is None:
+        if log is None:
             return
+        # It begins anew at an explicit bookmark, and where conflated messages may come again.
+        starts_over = not resumes or request.is_conflated
+        entered_us = 0
+        if starts_over and parse_bookmark(bookmark) == NOW:  # by any server's clock not before that
+            entered_us = max(1, self.resume.now_us(now) - self.resume.overlap_us)
 
-        def accepted() -> None:
-            if first is not None:
-                first()
+        def accepted() -> None:  # not before: a refused command must not have changed the store
+            if starts_over:
+                log.begin(
+                    acked=request.gets_persisted_acks,
+                    start=bookmark,
+                    conflated=request.is_conflated,
+                    entered_us=entered_us,
+                )
             self.resume.accepted(subscription.position)
 
         subscription.accepted = accepted
@@ -300,7 +312,9 @@ class Commander:
         connection = self.connected()
         self.session.router.check_free(ids)  # before the bookmark store is written to
         on_entering()
-        log, accepted = self._remember(request)
+        log = self.log_of(request)
+        if log is not None and _resumes(request) and not request.is_conflated:
+            log.begin(acked=request.gets_persisted_acks, start=None)
         subscription = Subscription(
             request.sub_id,
             sink,
@@ -309,17 +323,14 @@ class Commander:
             query_id=request.query_id,
             log=log,
             owner=None if log is None else self._owner(request.sub_id, log),
-            accepted=accepted,
             user_acks=request.user_acks,
             ends_after=request.ends_after,
             markers=markers,
             queue=queue,
-            discard_call=self._thread.discard_by,
         )
-        self._sending(subscription)
         self.session.router.add(subscription)
         sent = trio.Event()
-        enter = partial(self._enter, request, command_id, timeout=timeout, on_sent=sent.set)
+        enter = partial(self._enter, subscription, request, timeout=timeout, on_sent=sent.set)
         try:
             await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
@@ -332,15 +343,16 @@ class Commander:
 
     async def _enter(
         self,
+        subscription: Subscription,
         request: SubscribeRequest,
-        command_id: str,
         bookmark: str,
         *,
         timeout: float,
         on_sent: Callable[[], object],
     ) -> None:
+        self._sending(subscription, request, bookmark, resumes=_resumes(request))
         options = self._options(request, bookmark)
-        header = request.header(command_id, bookmark=bookmark, options=options)
+        header = request.header(subscription.command_id, bookmark=bookmark, options=options)
         sending = partial(self.command, timeout=timeout, on_sent=on_sent)
         await sending(header, request.body, what=request.what)
 
@@ -371,7 +383,6 @@ class Commander:
         self,
         subscription: Subscription,
         *,
-        shared: tuple[str, ...] | None = None,
         still_wanted: Callable[[], bool],
         on_sent: Callable[[], object],
         timeout: float,
@@ -383,8 +394,6 @@ class Commander:
 
         Args:
             subscription: Its receiver, with its command.
-            shared: The bookmarks at which a shared replay begins, from `shared_forms`; the
-                subscription begins paused, until `resume_together`. `None` for a replay of its own.
             still_wanted: Whether the application has not ended it meanwhile; asked before each
                 sending, since a server may refuse the first form of the bookmark.
             on_sent: Called after each sending; there is no checkpoint before the first.
@@ -392,15 +401,14 @@ class Commander:
         """
         request = subscription.request
         assert request is not None  # noqa: S101  # a publish is not sent again like this
-        if subscription.log is not None:
-            acked, conflated = request.gets_persisted_acks, request.is_conflated
-            subscription.log.begin(acked=acked, start=None, conflated=conflated)
-        forms = shared or self._resume_forms(subscription)
+        if subscription.log is not None and not request.is_conflated:
+            subscription.log.begin(acked=request.gets_persisted_acks, start=None)
+        forms = self._resume_forms(subscription)
 
         async def enter(bookmark: str) -> None:
             if still_wanted():
                 options = resume_options(
-                    (request if shared is None else request.paused(is_paused=True)).options,
+                    request.options,
                     bookmark=bookmark,
                     version=self.status.server_version,
                     again=True,
@@ -418,7 +426,7 @@ class Commander:
         if request.query_id and request.bookmark == str(NOW):
             return (str(NOW),)  # its records are all that was missed, wherever the log ended before
         if not request.is_in_log_order:
-            return self.resume.bookmarks(log)
+            return self.resume.bookmarks(log, is_conflated=request.is_conflated)
         forms = self.resume.bookmarks(log, subscription.position.last_bookmark)
         delivered = subscription.delivered
         if delivered is None:
@@ -434,21 +442,6 @@ class Commander:
             )
         return tuple(delivered.cover(form) for form in forms)
 
-    def shared_forms(self, together: Sequence[Subscription]) -> tuple[str, ...]:
-        """The bookmarks at which a shared replay may begin, the best form first.
-
-        Empty if the replay cannot be shared, because a subscription begins at the end of the log,
-        has an end of its own, or begins with the records of its own place.
-        """
-        if any(one.query_id for one in together):
-            return ()
-        each = [self._resume_forms(one) for one in together]
-        shared = [
-            shared_bookmark([forms[min(number, len(forms) - 1)] for forms in each])
-            for number in range(max(map(len, each)))
-        ]
-        return tuple(dict.fromkeys(shared)) if all(shared) else ()
-
     async def _reopen(
         self,
         subscription: Subscription,
@@ -458,8 +451,7 @@ class Commander:
         command: Callable[..., Awaitable[Message]],
     ) -> None:
         subscription.command_id = self.session.next_command_id()
-        subscription.accepted = None
-        self._sending(subscription, begins_paused=Options.parse(options).pause)
+        self._sending(subscription, request, bookmark, resumes=True)
         self.session.router.add(subscription)
         header = request.header(subscription.command_id, bookmark=bookmark, options=options)
         try:
@@ -510,39 +502,15 @@ class Commander:
             return None
         return subscription_log(store, request.sub_id)
 
-    def _remember(
-        self, request: SubscribeRequest
-    ) -> tuple[SubscriptionLog | None, Callable[[], None] | None]:
-        """Open the bookmark store's part of a subscribe.
-
-        Returns:
-            That part, and the action to run on it once the server has accepted the command.
-        """
-        bookmark, log = request.bookmark, self.log_of(request)
-        if log is None:
-            return None, None
-        acked, conflated = request.gets_persisted_acks, request.is_conflated
-        if bookmark == str(MOST_RECENT):
-            log.begin(acked=acked, start=None, conflated=conflated)
-            return log, None
-        # An explicit bookmark forgets what is known: not before the server has accepted it.
-        entered_us = 0
-        if parse_bookmark(bookmark) == NOW:  # by the clock of any server not later than that
-            entered_us = max(1, self.resume.now_us(trio.current_time()) - self.resume.overlap_us)
-        return log, partial(
-            log.begin, acked=acked, start=bookmark, conflated=conflated, entered_us=entered_us
-        )
-
     def _forms(self, request: SubscribeRequest, log: SubscriptionLog | None) -> tuple[str, ...]:
         """The bookmarks to request, the best first; resolves `MOST_RECENT`."""
-        if log is None or request.bookmark != str(MOST_RECENT):
+        if log is None or not _resumes(request):
             return (str(request.fields.get("bm", "")),)
-        return self.resume.bookmarks(log)
+        return self.resume.bookmarks(log, is_conflated=request.is_conflated)
 
     def _options(self, request: SubscribeRequest, bookmark: str) -> str:
         """The options of a subscribe: those of a resume if the store holds its position."""
-        resolved = request.bookmark == str(MOST_RECENT)
-        if not resolved or "|" not in bookmark or bookmark == str(NOW):
+        if not _resumes(request) or "|" not in bookmark or bookmark == str(NOW):
             return request.options
         # The server may lack what this client knows, so it must not begin after it.
         return resume_options(
@@ -638,15 +606,17 @@ def drop_queued(subscription: Subscription, *, keep_replaced: bool = False) -> N
             command are kept, since they would not be redelivered.
     """
     sink, log = subscription.sink, subscription.log
-    if isinstance(sink, Delivery) and isinstance(subscription.owner, ReseenDiscards):
-        dropped = sink.undelivered(keep_replaced=keep_replaced)
-        subscription.owner.dropped(message.number for message in dropped)
     if isinstance(sink, Delivery) and subscription.delivered is not None:
         dropped = sink.undelivered(keep_replaced=keep_replaced)
         subscription.delivered.dropped(message.bookmark for message in dropped)
     first = sink.drop(keep_replaced=keep_replaced) if isinstance(sink, Delivery) else 0
     if first and log is not None:
         log.link_lost(first)
+
+
+def _resumes(request: SubscribeRequest) -> bool:
+    """Whether a new subscription begins where the bookmark store says."""
+    return request.bookmark == str(MOST_RECENT)
 
 
 def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:

@@ -93,8 +93,6 @@ class Reconnector:
         self._failures = FailureLog()
         # Logs the last failure, once the time of the next attempt is known or there is none.
         self._unlogged: Callable[[str], None] | None = None
-        # The bookmarks at which shared replays begin on this connection, by sub id.
-        self._shared: dict[str, tuple[str, ...]] = {}
         self._refused_by: set[tuple[str, str]] = set()  # (sub id, server), since the last LIVE
         self._fatal: HAClientError | None = None  # the error to raise from the block
         self._uri = ""  # of this attempt
@@ -520,13 +518,6 @@ class Reconnector:
                 places.release()
                 sent()
 
-        groups = self._shared_replays()
-        self._shared = {
-            one.sub_id: forms
-            for together in groups
-            for forms in [core.commander.shared_forms(together)]
-            for one in together
-        }
         async with open_nursery() as nursery:
             for entry in self._manager.entries():
                 subscription = core.resumable.get(entry.sub_id)
@@ -536,8 +527,6 @@ class Reconnector:
         if failures:
             raise failures[0]
         core.check_connected()
-        for together in groups:
-            await core.changes.resume_together(together, timeout=self._settings.resubscribe_limit_s)
         core.queue_acks.resume()
         core.set_state(ConnectionState.RESUBSCRIBED)
 
@@ -640,15 +629,6 @@ class Reconnector:
 
     # -- resubscribing -------------------------------------------------------------
 
-    def _shared_replays(self) -> list[list[Subscription]]:
-        """The groups of subscriptions that share a replay."""
-        groups: dict[int, list[Subscription]] = {}
-        for one in self._core.resumable.values():
-            # The answer to the common resume may have come after that to a later pause.
-            if one.resumed_with and not one.pauses.is_paused_by_application:
-                groups.setdefault(id(one.resumed_with), []).append(one)
-        return [each for each in groups.values() if len(each) > 1]
-
     async def _resubscribe_one(
         self, subscription: Subscription, entry: Entry, on_sent: Callable[[], object]
     ) -> None:
@@ -664,7 +644,6 @@ class Reconnector:
             subscription.request = subscription.request.changed(entry.fields)
             await core.commander.resubscribe(
                 subscription,
-                shared=self._shared.get(subscription.sub_id),
                 still_wanted=lambda: core.resumable.get(subscription.sub_id) is subscription,
                 on_sent=on_sent,
                 timeout=self._settings.resubscribe_limit_s,

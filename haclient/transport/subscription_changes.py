@@ -9,7 +9,7 @@ waits for it any more, since the server has carried the command out all the same
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import trio
 
@@ -137,7 +137,7 @@ class SubscriptionChanges:
                 return  # a later one, whose answer came first, is in force
             subscription.replaced_by = order
             self._commander.session.router.name_command(subscription, command_id)
-            subscription.request, subscription.resumed_with = request, ()
+            subscription.request = request
             on_replaced()
             if subscription.queue is not None:
                 subscription.queue.granted(ack.options)
@@ -159,14 +159,7 @@ class SubscriptionChanges:
         Raises:
             CommandError: The server refused it; nothing has changed.
         """
-        together = () if paused or len(subscriptions) == 1 else tuple(subscriptions)
-
-        def accepted(_: Message) -> None:
-            for one in subscriptions:
-                one.resumed_with = together
-
-        word = "pause" if paused else "resume"
-        await self._pause(subscriptions, word, accepted=accepted, timeout=timeout)
+        await self._pause(subscriptions, "pause" if paused else "resume", timeout=timeout)
 
     async def _pause(
         self,
@@ -174,7 +167,6 @@ class SubscriptionChanges:
         word: str,
         *,
         by_application: bool = True,
-        accepted: Callable[[Message], object] = lambda _: None,
         timeout: float,
         patient: bool = False,
     ) -> None:
@@ -186,7 +178,6 @@ class SubscriptionChanges:
             what=f"{word} of {ids}",
             pauses=word == "pause",
             by_application=by_application,
-            accepted=accepted,
         )
         await self._send(change, header, timeout=timeout, patient=patient)
 
@@ -265,23 +256,6 @@ class SubscriptionChanges:
         if change.by_application and change.is_accepted:
             for one in change.subscriptions:
                 self._changed(one)
-
-    async def resume_together(self, together: Sequence[Subscription], *, timeout: float) -> None:
-        """Resume subscriptions that were sent again paused, with one command.
-
-        Raises:
-            CommandError: The server refused it; the next time each is sent again by itself.
-            TimedOut: It has not answered.
-        """
-        active = [one for one in together if self._commander.is_active(one)]
-        if not active:
-            return
-        try:
-            await self._pause(active, "resume", by_application=False, timeout=timeout, patient=True)
-        except CommandError:
-            for one in active:
-                one.resumed_with = ()
-            raise
 
     # -- full queues, see `haclient.transport.automatic_pauses` -------------------------------
 

@@ -33,17 +33,17 @@ def test_an_unanswered_command_may_be_in_force_and_a_refused_one_is_not() -> Non
 def test_an_answer_of_an_earlier_connection_counts_no_more() -> None:
     state = PauseState()
     pause = state.sent(pauses=True, by_application=True)
-    state.begin(paused=False, by_application=False)
+    state.begin(is_paused=False)
     state.answered(pause, is_accepted=True)
     assert not state.may_be_paused
 
 
 def test_it_begins_as_the_command_of_the_subscription_says() -> None:
     state = PauseState()
-    state.begin(paused=True, by_application=False)  # it shares a replay, which begins later
-    assert (state.may_be_paused, state.may_be_paused_by_application) == (True, False)
-    state.begin(paused=True, by_application=True)
+    state.begin(is_paused=True)
     assert (state.may_be_paused, state.is_paused_by_application) == (True, True)
+    state.begin(is_paused=False)
+    assert (state.may_be_paused, state.may_be_paused_by_application) == (False, False)
 
 
 def test_a_command_without_an_answer_is_overruled_by_a_later_one_that_was_accepted() -> None:
@@ -104,7 +104,7 @@ def test_a_new_connection_begins_without_what_was_forgotten() -> None:
     state = PauseState()
     for _ in range(2 * MAX_UNANSWERED):
         state.sent(pauses=True, by_application=True)
-    state.begin(paused=False, by_application=False)
+    state.begin(is_paused=False)
     assert (state.may_be_paused, state.may_be_paused_by_application) == (False, False)
     assert not state.has_unanswered
 

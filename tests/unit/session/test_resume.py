@@ -14,7 +14,6 @@ from haclient.session.resume import (
     catching_up,
     resume_bookmarks,
     resume_options,
-    shared_bookmark,
 )
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
@@ -432,24 +431,3 @@ def test_no_steps_lead_to_a_time_that_is_too_late(steps: list[tuple[int, int]]) 
         wrong_us += step_us
         right_us = START_US + passed_s * 1_000_000
         assert clock.earliest_us(right_us + wrong_us, passed_s) == right_us + min(0, wrong_us)
-
-
-@pytest.mark.row("SM6")
-@pytest.mark.parametrize(
-    ("bookmarks", "expected"),
-    [
-        (["7|1|", "7|1|"], "7|1|"),
-        (["7|1|", "7|2|,8|3|"], "7|1|,7|2|,8|3|"),
-        (["7|1|,20240102T030405Z", "7|1|"], "7|1|,20240102T030405Z"),
-        (["7|1|", "0"], "0"),
-        (["0", "0"], "0"),
-        (["7|1|", "0|1|"], ""),
-        (["7|1|", "[7|1|:7|9|]"], ""),
-        (["[7|1|:7|9|]", "[7|1|:7|9|]"], "[7|1|:7|9|]"),
-        ([f"7|{number}|" for number in range(1, 258)], ""),
-    ],
-)
-def test_a_shared_replay_begins_where_no_subscription_misses_anything(
-    bookmarks: list[str], expected: str
-) -> None:
-    assert shared_bookmark(bookmarks) == expected
