@@ -30,7 +30,7 @@ class Changer:
     def active(self, sub_id: str) -> Subscription | None:
         """The subscription with this id that lasts until `unsubscribe`."""
         for one in self._core.subscriptions():
-            if one.sub_id == sub_id and one.request is not None and not one.finite:
+            if one.sub_id == sub_id and one.request is not None and not one.is_query:
                 return one
         return None
 

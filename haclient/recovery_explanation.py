@@ -106,12 +106,12 @@ def explain_recovery(core: Core, sub_id: str) -> RecoveryExplanation:
     forms: tuple[str, ...]
     elsewhere: tuple[str, ...]
     if log is None:
-        bookmark = found.request.bookmark if core.status.reconnects and not found.finite else ""
+        bookmark = found.request.bookmark if core.status.reconnects and not found.is_query else ""
         forms, elsewhere, why = (bookmark,), (bookmark,), _without_log(core, found)
     else:
         forms, why = _resumption(core, found, log, queued)
-        forms = _covering(found, queued, forms)
-        elsewhere = _covering(found, queued, _elsewhere(core, log, queued))
+        forms = found.covering(forms, queued)
+        elsewhere = found.covering(_elsewhere(core, log, queued), queued)
         why += _what_it_takes(core, found)
     next_process = None if log is None else _next_process(core, sub_id)
     return RecoveryExplanation(
@@ -145,7 +145,7 @@ def _tracked(messages: list[Message]) -> int:
 
 def _without_log(core: Core, found: Subscription) -> str:
     """Why a subscription that no store tracks resumes, or does not."""
-    if found.finite:
+    if found.is_query:
         return "it is a query, which ends with its connection by an error"
     if not core.status.reconnects:
         return "a Client does not reconnect: it ends with its connection"
@@ -188,17 +188,6 @@ def _elsewhere(core: Core, log: SubscriptionLog, queued: list[Message]) -> tuple
 def _is_ordered(request: SubscribeRequest | None) -> bool:
     """Whether its messages come in the order of the log, as a resume decides it."""
     return request is not None and request.is_in_log_order
-
-
-def _covering(
-    found: Subscription, queued: list[Message], forms: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The bookmarks of a resume; for a query of the past, extended to cover delivered messages."""
-    delivered = found.delivered
-    if delivered is None or not _is_ordered(found.request):
-        return forms
-    bookmarks = [message.bookmark for message in queued]
-    return tuple(delivered.cover(form, bookmarks) for form in forms)
 
 
 def _has_unnamed(log: SubscriptionLog, queued: list[Message]) -> bool:

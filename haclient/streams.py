@@ -156,12 +156,12 @@ class MessageStream:
             UsageError: The stream is already open, or is one of a queue, of deltas, or of a query
                 with a bookmark other than `NOW`.
         """
-        if self._delivery.is_of_deltas:
+        if self._delivery.carries_deltas:
             raise UsageError(
                 "a stream of deltas cannot be conflated in the client, since each delta has other "
                 "fields: use the option conflation, so that the server merges them"
             )
-        if self._delivery.is_of_past:
+        if self._delivery.is_historical:
             raise UsageError(
                 "a stream of a query with a bookmark cannot be conflated in the client: after a "
                 "lost connection its records would replace newer messages; use bookmark=NOW, or "

@@ -25,6 +25,7 @@ from haclient.errors import (
 from haclient.protocol.commands import AckType, Command, CommandName, parse_acks
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
+from haclient.session.historical import is_historical
 from haclient.session.subscriptions import (
     LASTING,
     QUERIES,
@@ -32,10 +33,9 @@ from haclient.session.subscriptions import (
     Phase,
     SubscribeRequest,
     Subscription,
-    is_of_past,
 )
 from haclient.streams import MessageStream, QueueStream
-from haclient.transport.commands import drop_queued, header_fields
+from haclient.transport.commands import header_fields
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy, serve
 from haclient.transport.query_delivery import QueryDelivery
@@ -99,8 +99,8 @@ class Subscriber:
         """
         delivery = self._delivery_for(command, raises=True)
         delivery.error_policy = self._on_handler_error if queue is None else "continue"
-        delivery.is_of_deltas = "delta_subscribe" in command.name
-        delivery.is_of_past = is_of_past(command.name, command.start)
+        delivery.carries_deltas = "delta_subscribe" in command.name
+        delivery.is_historical = is_historical(command.name, command.start)
         opened: list[Subscription] = []
         is_closed = False
 
@@ -253,7 +253,7 @@ class Subscriber:
 
         def overdue() -> TimedOut | None:
             connection, request = self._core.connection, one.request
-            if not one.finite and one.is_query_answered:
+            if not one.is_query and one.is_query_answered:
                 delivery.lift_limit()
                 return None
             is_held = one.pauses.may_be_paused or not self._is_active(one)
@@ -268,7 +268,7 @@ class Subscriber:
                 "the result may be incomplete"
             )
 
-        delivery.limit(limit_s, overdue, is_lasting=not one.finite)
+        delivery.limit(limit_s, overdue, is_lasting=not one.is_query)
 
     def _serve(
         self,
@@ -499,7 +499,7 @@ class Subscriber:
         for one in chosen:  # all of them first: if that fails, the call can be made again
             self._core.closed(one)
         for one in chosen:
-            drop_queued(one)
+            one.drop_queued()
             one.sink.mark(Marker.ENDED)
         await self._leave(chosen, timeout=timeout)
 
@@ -640,7 +640,7 @@ class Subscriber:
         except BaseException:  # the caller has no handle to end the subscription with
             self._core.resumable.pop(subscription.sub_id, None)
             self._core.commander.leave([subscription])
-            drop_queued(subscription)
+            subscription.drop_queued()
             raise
 
     def _check_remembered(self, command: Command, request: SubscribeRequest) -> None:

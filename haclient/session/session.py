@@ -18,7 +18,6 @@ are handled together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 
 from haclient.errors import HAClientError, ProtocolError, UsageError, command_error, printable
 from haclient.protocol.messages import Message
@@ -116,14 +115,14 @@ class Session:
         if self.tap is not None:
             self.tap(messages)
         try:
-            self._sort(messages, out)
+            self._group_by_subscription(messages, out)
         except ProtocolError as error:  # what came before it in the chunk still counts
             out.fault = error
         if messages and _is_disconnect(messages[-1]):
             out.disconnect_reason = printable(messages[-1].reason)
         return out
 
-    def _sort(self, messages: Sequence[Message], out: Received) -> None:
+    def _group_by_subscription(self, messages: Sequence[Message], out: Received) -> None:
         run: list[Message] = []
         run_key = ""
         for message in messages:
@@ -164,10 +163,12 @@ class Session:
             out.unrouted.extend(run)
             return
         for subscription in receivers[1:]:  # values that two handlers can keep apart
-            self._log(subscription, [message.copy() for message in run], out)
-        self._log(receivers[0], run, out)
+            self._record_and_deliver(subscription, [message.copy() for message in run], out)
+        self._record_and_deliver(receivers[0], run, out)
 
-    def _log(self, subscription: Subscription, run: list[Message], out: Received) -> None:
+    def _record_and_deliver(
+        self, subscription: Subscription, run: list[Message], out: Received
+    ) -> None:
         sub_id, log = subscription.sub_id, subscription.log
         if log is None:
             self._untracked(subscription, run, out)
@@ -175,11 +176,13 @@ class Session:
         # A message proves that the command was accepted, even if its ack comes later. A bookmark
         # store that starts over must do so before it logs the first message.
         _accept(subscription)
-        if subscription.delivered is not None:
-            run = self._records(subscription, run, out)
+        if records := subscription.take_records(run):
+            for message in run[:records]:
+                message.sub_id = sub_id
+            out.deliveries.append((subscription, run[:records]))
+            run = run[records:]
             if not run:
                 return
-            subscription.delivered.arrived(message.bookmark for message in run)
         if not log.oldest_undiscarded:
             subscription.position.busy_since = self._now
         try:
@@ -223,21 +226,6 @@ class Session:
             queue.received(run, self._now)
         out.deliveries.append((subscription, run))
 
-    @staticmethod
-    def _records(subscription: Subscription, run: list[Message], out: Received) -> list[Message]:
-        """Deliver the records of a query, which no bookmark store tracks; return what follows them.
-
-        A server may say which message a record was last. That does not make it the same message.
-        """
-        count = sum(1 for _ in takewhile(lambda message: message.kind == "sow", run))
-        records = run[:count]
-        if not records:
-            return run
-        for message in records:
-            message.sub_id = subscription.sub_id
-        out.deliveries.append((subscription, records))
-        return run[count:]
-
     def _group(self, message: Message, out: Received) -> None:
         subscription = self.router.get(message.query_id or message.sub_id or message.command_id)
         if subscription is None:
@@ -252,9 +240,10 @@ class Session:
 
     def _progress(self, subscription: Subscription, what: str, out: Received) -> None:
         """Handle `group_end` or an ack, which reports the progress of a query or replay."""
-        if what == "completed" or (what == "group_end" and not subscription.replays):
+        if subscription.is_caught_up_with(what):
             out.deliveries.append((subscription, Marker.CAUGHT_UP))
-        if subscription.saw(what):
+        subscription.note(what)
+        if subscription.is_complete:
             self.router.remove(subscription)
             out.deliveries.append((subscription, Marker.ENDED))
 
@@ -278,7 +267,7 @@ class Session:
             is_pending = ack.command_id in self.pending
             if ack.status == "failure" and own and not is_pending:
                 self._refused(subscription, ack, out)
-            elif own or not (is_pending or subscription.finite):
+            elif own or not (is_pending or subscription.is_query):
                 # Else it answers a command about the subscription, or an earlier query of this id.
                 self._subscription_ack(subscription, ack, out)
         replaced = self.pending.on_ack(ack)
@@ -291,7 +280,7 @@ class Session:
         Nobody waits for the answer to a publish: its failure ack is delivered like any other ack
         that the application requested.
         """
-        is_publish = subscription.request is None and subscription.finite
+        is_publish = subscription.request is None and subscription.is_query
         if is_publish and ack.ack_type not in subscription.user_acks:
             return
         error = command_error(f"subscription {subscription.sub_id!r}", ack.reason, ack.detail)
@@ -323,7 +312,7 @@ class Session:
             _accept(subscription)
         if kind == "processed" and ack.status == "success" and subscription.queue is not None:
             subscription.queue.granted(ack.options)  # before the messages that follow it
-        if ack.status == "success" and kind == "completed" and _ends_replay(subscription, ack):
+        if ack.status == "success" and kind == "completed" and subscription.ends_replay(ack):
             subscription.position.completed(self._now)
         if ack.status == "success" and subscription.log is not None and ack.bookmark:
             if kind == "persisted":
@@ -359,14 +348,6 @@ def _accept(subscription: Subscription) -> None:
     if subscription.accepted is not None:
         subscription.accepted()
         subscription.accepted = None
-
-
-def _ends_replay(subscription: Subscription, ack: Message) -> bool:
-    """Whether a `completed` means that everything older was sent.
-
-    A server may send one for the query before the replay that follows it. That one has no position.
-    """
-    return bool(ack.bookmark) or not (subscription.query_id and subscription.replays)
 
 
 def _is_refusal(ack: Message) -> bool:

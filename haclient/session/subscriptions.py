@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -18,10 +18,9 @@ from typing import Final, Protocol
 from haclient.errors import HAClientError, SubIdInUse
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
-from haclient.session.delivered import DeliveredMessages
 from haclient.session.pause_state import PauseState
-from haclient.session.resume import ResumePosition
-from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
+from haclient.session.resume import ResumeContext, ResumePosition
+from haclient_stores.bookmark import EPOCH, MOST_RECENT
 from haclient_stores.interfaces import SubscriptionLog
 
 QUERIES: Final = frozenset({"sow", "sow_and_subscribe", "sow_and_delta_subscribe"})
@@ -64,6 +63,21 @@ class Sink(Protocol):
 
     def fail(self, error: HAClientError) -> None:
         """The server has ended the subscription by an error, after it had accepted it."""
+
+    def end(self, reason: HAClientError | None = None, *, raises: bool = False) -> None:
+        """Nothing follows what is queued; `reason` is raised to the consumer only if `raises`."""
+
+    @abstractmethod
+    def drop(self, *, keep_replaced: bool = False) -> list[Message]:
+        """Drop what was not delivered.
+
+        Args:
+            keep_replaced: Whether messages from before the last replace stay: a resume with another
+                filter does not redeliver them.
+
+        Returns:
+            The dropped messages, in order.
+        """
 
 
 class QueueSide(Protocol):
@@ -252,8 +266,6 @@ class Subscription:
             until `unsubscribe`.
         markers: Whether `group_begin` and `group_end` are delivered like messages.
         position: How much it has received on the link, and where it resumes.
-        delivered: The messages that its consumer has; `None` unless it is a query of the past,
-            which a bookmark store tracks.
         queue: What it does for the messages of a queue; `None` if its topic can be none.
         pauses: Whether the server holds it back, and whether the application wants that.
         is_query_answered: Whether all records of its query have arrived on this connection.
@@ -263,9 +275,8 @@ class Subscription:
     __slots__ = (
         "accepted",
         "command_id",
-        "delivered",
         "ends_after",
-        "finite",
+        "is_query",
         "is_query_answered",
         "log",
         "markers",
@@ -308,7 +319,7 @@ class Subscription:
         self.accepted = accepted
         self.user_acks = user_acks
         self.ends_after = set(ends_after)
-        self.finite = bool(ends_after)
+        self.is_query = bool(ends_after)
         is_paused = request is not None and request.is_paused
         self.pauses = PauseState()
         self.pauses.begin(is_paused=is_paused)
@@ -317,7 +328,6 @@ class Subscription:
         self.markers = markers
         self.phase = Phase.OPENING
         self.position = ResumePosition(log)
-        self.delivered = DeliveredMessages() if query_id and log is not None else None
         self.queue = queue
 
     @property
@@ -326,9 +336,9 @@ class Subscription:
         return self.queue is not None and self.queue.is_queue
 
     @property
-    def replays(self) -> bool:
-        """Whether the log is replayed to it: then the end of its query is not yet the present."""
-        return self.request is not None and bool(self.request.bookmark)
+    def is_redelivered(self) -> bool:
+        """Whether messages that it has not finished come again after a lost connection."""
+        return self.log is not None or self.is_of_queue
 
     @property
     def is_paused(self) -> bool:
@@ -353,15 +363,75 @@ class Subscription:
         if self.log is not None:
             self.log.paused = held
 
-    def saw(self, what: str) -> bool:
-        """Note that an ack type or `group_end` has arrived; return whether nothing is due."""
+    def note(self, what: str) -> None:
+        """Note that an ack type or `group_end` has arrived."""
         self.ends_after.discard(what)
-        return self.finite and not self.ends_after
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is a query of which nothing more is due."""
+        return self.is_query and not self.ends_after
 
-def is_of_past(command: str, bookmark: str) -> bool:
-    """Whether a command sends older records, and then a replay, each time that it resumes."""
-    return command in LASTING & QUERIES and bookmark not in {"", str(NOW)}
+    # What differs for queries of the past (`haclient.session.historical`).
+
+    def take_records(self, run: list[Message]) -> int:  # noqa: ARG002  # see above
+        """How many messages at the front of a run are records, which no store tracks."""
+        return 0
+
+    def is_caught_up_with(self, what: str) -> bool:
+        """Whether an ack or `group_end` says that everything older has arrived."""
+        return what in {"completed", "group_end"}
+
+    def ends_replay(self, ack: Message) -> bool:  # noqa: ARG002  # see above
+        """Whether a `completed` means that everything older was sent."""
+        return True
+
+    @property
+    def can_be_held_back(self) -> bool:
+        """Whether the server can be asked to pause it while its queue is full."""
+        request = self.request
+        return request is not None and request.command == "subscribe" and bool(request.bookmark)
+
+    def bookmark_candidates(self, resume: ResumeContext) -> tuple[str, ...]:
+        """The bookmarks at which it may resume, the best first.
+
+        Args:
+            resume: Where the subscriptions of its client resume.
+        """
+        request, log = self.request, self.log
+        if request is None or log is None:
+            return ("" if request is None else request.bookmark,)
+        last = self.position.last_bookmark if request.is_in_log_order else ""
+        return resume.bookmarks(log, last, is_conflated=request.is_conflated)
+
+    def covering(
+        self,
+        bookmarks: tuple[str, ...],
+        queued: Sequence[Message] = (),  # noqa: ARG002  # see above
+    ) -> tuple[str, ...]:
+        """Bookmarks at which it may resume, extended by what its consumer has.
+
+        Args:
+            bookmarks: Where nothing that it lacks is missing.
+            queued: Messages that are dropped before the resume.
+        """
+        return bookmarks
+
+    def drop_queued(self, *, keep_replaced: bool = False) -> None:
+        """Drop its undelivered messages, which a resume redelivers.
+
+        Args:
+            keep_replaced: Whether it resumes with the current command: then messages of a replaced
+                command are kept, since they would not be redelivered.
+        """
+        self.note_dropped(self.sink.drop(keep_replaced=keep_replaced))
+
+    def note_dropped(self, messages: Sequence[Message]) -> None:
+        """Note messages that were dropped before they were delivered: they are redelivered."""
+        # With conflation they are not in the order of the numbers.
+        first = min((message.number for message in messages if message.number > 0), default=0)
+        if first and self.log is not None:
+            self.log.link_lost(first)
 
 
 class Router:

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut
 from haclient.protocol.options import Options
-from haclient.session.subscriptions import Subscription, is_of_past
+from haclient.session.subscriptions import Subscription
 from haclient.transport.commands import Commander
 from haclient.transport.connection import FlowControl, Obstacle
 from haclient.transport.message_queue import Delivery
@@ -115,10 +115,7 @@ class AutomaticPauses(FlowControl):
             return False
         if (self._commander.status.address, request.command) in self._changes.cannot_hold_back:
             return False
-        if request.command == "sow_and_subscribe":
-            is_replay = subscription.is_query_answered and request.is_in_log_order
-            return is_replay and is_of_past(request.command, request.bookmark)
-        return request.command == "subscribe" and bool(request.bookmark)
+        return subscription.can_be_held_back
 
     async def _hold(self, subscription: Subscription, queue: Delivery) -> None:
         try:

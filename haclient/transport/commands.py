@@ -32,7 +32,7 @@ from haclient.protocol.messages import Message, MessageOwner
 from haclient.session.acks import PendingCommand, explained
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
-from haclient.session.delivered import MAX_PUBLISHERS
+from haclient.session.historical import HistoricalSubscription
 from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.session import Session
 from haclient.session.subscriptions import QueueSide, Sink, SubscribeRequest, Subscription
@@ -40,7 +40,6 @@ from haclient.transport.auditing import AuditedOwner, Auditor
 from haclient.transport.callers import AckLot, AckWaits
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
-from haclient.transport.message_queue import Delivery
 from haclient.transport.publish_receivers import PublishReceivers
 from haclient.transport.reporter import Reporter
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, parse_bookmark
@@ -315,7 +314,9 @@ class Commander:
         log = self.log_of(request)
         if log is not None and _resumes(request) and not request.is_conflated:
             log.begin(acked=request.gets_persisted_acks, start=None)
-        subscription = Subscription(
+        is_historical = bool(request.query_id and request.bookmark)
+        kind = HistoricalSubscription if is_historical else Subscription
+        subscription = kind(
             request.sub_id,
             sink,
             request=request,
@@ -366,7 +367,7 @@ class Commander:
         self.session.router.remove(subscription)
         if sent_on is not None and sent_on is self.connection:
             self._leave([subscription], sent_on)
-        drop_queued(subscription)  # after the sending, since a store may fail here
+        subscription.drop_queued()  # after the sending, since a store may fail here
         self.purge_generated(subscription.sub_id)
 
     def _report_refusal(self) -> None:
@@ -403,7 +404,7 @@ class Commander:
         assert request is not None  # noqa: S101  # a publish is not sent again like this
         if subscription.log is not None and not request.is_conflated:
             subscription.log.begin(acked=request.gets_persisted_acks, start=None)
-        forms = self._resume_forms(subscription)
+        forms = subscription.bookmark_candidates(self.resume)
 
         async def enter(bookmark: str) -> None:
             if still_wanted():
@@ -417,30 +418,6 @@ class Commander:
                 await self._reopen(subscription, request, bookmark, options, sending)
 
         await best_first(forms, enter, self._report_refusal)
-
-    def _resume_forms(self, subscription: Subscription) -> tuple[str, ...]:
-        """The bookmarks at which a subscription may resume, the best form first."""
-        request, log = subscription.request, subscription.log
-        if request is None or log is None:
-            return ("" if request is None else request.bookmark,)
-        if request.query_id and request.bookmark == str(NOW):
-            return (str(NOW),)  # its records are all that was missed, wherever the log ended before
-        if not request.is_in_log_order:
-            return self.resume.bookmarks(log, is_conflated=request.is_conflated)
-        forms = self.resume.bookmarks(log, subscription.position.last_bookmark)
-        delivered = subscription.delivered
-        if delivered is None:
-            return forms
-        if delivered.is_over_limit and not delivered.is_limit_reported:
-            delivered.is_limit_reported = True
-            self.reporter.log.warning(
-                "subscription %s has delivered messages of more than %d publishers: where it "
-                "resumes, its records may be older than messages of the further ones",
-                subscription.sub_id,
-                MAX_PUBLISHERS,
-                extra={"sub_id": subscription.sub_id},
-            )
-        return tuple(delivered.cover(form) for form in forms)
 
     async def _reopen(
         self,
@@ -458,7 +435,7 @@ class Commander:
             await command(header, request.body, what=f"{request.what} again")
         except BaseException:  # refused, lost or cancelled: the next attempt adds it again
             self.session.router.remove(subscription)
-            drop_queued(subscription, keep_replaced=True)
+            subscription.drop_queued(keep_replaced=True)
             raise
 
     def is_active(self, subscription: Subscription) -> bool:
@@ -595,23 +572,6 @@ class Commander:
             f"{what}: the server has not confirmed within {timeout:g} s that the earlier "
             f"subscription with this id has ended"
         )
-
-
-def drop_queued(subscription: Subscription, *, keep_replaced: bool = False) -> None:
-    """Drop the undelivered messages of a subscription; a resume redelivers them.
-
-    Args:
-        subscription: The subscription.
-        keep_replaced: Whether it resumes with the current command: then messages of a replaced
-            command are kept, since they would not be redelivered.
-    """
-    sink, log = subscription.sink, subscription.log
-    if isinstance(sink, Delivery) and subscription.delivered is not None:
-        dropped = sink.undelivered(keep_replaced=keep_replaced)
-        subscription.delivered.dropped(message.bookmark for message in dropped)
-    first = sink.drop(keep_replaced=keep_replaced) if isinstance(sink, Delivery) else 0
-    if first and log is not None:
-        log.link_lost(first)
 
 
 def _resumes(request: SubscribeRequest) -> bool:

@@ -35,6 +35,7 @@ from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.session.acks import refused_publish
 from haclient.session.connection_state import ConnectionState, ConnectionStatus, Counters, Heartbeat
 from haclient.session.logon import check_client_name
+from haclient.session.losses import LOST, Action, kind_of
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
@@ -45,7 +46,6 @@ from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import (
     Commander,
     Fields,
-    drop_queued,
     lost_error,
     plain_stream_lost,
 )
@@ -509,30 +509,32 @@ class Core:
 
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
         """The connection of a subscription is lost."""
-        keeps = self.status.expects_connection
-        if keeps and subscription in self.commander.receivers:
+        expects_connection = self.status.expects_connection
+        if expects_connection and subscription in self.commander.receivers:
             return  # its publish is sent again
-        if keeps and subscription.phase is Phase.OPENING:
-            subscription.phase = Phase.LOST  # its opener sends the command again
-            drop_queued(subscription)
-        elif keeps and self.resumable.get(subscription.sub_id) is subscription:
-            is_redelivered = subscription.log is not None or subscription.is_of_queue
-            if is_redelivered or subscription.query_id:
-                # Redelivered. What a plain subscription has queued is not: that stays.
-                drop_queued(subscription, keep_replaced=not subscription.is_of_queue)
-            subscription.sink.mark(Marker.REPLAY if is_redelivered else Marker.GAP)
-        elif keeps and not subscription.finite:
-            fail(subscription, plain_stream_lost(subscription, reason))
-        else:
-            if subscription.is_of_queue:  # its messages are back in the queue
-                drop_queued(subscription)
-            self.end(subscription, reason)
+        is_kept = self.resumable.get(subscription.sub_id) is subscription
+        for action in LOST[kind_of(subscription, is_kept=is_kept), expects_connection]:
+            match action:
+                case Action.DROP_QUEUED:
+                    subscription.drop_queued(keep_replaced=is_kept)
+                case Action.DROP_ALL:
+                    subscription.drop_queued()
+                case Action.SEND_AGAIN:
+                    subscription.phase = Phase.LOST
+                case Action.MARK_REPLAY:
+                    subscription.sink.mark(Marker.REPLAY)
+                case Action.MARK_GAP:
+                    subscription.sink.mark(Marker.GAP)
+                case Action.FAIL:
+                    fail(subscription, plain_stream_lost(subscription, reason))
+                case Action.END:
+                    self.end(subscription, reason)
 
     @staticmethod
     def end(subscription: Subscription, reason: HAClientError) -> None:
         """End it with its connection; what has arrived is still delivered."""
         if isinstance(subscription.sink, Delivery):
-            subscription.sink.end(reason, raises=subscription.finite)
+            subscription.sink.end(reason, raises=subscription.is_query)
 
     async def wait_lost(self) -> None:
         """Wait until the current connection has ended."""

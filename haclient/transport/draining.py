@@ -10,7 +10,6 @@ import trio
 from haclient.errors import CommandError, DisconnectedError, TimedOut
 from haclient.session.subscriptions import Subscription
 from haclient.transport.callers import has_ended
-from haclient.transport.commands import drop_queued
 from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
 
@@ -34,10 +33,10 @@ def release_queues(subscriptions: Iterable[Subscription]) -> None:
         if not isinstance(sink, Delivery):
             continue
         if sink.consumers.last in {trio.lowlevel.current_task(), None}:
-            drop_queued(subscription)
+            subscription.drop_queued()
             sink.end()
         elif sink.full and _has_ended(sink.consumers.last):
-            drop_queued(subscription)
+            subscription.drop_queued()
             sink.end(DisconnectedError("the client was left"), raises=True)
 
 

@@ -18,7 +18,6 @@ import trio
 
 from haclient.errors import HAClientError, failure_text
 from haclient.session.subscriptions import Subscription
-from haclient.transport.commands import drop_queued
 from haclient.transport.message_queue import Delivery
 from haclient_stores.logs import logger_of
 
@@ -40,7 +39,7 @@ class Intake:
 
     def opened(self, subscription: Subscription, delivery: Delivery) -> None:
         """Note a new consumer."""
-        if subscription.finite:
+        if subscription.is_query:
             return
         self._consumers[delivery] = subscription
         if self.is_stopped:
@@ -70,10 +69,9 @@ class Intake:
 
 
 def _stop(subscription: Subscription, delivery: Delivery) -> None:
-    is_redelivered = subscription.log is not None or subscription.is_of_queue
-    if is_redelivered:
-        drop_queued(subscription)
-    delivery.stop(keeps=not is_redelivered)
+    if subscription.is_redelivered:
+        subscription.drop_queued()
+    delivery.stop(keeps=not subscription.is_redelivered)
 
 
 class Drained(Protocol):

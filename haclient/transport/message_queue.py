@@ -59,6 +59,7 @@ class Delivery(Sink):
         "_stops",
         "_waiting",
         "cap_bytes",
+        "carries_deltas",
         "caught_up",
         "conflation",
         "consumers",
@@ -71,8 +72,7 @@ class Delivery(Sink):
         "handler",
         "held_bytes",
         "is_caught_up",
-        "is_of_deltas",
-        "is_of_past",
+        "is_historical",
         "is_served",
         "on_stop",
         "processed",
@@ -105,8 +105,8 @@ class Delivery(Sink):
         self._rested = trio.lowlevel.ParkingLot()
         self.is_served = False  # a handler's task, which has ended when all its work has
         self.skips_rest = False
-        self.is_of_deltas = False
-        self.is_of_past = False
+        self.carries_deltas = False
+        self.is_historical = False
         self.conflation: QueueConflation | None = None
         self.on_stop: Callable[[], object] | None = None
         self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
@@ -150,8 +150,8 @@ class Delivery(Sink):
             self._batches.append((marker, 0))
         self._wake()
 
+    @override
     def end(self, reason: HAClientError | None = None, *, raises: bool = False) -> None:
-        """Nothing follows what is queued; `reason` is raised to the consumer only if `raises`."""
         if self.end_reason is None:
             self.end_reason = reason
             self._raises = raises and self._may_raise
@@ -211,28 +211,16 @@ class Delivery(Sink):
         self.failed = error
         self.end(error, raises=True)
 
-    def drop(self, *, keep_replaced: bool = False) -> int:
-        """Drop what was not delivered.
-
-        Args:
-            keep_replaced: Whether messages from before the last replace stay: a resume with another
-                filter does not redeliver them.
-
-        Returns:
-            The bookmark number of the first message that was dropped, 0 if none has one.
-        """
+    @override
+    def drop(self, *, keep_replaced: bool = False) -> list[Message]:
         queue, kept = self._batches, 0
+        dropped = self.undelivered(keep_replaced=keep_replaced)
         if keep_replaced:
             replaced = (at for at, (item, _) in enumerate(queue, 1) if item is Marker.REPLACED)
             kept = max(replaced, default=0)
-        first = 0
         while len(queue) > kept:
-            batch, size = queue.pop()
-            self._took(self._remove(batch, size))
-            if isinstance(batch, list):  # with conflation they are not in the order of the numbers
-                earliest = next((each.number for each in batch if each.number > 0), first)
-                first = min(first or earliest, earliest)
-        return first
+            self._took(self._remove(*queue.pop()))
+        return dropped
 
     def undelivered(self, *, keep_replaced: bool = False) -> list[Message]:
         """The messages that `drop` would drop, in order; the same argument."""

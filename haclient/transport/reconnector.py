@@ -37,7 +37,15 @@ from haclient.servers.chooser import DefaultServerChooser, MovingServerChooser
 from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy, asked_by
 from haclient.session.connection_state import ConnectionState
 from haclient.session.name_conflicts import NameConflicts
-from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, RecoveryPlan
+from haclient.session.recovery import (
+    STABLE_AFTER_S,
+    Action,
+    Event,
+    FailureLog,
+    Failures,
+    Recovery,
+    RecoveryPlan,
+)
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
@@ -90,15 +98,12 @@ class Reconnector:
         self.delay: DelayStrategy = settings.delay_strategy or ExponentialDelayStrategy()
         self._manager = manager
         self._plan = RecoveryPlan()
-        self._failures = FailureLog()
+        self._failures = Failures(raises_gaps=settings.on_publish_gap == "raise")
+        self._failure_log = FailureLog()
         # Logs the last failure, once the time of the next attempt is known or there is none.
         self._unlogged: Callable[[str], None] | None = None
-        self._refused_by: set[tuple[str, str]] = set()  # (sub id, server), since the last LIVE
-        self._fatal: HAClientError | None = None  # the error to raise from the block
         self._uri = ""  # of this attempt
         self._authenticator: Authenticator = DefaultAuthenticator()
-        self._sweep: dict[str, HAClientError] = {}  # what each server said, before any logon
-        self._abandoned: set[str] = set()  # server addresses with a logon that was not answered
         self._name_conflicts = NameConflicts()
         self._live_since = 0.0  # when this connection became live, in seconds
         self._watchdog = self._new_watchdog(settings.progress_timeout)
@@ -217,9 +222,9 @@ class Reconnector:
                 except _EXPECTED as error:  # anything else is a defect and ends the client
                     await self._failed(error)
                 else:
-                    self._plan.done()
-        if self._fatal is not None:
-            raise self._fatal
+                    self._plan.next(Event.DONE)
+        if self._failures.fatal is not None:
+            raise self._failures.fatal
 
     def _new_watchdog(self, timeout_s: float | None) -> ProgressWatchdog | None:
         core = self._core
@@ -245,43 +250,25 @@ class Reconnector:
             error = lost_reason  # a command failed for no other reason than the lost connection
         if self._uri == self._left_uri:  # and it fails now
             self._left_uri = ""
-        final = self._is_final(error)
+        actions = self._failures.judge(
+            state, error, address=core.status.address, is_moving=bool(self._left_uri)
+        )
         self._warn(error)
         core.status.failure = error
         if state is Recovery.LIVE:
             self._note_lost(error)
-        elif state not in {Recovery.CHOOSING, Recovery.WAITING}:
-            core.counters.failed_attempts += 1
-        is_blamed = self._plan.lost() or isinstance(error, SubscriptionStalled)
-        if is_blamed and self._is_chosen:
+        core.counters.failed_attempts += Action.COUNT in actions
+        self._plan.next(Event.FAILED)
+        is_unstable = Action.BLAME_UNLESS_STABLE in actions and not self._plan.is_stable
+        if self._is_chosen and (is_unstable or Action.BLAME in actions):
             self._chooser.report_failure(error, self._info())
         if core.status.server is None and state in {Recovery.DIALLING, Recovery.LOGGING_ON}:
-            self._sweep[self._uri] = error
+            self._failures.note_logon(self._uri, error)
         await core.abandon(error)
-        if final:
+        if Action.END in actions:
             self._give_up(error)
         elif core.status.state is ConnectionState.DISCONNECTED:
             core.set_state(ConnectionState.RECONNECTING)
-
-    def _is_final(self, error: HAClientError) -> bool:
-        """Whether the client ends with this error.
-
-        A client does not fight for a name that another one has taken. But a logon that got no
-        answer may reach its server late and displace the connection that was made since: then the
-        client reconnects once, however many logons it has abandoned there.
-        """
-        if error is self._fatal or isinstance(error, ReconnectGaveUp):
-            return True
-        if isinstance(error, PublishGap):  # no reason to end if another server worked just now
-            return self._settings.on_publish_gap == "raise" and not self._left_uri
-        address = self._core.status.address
-        if isinstance(error, NameInUse):
-            if _is_refusal(error) or address not in self._abandoned:
-                return True
-            self._abandoned.remove(address)
-        elif self._plan.state is Recovery.LOGGING_ON and _may_be_read_late(error):
-            self._abandoned.add(address)
-        return False
 
     def _warn(self, error: HAClientError) -> None:
         """Log a failed attempt or a lost connection, without passwords."""
@@ -298,7 +285,7 @@ class Reconnector:
             text = "client %s: attempt %d at %s failed (%s): %s%s"
             values = (core.name, attempt, server, plan.state, error)
             cause = f"{server} {plan.state} {type(error).__name__} {error}"
-            if not self._failures.is_due(trio.current_time(), cause):
+            if not self._failure_log.is_due(trio.current_time(), cause):
                 level = logging.INFO
             core.reporter.event("attempt_failed", attempt=attempt, error=error)
 
@@ -320,7 +307,7 @@ class Reconnector:
     def _give_up(self, error: HAClientError) -> None:
         """End the client: the error leaves its block, and every stream."""
         self._log_failure()
-        self._fatal = error
+        self._failures.fatal = error
         self._core.stop(error)
         for subscription in self._core.resumable.values():
             fail(subscription, error)
@@ -345,7 +332,8 @@ class Reconnector:
         self._uri = await self._answer(self._chooser.current_uri())
         if not self._uri:
             raise ReconnectGaveUp(self._plan.attempts, self._chooser.error())
-        self._check_credentials()
+        if (refused := self._failures.refused_credentials(self._uri)) is not None:
+            raise refused
         self._authenticator = await self._answer(self._chooser.current_authenticator())
 
     async def _answer(self, answer: _T | Awaitable[_T]) -> _T:
@@ -363,24 +351,6 @@ class Reconnector:
             self._plan.attempts,
             f"the server chooser did not answer within {CHOOSING_LIMIT_S:g} s",
         )
-
-    def _check_credentials(self) -> None:
-        """At the end of a sweep of all servers: end the client if each refused the credentials.
-
-        Only before the first logon: later the credentials were right, and may be right again.
-
-        Raises:
-            AuthenticationError: Each did; this ends the client.
-        """
-        if self._uri not in self._sweep:
-            return
-        errors = list(self._sweep.values())
-        self._sweep.clear()
-        if all(isinstance(error, AuthenticationError) for error in errors):
-            self._fatal = AuthenticationError(
-                f"user or password was refused by every server: {errors[-1]}"
-            )
-            raise self._fatal
 
     async def _wait(self) -> None:
         try:
@@ -421,7 +391,7 @@ class Reconnector:
         core, limit_s = self._core, self._settings.connect_timeout
         with trio.move_on_after(limit_s):  # with what the authenticator takes
             await core.log_on(self._authenticator, timeout=limit_s)
-            self._sweep.clear()
+            self._failures.note_logon(self._uri, None)
             core.set_state(ConnectionState.LOGGED_ON)
             return
         raise TimedOut(f"logon: no answer within {limit_s:g} s")
@@ -459,13 +429,13 @@ class Reconnector:
             return
         highest = log.last_sequence
         if self._name_conflicts.note_logon(core.status.address, seen=server.seen, highest=highest):
-            self._fatal = NameInUse(
+            self._failures.fatal = error = NameInUse(
                 f"another client publishes as {core.name!r}: the server has seen sequence "
                 f"{server.seen}, this client has used {highest} at most. Its publishes that are "
                 f"not persisted: {log.unpersisted_count}; under this name the server drops them as "
                 "duplicates. Give each client a name of its own"
             )
-            raise self._fatal
+            raise error
 
     def _note_lost(self, error: HAClientError) -> None:
         """Note why a live connection has ended."""
@@ -534,7 +504,7 @@ class Reconnector:
         """Stay until the connection is lost; one that lasts counts as a success."""
         core = self._core
         core.check_connected()
-        self._refused_by.clear()
+        self._failures.note_live()
         self._left_uri = ""
         self._live_since = trio.current_time()
         core.live()
@@ -561,7 +531,7 @@ class Reconnector:
                 await core.wait_lost()
             if young.cancelled_caught:
                 self._plan.stable()
-                self._failures.reset()
+                self._failure_log.reset()
                 self._reset_delay()
                 await core.wait_lost()
             nursery.cancel_scope.cancel()
@@ -616,9 +586,8 @@ class Reconnector:
         self._core.reporter.log.info(
             "client %s leaves %s for another server", core.name, self._info()["uri"]
         )
-        self._plan.stable()  # this connection did not fail, however young it was
+        self._plan.next(Event.MOVED)
         self._reset_delay()
-        self._plan.lost()
         self._left_uri = self._uri
         why = "the client moves to a server of higher priority"
         if self._move is not None and self._move.has_left:
@@ -656,8 +625,7 @@ class Reconnector:
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:
         """A server does not take a subscription back.
 
-        Another server may, so each is asked once, in the chooser's order and with the strategy's
-        waits. When one refuses for the second time, the application's word counts.
+        When every server was asked, the application's word counts.
 
         Raises:
             HAClientError: The connection is closed, for the next server or for good.
@@ -665,8 +633,7 @@ class Reconnector:
         sub_id, core = subscription.sub_id, self._core
         if core.resumable.get(sub_id) is not subscription:  # ended on purpose meanwhile
             return
-        if (sub_id, self._uri) not in self._refused_by:  # else every server was asked
-            self._refused_by.add((sub_id, self._uri))
+        if not self._failures.note_refusal(sub_id, self._uri):
             raise error
         match word := self._decide(sub_id, error):
             case "drop":
@@ -680,7 +647,7 @@ class Reconnector:
             case "retry":
                 raise error
             case "fail":
-                self._fatal = error
+                self._failures.fatal = error
                 raise error
             case _:
                 raise UsageError(
@@ -693,17 +660,3 @@ class Reconnector:
 
     def _drops(self, sub_id: str, error: HAClientError) -> bool:
         return self._decide(sub_id, error) == "drop"
-
-
-def _may_be_read_late(error: HAClientError) -> bool:
-    """Whether a server may still read a logon that failed with this error.
-
-    Not after it has closed the connection. But this client may have given up waiting, or the
-    network may have reset the connection while the logon was on its way.
-    """
-    return isinstance(error, TimedOut) or isinstance(error.__cause__, OSError)
-
-
-def _is_refusal(error: HAClientError) -> bool:
-    """Whether a server has refused the logon; else it had accepted it, and cut the connection."""
-    return isinstance(error.__cause__, CommandError)

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from haclient.session import logon, resume
-from haclient.transport import core, message_queue, publisher, reconnector, store_maintenance
+from haclient.session import logon, resume, subscriptions
+from haclient.transport import message_queue, publisher, reconnector, store_maintenance
 from haclient_fake_server.engine import persisted_acks, publishers
 from haclient_fake_server.engine.replication import destination, durability, receiver
 from haclient_fake_server.journal import files as journal_files
@@ -216,11 +216,11 @@ def _incomplete_entry_is_home(stack: contextlib.ExitStack) -> None:
 
 @_mutation("what was queued for a handler when the link was lost is handed out nevertheless")
 def _old_queue_after_the_new_link(stack: contextlib.ExitStack) -> None:
-    def drop(self: Ours, **options: bool) -> int:
+    def drop(self: Ours, **options: bool) -> Ours:
         kept = tuple(self._batches)
-        first: int = dropped(self, **options)
+        messages = dropped(self, **options)
         self._batches.extend(kept)
-        return first
+        return messages
 
     dropped = replace_attribute(stack, message_queue.Delivery, "drop", drop)
 
@@ -241,10 +241,8 @@ def _discard_not_written(stack: contextlib.ExitStack) -> None:
 
 @_mutation("what was queued when the link was lost counts as handed out")
 def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
-    def drop_queued(queued: Ours, **options: bool) -> None:
-        queued.sink.drop(**options)
-
-    replace_attribute(stack, core, "drop_queued", drop_queued)
+    ours = subscriptions.Subscription
+    replace_attribute(stack, ours, "note_dropped", lambda _self, _messages: None)
 
 
 @_mutation("a step of the client's clock leads to a replay that begins too late")

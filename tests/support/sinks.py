@@ -24,3 +24,11 @@ class NoSink(Sink):
     @override
     def fail(self, error: Exception) -> None:
         raise AssertionError
+
+    @override
+    def end(self, reason: Exception | None = None, *, raises: bool = False) -> None:
+        raise AssertionError
+
+    @override
+    def drop(self, *, keep_replaced: bool = False) -> list[Message]:
+        return []

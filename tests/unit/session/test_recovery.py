@@ -6,9 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.session.recovery import NEXT, FailureLog, Recovery, RecoveryPlan
+from haclient.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    HAClientError,
+    NameInUse,
+    NotEntitled,
+    PublishGap,
+    ReconnectGaveUp,
+    SubscriptionStalled,
+    TimedOut,
+)
+from haclient.session.recovery import (
+    MEANINGS,
+    NEXT,
+    Action,
+    Event,
+    Failure,
+    FailureLog,
+    Failures,
+    Recovery,
+    RecoveryPlan,
+)
 
-ORDER = [str(state) for state in Recovery]
+ORDER = list(Recovery)
+BEFORE_A_SERVER = {Recovery.CHOOSING, Recovery.WAITING}
 
 
 def plan_in(state: Recovery) -> RecoveryPlan:
@@ -19,42 +41,128 @@ def plan_in(state: Recovery) -> RecoveryPlan:
 
 @pytest.mark.row("HA3")
 def test_the_steps_follow_each_other_in_the_order_of_the_guide() -> None:
-    plan, seen = RecoveryPlan(), list[str]()
-    while plan.state in NEXT:
-        seen.append(plan.state)
-        plan.done()
-    assert [*seen, plan.state] == ORDER
+    plan = RecoveryPlan()
+    assert [plan.state, *(plan.next(Event.DONE) for _ in ORDER[1:])] == ORDER
+    assert (Recovery.LIVE, Event.DONE) not in NEXT
 
 
 @pytest.mark.row("HA4", "HA5", "HA23")
-@pytest.mark.parametrize("state", list(Recovery))
+@pytest.mark.parametrize("state", ORDER)
 def test_a_loss_anywhere_begins_anew(state: Recovery) -> None:
+    assert plan_in(state).next(Event.FAILED) is Recovery.CHOOSING
+
+
+@pytest.mark.parametrize("state", ORDER)
+def test_only_a_live_connection_is_left_for_another_server(state: Recovery) -> None:
     plan = plan_in(state)
-    plan.lost()
-    assert plan.state is Recovery.CHOOSING
+    if state is not Recovery.LIVE:
+        with pytest.raises(KeyError):
+            plan.next(Event.MOVED)
+        return
+    plan.attempts = 3
+    assert plan.next(Event.MOVED) is Recovery.CHOOSING
+    assert (plan.is_stable, plan.attempts) == (True, 0)
 
 
 @pytest.mark.row("DS8", "HA4", "HA5", "HA7")
-@pytest.mark.parametrize("state", list(Recovery))
-def test_a_server_that_was_tried_has_failed_unless_its_connection_was_stable(
-    state: Recovery,
+@pytest.mark.parametrize("failure", list(Failure))
+@pytest.mark.parametrize("state", ORDER)
+def test_what_a_failure_means_follows_from_the_state_and_its_kind(
+    state: Recovery, failure: Failure
 ) -> None:
-    assert plan_in(state).lost() == (state not in {Recovery.CHOOSING, Recovery.WAITING})
-    plan = plan_in(Recovery.LIVE)
-    plan.stable()
-    assert not plan.lost()
+    actions = MEANINGS[state, failure]
+    assert (Action.END in actions) == (failure is Failure.FINAL)
+    assert (Action.BLAME in actions) == (failure is Failure.STALLED)
+    assert (Action.BLAME_UNLESS_STABLE in actions) == (state not in BEFORE_A_SERVER)
+    assert (Action.COUNT in actions) == (state not in {*BEFORE_A_SERVER, Recovery.LIVE})
+
+
+def judged(
+    failures: Failures,
+    error: HAClientError,
+    *,
+    state: Recovery = Recovery.LIVE,
+    moving: bool = False,
+) -> bool:
+    """Whether the client ends."""
+    return Action.END in failures.judge(state, error, address="east", is_moving=moving)
+
+
+def test_only_what_no_attempt_can_help_ends_a_client() -> None:
+    failures = Failures(raises_gaps=False)
+    assert judged(failures, ReconnectGaveUp(3, "no server"), state=Recovery.CHOOSING)
+    ordinary = (DisconnectedError("lost"), TimedOut("late"), PublishGap(2, 1), NotEntitled("no"))
+    assert not any(judged(failures, error) for error in ordinary)
+    assert not judged(failures, SubscriptionStalled("s is silent", sub_id="s"))
+    failures.fatal = NotEntitled("as the application says")
+    assert judged(failures, failures.fatal)
+
+
+def test_a_publish_gap_ends_a_client_that_asks_for_it_but_for_one_that_moves() -> None:
+    failures = Failures(raises_gaps=True)
+    assert judged(failures, PublishGap(2, 1))
+    assert not judged(failures, PublishGap(2, 1), moving=True)
+
+
+@pytest.mark.row("HA28")
+def test_a_name_in_use_ends_a_client_unless_its_own_late_logon_may_have_taken_it() -> None:
+    failures = Failures(raises_gaps=False)
+    assert judged(failures, NameInUse("taken"))
+    for _ in range(2):
+        assert not judged(failures, TimedOut("no answer"), state=Recovery.LOGGING_ON)
+    assert not judged(failures, NameInUse("taken"))
+    assert judged(failures, NameInUse("taken")), "once, however many logons had no answer"
+    judged(failures, TimedOut("no answer"), state=Recovery.LOGGING_ON)
+    refused = NameInUse("refused")
+    refused.__cause__ = NotEntitled("name in use")
+    assert judged(failures, refused), "the name belongs to another user"
+
+
+def test_a_logon_that_the_server_has_answered_comes_late_no_more() -> None:
+    failures = Failures(raises_gaps=False)
+    judged(failures, DisconnectedError("closed by the server"), state=Recovery.LOGGING_ON)
+    judged(failures, TimedOut("no heartbeat"), state=Recovery.HEARTBEAT)
+    assert judged(failures, NameInUse("taken"))
+
+
+def test_each_server_is_asked_once_for_a_subscription_until_the_client_is_live() -> None:
+    failures = Failures(raises_gaps=False)
+    asked = [failures.note_refusal("s", uri) for uri in ("east", "west", "east")]
+    assert asked == [False, False, True]
+    failures.note_live()
+    assert not failures.note_refusal("s", "east")
+
+
+def test_credentials_that_every_server_of_a_sweep_refuses_end_a_client() -> None:
+    failures = Failures(raises_gaps=False)
+    for uri in ("east", "west"):
+        assert failures.refused_credentials(uri) is None
+        failures.note_logon(uri, AuthenticationError(f"{uri} refuses"))
+    error = failures.refused_credentials("east")
+    assert error is failures.fatal
+    assert "refused by every server" in str(error)
+
+
+def test_a_server_that_was_down_or_took_the_credentials_ends_no_client() -> None:
+    failures = Failures(raises_gaps=False)
+    failures.note_logon("east", AuthenticationError("refused"))
+    failures.note_logon("west", DisconnectedError("down"))
+    assert failures.refused_credentials("east") is None
+    failures.note_logon("east", AuthenticationError("refused"))
+    failures.note_logon("west", None)
+    assert failures.refused_credentials("east") is None
 
 
 @pytest.mark.row("DS8")
 def test_attempts_are_counted_since_the_last_stable_connection() -> None:
     plan = RecoveryPlan()
     for _ in range(3):
-        plan.done()
-        plan.done()  # waited: now it is tried
-        plan.lost()
+        plan.next(Event.DONE)
+        plan.next(Event.DONE)  # waited: now it is tried
+        plan.next(Event.FAILED)
     assert plan.attempts == 3
     for _ in range(len(ORDER) - 1):
-        plan.done()
+        plan.next(Event.DONE)
     assert (plan.state, plan.attempts) == (Recovery.LIVE, 4)
     plan.stable()
     assert plan.attempts == 0
@@ -64,11 +172,11 @@ def test_attempts_are_counted_since_the_last_stable_connection() -> None:
 def test_whatever_happens_live_is_reached_only_through_every_step(results: list[bool]) -> None:
     plan, run = RecoveryPlan(), 0
     for success in results:
-        if success and plan.state in NEXT:
-            plan.done()
+        if success and plan.state is not Recovery.LIVE:
+            plan.next(Event.DONE)
             run += 1
         else:
-            plan.lost()
+            plan.next(Event.FAILED)
             run = 0
         assert (plan.state is Recovery.LIVE) == (run == len(ORDER) - 1)
 

@@ -18,6 +18,7 @@ from haclient.errors import (
 )
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
+from haclient.session.historical import HistoricalSubscription
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, SubscribeRequest, Subscription
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -37,7 +38,8 @@ def enter(  # noqa: PLR0913  # the parts of one entry
     ends: tuple[str, ...] = (),
     markers: bool = False,
 ) -> Subscription:
-    subscription = Subscription(
+    kind = HistoricalSubscription if query_id and log is not None else Subscription
+    subscription = kind(
         sub_id,
         NoSink(),
         command_id=command_id,

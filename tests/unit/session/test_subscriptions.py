@@ -93,15 +93,15 @@ def test_removing_a_former_owner_of_an_id_leaves_the_present_one(router: Router)
     assert router.of_ack("7", "", "") is new
 
 
-def test_a_finite_one_is_over_with_the_last_thing_it_waits_for() -> None:
-    query = subscription("1", ends=("group_end", "completed"))
-    assert [query.saw(what) for what in ("completed", "processed", "completed", "group_end")] == [
-        False,
-        False,
-        False,
-        True,
-    ]
+def test_a_query_is_complete_with_the_last_thing_it_waits_for() -> None:
+    query, complete = subscription("1", ends=("group_end", "completed")), list[bool]()
+    for what in ("completed", "processed", "completed", "group_end"):
+        query.note(what)
+        complete.append(query.is_complete)
+    assert complete == [False, False, False, True]
 
 
-def test_a_lasting_one_is_never_over() -> None:
-    assert not subscription("1").saw("completed")
+def test_a_lasting_one_is_never_complete() -> None:
+    lasting = subscription("1")
+    lasting.note("completed")
+    assert not lasting.is_complete

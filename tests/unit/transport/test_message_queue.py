@@ -191,10 +191,10 @@ async def test_the_end_of_a_subscription_is_no_obstacle() -> None:
 
 async def test_dropping_tells_the_first_number_that_was_not_handed_out() -> None:
     delivery = Delivery()
-    assert delivery.drop() == 0
+    assert delivery.drop() == []
     delivery.mark(Marker.CAUGHT_UP)
     delivery.put([Message(number=7), Message(number=8)], 5)
-    assert delivery.drop() == 7
+    assert [each.number for each in delivery.drop()] == [7, 8]
     assert delivery.held_bytes == 0
 
 
@@ -390,9 +390,9 @@ async def test_what_a_replaced_command_has_brought_stays_when_the_rest_is_droppe
         delivery.put([Message(data=body, number=number)], 10)
         if number == 1:
             delivery.mark(Marker.REPLACED)
-    assert delivery.drop(keep_replaced=True) == 2
+    assert [each.number for each in delivery.drop(keep_replaced=True)] == [2, 3]
     assert delivery.held_bytes == 10
     assert [each.data for each in await delivery.next_batch() or []] == [b"a"]
     delivery.put([Message(data=b"d", number=4)], 10)
-    assert delivery.drop() == 4
+    assert [each.number for each in delivery.drop()] == [4]
     assert delivery.held_bytes == 0

@@ -164,7 +164,7 @@ def test_what_is_dropped_begins_with_the_earliest_message() -> None:
     bench.put("a", "b", "c")
     bench.put("a")
     assert bench.waiting() == [("a", 4), ("b", 2), ("c", 3)]
-    assert bench.delivery.drop() == 2
+    assert [each.number for each in bench.delivery.drop()] == [4, 2, 3]
     assert bench.delivery.held_bytes == 0
     bench.put("a")
     assert bench.waiting() == [("a", 5)]
@@ -224,10 +224,10 @@ async def test_a_key_function_that_fails_ends_the_stream_and_not_the_connection(
 
 async def test_where_conflation_is_none_it_is_refused() -> None:
     bench = Bench(conflating=False)
-    bench.delivery.is_of_deltas = True
+    bench.delivery.carries_deltas = True
     with pytest.raises(UsageError, match="a stream of deltas"):
         bench.stream.conflate()
-    bench.delivery.is_of_deltas = False
+    bench.delivery.carries_deltas = False
     await bench.stream.open()
     with pytest.raises(UsageError, match="before it is opened"):
         bench.stream.conflate()
@@ -278,9 +278,8 @@ class LossyLink:
             self.bench.delivery.put(batch, 1)
 
     def lose(self) -> None:
-        first = self.bench.delivery.drop()
-        if first:
-            self.bench.tracker.link_lost(first)
+        if dropped := self.bench.delivery.drop():
+            self.bench.tracker.link_lost(min(message.number for message in dropped))
         point = str(self.bench.tracker.recovery_point())
         if self.log:
             self._send(1 if point in {"", "0"} else int(point.split("|")[1]) + 1)

@@ -296,22 +296,6 @@ async def test_what_a_server_accepts_late_is_sent_again_after_a_lost_connection(
         assert (first["s"].filter, first["u"].filter) == ("/a = 1", "")
 
 
-async def test_a_common_resume_that_is_accepted_late_is_common_again(server: Server) -> None:
-    async with world(server, 0) as made:
-        peer, client = made.peer, made.client
-        await together(lambda: client.pause(["s", "u"]), lambda: peer.answer("subscribe"))
-        with pytest.raises(TimedOut):
-            await client.resume(["s", "u"], timeout=1.0)
-        await peer.ack(await peer.expect("subscribe", options="resume"))
-        await wait_all_tasks_blocked()
-        await lose(peer)
-        again = await live(server)
-        async with answering(again):
-            await wait_all_tasks_blocked()
-        resumed = [each.sub_id for each in again.heard if Options.parse(each.options).resume]
-        assert resumed == ["s,u"]
-
-
 async def test_a_replace_that_is_accepted_after_the_subscription_has_ended_is_forgotten(
     server: Server,
 ) -> None:

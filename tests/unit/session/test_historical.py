@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.session.delivered import MAX_PUBLISHERS, DeliveredMessages
+from haclient.session.historical import MAX_PUBLISHERS, DeliveredMessages
 
 pytestmark = pytest.mark.row("CC15")
 
