@@ -314,8 +314,7 @@ class Commander:
         log = self.log_of(request)
         if log is not None and _resumes(request) and not request.is_conflated:
             log.begin(acked=request.gets_persisted_acks, start=None)
-        is_historical = bool(request.query_id and request.bookmark)
-        kind = HistoricalSubscription if is_historical else Subscription
+        kind = HistoricalSubscription if request.query_id and request.bookmark else Subscription
         subscription = kind(
             request.sub_id,
             sink,
