@@ -8,17 +8,19 @@ messages, so that a cancellation is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self
+from weakref import WeakKeyDictionary
 
 import trio
 from typing_extensions import override
 
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
+from haclient.transport.caller import current_caller
 from haclient.transport.message_queue import Delivery
 from haclient.transport.queue_conflation import ConflationKey, QueueConflation, sow_key
 from haclient_stores.checks import check_count, check_seconds
@@ -256,8 +258,8 @@ class MessageStream:
         """Those of some messages that may be delivered now."""
         return batch
 
-    def _still_deliverable(self, messages: list[Message]) -> list[Message]:
-        """Return those of some taken, undelivered messages that may still be delivered."""
+    def _take_again(self, messages: list[Message]) -> list[Message]:
+        """Return those of some taken, undelivered messages that the present caller may have."""
         return messages
 
     def _taken_now(self, batch: list[Message]) -> None:
@@ -339,8 +341,9 @@ class QueueStream(MessageStream):
         open_: Sends the command.
         close: Ends the subscription.
         check_thread: Refuses other threads.
-        auto_ack: Whether a message is acknowledged when the next one is requested. The last one is
-            not, since nothing shows that it was processed: acknowledge it, or it is redelivered.
+        auto_ack: Whether a message is acknowledged when the task or thread that took it requests
+            the next one. The last one of each is not, since nothing shows that it was processed:
+            acknowledge it, or it is redelivered.
     """
 
     def __init__(
@@ -354,7 +357,8 @@ class QueueStream(MessageStream):
     ) -> None:
         super().__init__(delivery, open_=open_, close=close, check_thread=check_thread)
         self._auto_ack = auto_ack
-        self._taken: Sequence[Message] = ()
+        # By the caller that may still process them; one that has ended takes its entry along.
+        self._taken: WeakKeyDictionary[object, list[Message]] = WeakKeyDictionary()
 
     @override
     def conflate(self, key: ConflationKey = sow_key) -> Self:
@@ -385,25 +389,28 @@ class QueueStream(MessageStream):
 
     @override
     def _finish_taken(self) -> None:
-        taken, self._taken = self._taken, ()
-        for message in taken:
-            message.ack()
+        if self._auto_ack:
+            for message in self._taken.pop(current_caller(), ()):
+                message.ack()
 
     @override
     def _deliverable(self, batch: list[Message]) -> list[Message]:
         return [message for message in batch if _is_deliverable(message)]
 
     @override
-    def _still_deliverable(self, messages: list[Message]) -> list[Message]:
+    def _take_again(self, messages: list[Message]) -> list[Message]:
+        ids = {id(message) for message in messages}
+        for taken in self._taken.values():  # the caller that took them was interrupted
+            taken[:] = [each for each in taken if id(each) not in ids]
+        self._finish_taken()
         kept = self._deliverable(messages)
-        ids = {id(message) for message in messages} - {id(message) for message in kept}
-        self._taken = [each for each in self._taken if id(each) not in ids]  # nobody processes them
+        self._taken_now(kept)
         return kept
 
     @override
     def _taken_now(self, batch: list[Message]) -> None:
         if self._auto_ack:
-            self._taken = batch
+            self._taken[current_caller()] = list(batch)  # the application may change its own list
 
 
 def _is_deliverable(message: Message) -> bool:

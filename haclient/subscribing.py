@@ -18,7 +18,6 @@ import trio
 from haclient.changing import Changer, timeout_of
 from haclient.errors import (
     DisconnectedError,
-    InvalidOptions,
     TimedOut,
     UsageError,
 )
@@ -542,7 +541,6 @@ class Subscriber:
         first_bookmark: str = "",
     ) -> Subscription:
         """Send a command; a client that reconnects tries until a server has answered it."""
-        asks_for_backlog = queue is not None
         if queue is None and command.name in _OF_QUEUES and not str(command.bookmark):
             queue = QueueConsumer(self._core.queue_acks, command.topic, is_queue=False)
         opening = _Opening(command.sub_id or command.query_id)
@@ -560,13 +558,6 @@ class Subscriber:
             raise UsageError(
                 f"{opening.sub_id!r} was unsubscribed before a server had accepted its command"
             )
-        except InvalidOptions as error:
-            if not asks_for_backlog:
-                raise
-            # The usual cause is a misspelt name: other topics have no option `max_backlog`.
-            raise InvalidOptions(
-                f"{error}: is {command.topic!r} a queue of this server?", reason=error.reason
-            ) from error
         finally:
             del self._opening[opening]
 

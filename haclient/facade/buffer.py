@@ -67,7 +67,7 @@ class StreamBuffer:
             Whether messages may follow; `False` at the end of the stream.
         """
         if found := self.pop_list(None):  # one by one: callers take some at the same time
-            waiting = self._stream._still_deliverable(found)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+            waiting = self._stream._take_again(found)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
             self._messages.extendleft(reversed(waiting))
             if waiting:
                 return True
@@ -87,7 +87,7 @@ class StreamBuffer:
 
         Args:
             consumer: The calling thread or task, as it is compared.
-            caller: As in `haclient.transport.callers`.
+            caller: As in `haclient.transport.caller`.
         """
         self.last_consumer = consumer
         self._consumers.add(caller)

@@ -59,7 +59,7 @@ class LoopThread:
 
     @property
     def caller(self) -> object | None:
-        """Who makes a call in the calling task; see `haclient.transport.callers`."""
+        """Who makes a call in the calling task; see `haclient.transport.caller`."""
         task = asyncio.current_task()
         return None if task is None else self.callback_tasks.get(task, task)
 

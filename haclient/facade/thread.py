@@ -36,7 +36,7 @@ from typing import Final, Generic, TypeVar, cast
 import trio
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.transport.callers import calling
+from haclient.transport.caller import calling
 from haclient.transport.intake import OpenClients, open_clients
 from haclient.transport.nursery import unwrapped
 from haclient_stores.logs import logger_of
@@ -67,7 +67,7 @@ class Call(Generic[T]):
     Args:
         notify: Wakes the caller.
         what: The name of the method, for errors.
-        caller: Who makes it (`haclient.transport.callers`); `None` if that one takes no messages.
+        caller: Who makes it (`haclient.transport.caller`); `None` if that one takes no messages.
     """
 
     __slots__ = (
@@ -259,7 +259,7 @@ class TrioThread:
 
     @property
     def caller(self) -> object:
-        """Who makes a call in the calling thread; see `haclient.transport.callers`."""
+        """Who makes a call in the calling thread; see `haclient.transport.caller`."""
         return self.callback_threads.get(threading.get_ident()) or threading.current_thread()
 
     def start(self, client: AbstractAsyncContextManager[object], notify: Notify) -> None:

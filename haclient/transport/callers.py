@@ -1,9 +1,5 @@
 """The callers that take messages or wait for acks, and the waits that would deadlock.
 
-**Callers.** In a program that runs trio, a caller is a task. Each call of `haclient.blocking` and
-`haclient.aio` runs as a task of its own in the client's thread. Its caller is the thread or the
-asyncio task that has made the call, or the task of the handler that makes it.
-
 **The rule.** While a full queue has stopped the reading, no ack arrives. So a wait for an ack is
 refused with a `UsageError` if every caller that is expected to take the messages of that queue
 would then be waiting, and the caller is one of them. The rule is applied when a wait begins, when
@@ -19,37 +15,14 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from threading import Thread
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import trio
 
 from haclient.errors import UsageError
-
-_callers: Final[dict[trio.lowlevel.Task, object]] = {}  # of the tasks that carry out a call
-
-
-@contextmanager
-def calling(caller: object | None) -> Generator[None]:
-    """Note for whom the current task carries out a call, while it does.
-
-    Args:
-        caller: Who has made the call; `None` for the task itself.
-    """
-    task = trio.lowlevel.current_task()
-    _callers[task] = caller or task
-    try:
-        yield
-    finally:
-        del _callers[task]
-
-
-def current_caller() -> object:
-    """The caller for which the current task runs."""
-    task = trio.lowlevel.current_task()
-    return _callers.get(task, task)
+from haclient.transport.caller import current_caller
 
 
 @runtime_checkable

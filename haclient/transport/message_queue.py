@@ -27,7 +27,8 @@ from typing_extensions import override
 from haclient.errors import HAClientError, UsageError, failure_text
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
-from haclient.transport.callers import Consumers, current_caller
+from haclient.transport.caller import current_caller
+from haclient.transport.callers import Consumers
 from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
 from haclient_stores.checks import check_word
 from haclient_stores.logs import SafeLogger, logger_of

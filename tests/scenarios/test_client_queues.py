@@ -332,6 +332,29 @@ async def test_a_stream_acknowledges_a_message_when_the_next_one_is_asked_for(
     assert (await peer.hear()).command == "unsubscribe", "the last one is not acknowledged"
 
 
+@pytest.mark.row("QC10")
+async def test_each_task_acknowledges_what_it_has_taken_itself(client: Client, peer: Peer) -> None:
+    async with opened_queue(client, peer, "max_backlog=1", auto_ack=True) as stream:
+        await leased(peer, 1, 2, 3)
+        slow, goes_on = await anext(stream), trio.Event()
+
+        async def other() -> None:
+            await anext(stream)
+            await anext(stream)
+            assert await received_acks(peer) == [("7|2|", "")]
+            goes_on.set()
+            await trio.sleep_forever()
+
+        async with open_nursery() as nursery:
+            nursery.start_soon(other)
+            await goes_on.wait()
+            assert slow.lease is not None
+            with trio.move_on_after(1):
+                await anext(stream)
+            assert await received_acks(peer) == [("7|1|", "")]
+            nursery.cancel_scope.cancel()
+
+
 @pytest.mark.row("QC10", "MS9")
 async def test_a_list_of_messages_is_acknowledged_when_the_next_is_asked_for(
     client: Client, peer: Peer

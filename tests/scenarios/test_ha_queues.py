@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.errors import InvalidOptions
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
@@ -383,3 +384,19 @@ async def test_the_end_of_an_old_handler_leaves_the_lease_of_the_redelivery_alon
         assert message.bookmark == "7|1|"
         assert ended == ["finished"]
         await client.disconnect()
+
+
+async def test_a_queue_that_a_server_lacks_at_the_resubscribe_is_named(server: Server) -> None:
+    client = ha_client(server)
+
+    async def lose_and_refuse() -> None:
+        async with entered(client, lambda: live(server)) as peer:
+            await subscribed(client, peer, print)
+            await drop(peer)
+            for _ in range(2):
+                again = await live(server)
+                await again.refuse(await again.expect("subscribe"), "invalid options")
+            await trio.sleep_forever()
+
+    with pytest.raises(InvalidOptions, match=r"invalid options: is 'work' a queue of this server"):
+        await lose_and_refuse()

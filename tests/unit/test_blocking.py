@@ -56,7 +56,8 @@ LIMIT_S = 300.0
 
 @pytest.fixture
 def broker() -> Generator[BrokerThread]:
-    with broker_thread(BrokerConfig(queues=(QueueTopic(name="jobs"),))) as running:
+    queue = QueueTopic(name="jobs", max_per_subscription_backlog=10)
+    with broker_thread(BrokerConfig(queues=(queue,))) as running:
         yield running
 
 
@@ -431,6 +432,16 @@ def test_a_queue_is_consumed_by_handlers_and_by_streams(client: HAClient) -> Non
     assert done.wait(LIMIT_S)
     assert set(taken[:10]) | set(worked) == {str(number) for number in range(20)}
     assert not set(taken[:10]) & set(worked)
+
+
+def test_each_thread_acknowledges_what_it_has_taken_itself(client: HAClient) -> None:
+    client.publish_many("jobs", [f"{number}" for number in range(4)])
+    with client.queue_stream("jobs", auto_ack=True) as messages:
+        slow = next(messages)
+        with ThreadPoolExecutor(1) as other:
+            first, second, _ = (other.submit(next, messages).result(LIMIT_S) for _ in range(3))
+        assert (first.lease, second.lease) == (None, None)
+        assert slow.lease is not None
 
 
 def test_a_message_that_waited_here_while_its_lease_was_lost_is_skipped(

@@ -14,7 +14,8 @@ from trio.testing import wait_all_tasks_blocked
 from haclient import Client, Message, aio, blocking
 from haclient.errors import HAClientError, UsageError
 from haclient.transport import connection
-from haclient.transport.callers import AckLot, AckWaits, Consumers, calling, current_caller
+from haclient.transport.caller import calling, current_caller
+from haclient.transport.callers import AckLot, AckWaits, Consumers
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 from support.clock import in_virtual_time

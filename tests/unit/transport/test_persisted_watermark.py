@@ -5,7 +5,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import UsageError
-from haclient.transport.callers import AckWaits, current_caller
+from haclient.transport.caller import current_caller
+from haclient.transport.callers import AckWaits
 from haclient.transport.persisted_watermark import Watermark
 from support.clock import in_virtual_time
 
