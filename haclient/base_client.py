@@ -29,8 +29,8 @@ from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
-from haclient.transport.queue_handlers import DEFAULT_MAX_BACKLOG, QueueHandlerOptions
 from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient.workers.queue_handlers import DEFAULT_MAX_BACKLOG, QueueHandlerOptions
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 

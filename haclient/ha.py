@@ -26,7 +26,6 @@ from haclient.servers.auth import Authenticator
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
-from haclient.transport.queue_handlers import QueueHandlerOptions
 from haclient.transport.reconnector import Reconnector
 from haclient.transport.settings import (
     TIMEOUT_S,
@@ -36,6 +35,7 @@ from haclient.transport.settings import (
     check_names,
     seconds,
 )
+from haclient.workers.queue_handlers import QueueHandlerOptions
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore

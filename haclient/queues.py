@@ -11,13 +11,13 @@ from haclient.errors import TimedOut, UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
 from haclient.session.queue_acks import MAX_BOOKMARKS
+from haclient.session.queue_leases import QueueLeases
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
-from haclient.transport.queue_acks import QueueConsumer
-from haclient.transport.queue_handlers import QueueHandlerOptions, QueueHandling
 from haclient.transport.settings import TIMEOUT_S
+from haclient.workers.queue_handlers import QueueHandlerOptions, QueueHandling
 from haclient_stores.checks import check_callable, check_texts
 
 
@@ -53,18 +53,18 @@ class Queues:
         """
         check_callable("handler", handler, optional=False)
         chosen = QueueHandling(**handling)
-        consumer = self._consumer(command, chosen.max_backlog)
+        leases = self._leases(command, chosen.max_backlog)
         return await self._subscriber.handle_queue(
-            command, consumer, handler, chosen, self._publish_dead_letter
+            command, leases, handler, chosen, self._publish_dead_letter
         )
 
     def stream(self, command: Command, *, max_backlog: int, auto_ack: bool) -> MessageStream:
         """The stream form of `subscribe`."""
-        consumer = self._consumer(command, max_backlog)
-        return self._subscriber.stream(command, resumes=True, queue=consumer, auto_ack=auto_ack)
+        leases = self._leases(command, max_backlog)
+        return self._subscriber.stream(command, resumes=True, leases=leases, auto_ack=auto_ack)
 
-    def _consumer(self, command: Command, backlog: int) -> QueueConsumer:
-        """Have a command ask for a backlog; what acknowledges its messages."""
+    def _leases(self, command: Command, backlog: int) -> QueueLeases:
+        """Have a command ask for a backlog; the leases of its subscription."""
         given = Options.parse(str(command.options))
         if given.max_backlog is not None:
             raise UsageError(
@@ -72,7 +72,7 @@ class Queues:
                 "options"
             )
         command.options = dataclasses.replace(given, max_backlog=backlog)
-        return QueueConsumer(self._core.queue_acks, command.topic, is_queue=True, asked=backlog)
+        return self._core.ack_sender.leases(command.topic, is_queue=True, asked=backlog)
 
     async def ack(
         self, topic: str, bookmarks: str | Sequence[str], options: Options, *, timeout: float

@@ -16,7 +16,7 @@ from haclient.subscribing import Subscriber
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
-from haclient.transport.queue_handlers import QueueHandlerOptions
+from haclient.workers.queue_handlers import QueueHandlerOptions
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.subscription import Subscription
 from haclient_stores.checks import check_word

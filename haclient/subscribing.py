@@ -25,6 +25,7 @@ from haclient.protocol.commands import AckType, Command, CommandName, parse_acks
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.historical import is_historical
+from haclient.session.queue_leases import QueueLeases
 from haclient.session.subscriptions import (
     LASTING,
     QUERIES,
@@ -36,11 +37,11 @@ from haclient.session.subscriptions import (
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.commands import header_fields
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy, serve
+from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy
 from haclient.transport.query_delivery import QueryDelivery
-from haclient.transport.queue_acks import QueueConsumer
-from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, serve_queue
 from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient.workers.message_runner import FailedMessages, MessageRunner, PublishDeadLetter
+from haclient.workers.queue_handlers import QueueHandling, serve_queue
 from haclient_stores.bookmark import MOST_RECENT
 from haclient_stores.checks import check_callable, check_texts
 from haclient_stores.interfaces import SubscriptionLog
@@ -81,7 +82,7 @@ class Subscriber:
         *,
         markers: bool = False,
         resumes: bool = False,
-        queue: QueueConsumer | None = None,
+        leases: QueueLeases | None = None,
         auto_ack: bool = False,
     ) -> MessageStream:
         """A stream that sends `command` when it is opened.
@@ -90,14 +91,14 @@ class Subscriber:
             command: What to send.
             markers: Whether `group_begin` and `group_end` are messages of the stream.
             resumes: Whether a client that reconnects sends it again.
-            queue: The acknowledgements, if its topic is a queue.
+            leases: Its leases, if its topic is a queue.
             auto_ack: Whether a queue message is acknowledged when the next one is asked for.
 
         Returns:
             The stream; entering it sends the command.
         """
         delivery = self._delivery_for(command, raises=True)
-        delivery.error_policy = self._on_handler_error if queue is None else "continue"
+        delivery.error_policy = self._on_handler_error if leases is None else "continue"
         delivery.carries_deltas = "delta_subscribe" in command.name
         delivery.is_historical = is_historical(command.name, command.start)
         opened: list[Subscription] = []
@@ -106,7 +107,7 @@ class Subscriber:
         async def open_stream() -> str:
             self._core.running(f"a stream of {command.name}")
             subscription = await self._open(
-                command, delivery, markers=markers, lasts=resumes, queue=queue
+                command, delivery, markers=markers, lasts=resumes, leases=leases
             )
             opened.append(subscription)
             self._limit_silence(subscription, delivery, timeout_of(command))
@@ -132,7 +133,7 @@ class Subscriber:
             await trio.lowlevel.checkpoint()  # the writer sends it now
 
         check_thread = self._core.thread.check_caller
-        kind = MessageStream if queue is None else partial(QueueStream, auto_ack=auto_ack)
+        kind = MessageStream if leases is None else partial(QueueStream, auto_ack=auto_ack)
         return kind(delivery, open_=open_stream, close=close_stream, check_thread=check_thread)
 
     @property
@@ -202,16 +203,14 @@ class Subscriber:
             command, delivery, markers=True, lasts=resubscribes, first_bookmark=first_bookmark
         )
         self._limit_silence(subscription, delivery, timeout_of(command))
-        policy = self._on_handler_error
-        log = self._core.reporter.log
-        serving = partial(serve, delivery, handler, policy, discards=auto_discard, log=log)
-        self._serve(subscription, delivery, serving)
+        runner = self._runner(delivery, handler, auto_discard=auto_discard)
+        self._serve(subscription, delivery, runner.serve)
         return subscription.sub_id
 
     async def handle_queue(
         self,
         command: Command,
-        queue: QueueConsumer,
+        leases: QueueLeases,
         handler: Handler,
         handling: QueueHandling,
         publish: PublishDeadLetter,
@@ -220,7 +219,7 @@ class Subscriber:
 
         Args:
             command: What to send.
-            queue: The acknowledgements of the subscription.
+            leases: The leases of the subscription.
             handler: Called with each message.
             handling: How.
             publish: Publishes dead letters.
@@ -236,10 +235,18 @@ class Subscriber:
         self._core.running("queue_subscribe")
         handler = self._core.exceptions.watched(handler)
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
-        subscription = await self._open(command, delivery, markers=False, lasts=True, queue=queue)
-        serving = partial(serve_queue, delivery, handler, handling, consumer=queue, publish=publish)
+        subscription = await self._open(command, delivery, markers=False, lasts=True, leases=leases)
+        serving = partial(serve_queue, delivery, handler, handling, leases=leases, publish=publish)
         self._serve(subscription, delivery, serving)
         return subscription.sub_id
+
+    def _runner(
+        self, queue: Delivery, handler: Handler, *, auto_discard: bool = False
+    ) -> MessageRunner:
+        """What calls a plain handler."""
+        queue.handler = handler
+        failed_messages = FailedMessages(self._on_handler_error, log=self._core.reporter.log)
+        return MessageRunner(queue, failed_messages, discards=auto_discard)
 
     def _delivery_for(self, command: Command, *, raises: bool) -> Delivery:
         kind = QueryDelivery if command.name in QUERIES else Delivery
@@ -347,7 +354,7 @@ class Subscriber:
 
         async def serving() -> None:
             try:
-                await serve(delivery, handler, self._on_handler_error, log=self._core.reporter.log)
+                await self._runner(delivery, handler).serve()
             finally:
                 receivers.remove(subscription)
 
@@ -537,15 +544,17 @@ class Subscriber:
         *,
         markers: bool,
         lasts: bool,
-        queue: QueueConsumer | None = None,
+        leases: QueueLeases | None = None,
         first_bookmark: str = "",
     ) -> Subscription:
         """Send a command; a client that reconnects tries until a server has answered it."""
-        if queue is None and command.name in _OF_QUEUES and not str(command.bookmark):
-            queue = QueueConsumer(self._core.queue_acks, command.topic, is_queue=False)
+        if leases is None and command.name in _OF_QUEUES and not str(command.bookmark):
+            leases = self._core.ack_sender.leases(command.topic, is_queue=False)
         opening = _Opening(command.sub_id or command.query_id)
         self._opening[opening] = None
-        attempt = partial(self._open_once, command, delivery, opening, markers=markers, queue=queue)
+        attempt = partial(
+            self._open_once, command, delivery, opening, markers=markers, leases=leases
+        )
         try:
             with opening.scope:
                 late = f"{command.name}: no server accepted it"
@@ -568,7 +577,7 @@ class Subscriber:
         opening: _Opening,
         *,
         markers: bool,
-        queue: QueueConsumer | None,
+        leases: QueueLeases | None,
     ) -> Subscription:
         if self.changer.replaces(command) is not None:
             raise _has_receiver(command)
@@ -593,7 +602,7 @@ class Subscriber:
                 command_id=command_id,
                 markers=markers,
                 timeout=timeout_of(command),
-                queue=queue,
+                leases=leases,
                 on_entering=partial(self._release_processed, request),
             )
         except BaseException:  # meanwhile an earlier handler may have ended, without a release

@@ -1,8 +1,9 @@
-"""Acknowledgements of queue messages: which of them are sent together, and when. Pure.
+"""Acknowledgements of queue messages: which are sent together, when, and again. Pure.
 
 A queue message is acknowledged by a `sow_delete` that names its bookmark. One command takes many
 bookmarks of one queue, joined by commas. `AckBatch` collects the plain acknowledgements of one
 subscription until they are as many as `limit`, or until the oldest has waited for `timeout_s`.
+`QueueAcks` has what one client has acknowledged, over all its connections.
 
 **The limit** is never above the backlog that the server has granted. The server sends nothing while
 as many messages as the backlog are unacknowledged, so a larger batch would never fill up: each
@@ -12,16 +13,47 @@ backlog is.
 **Cancel, expire and lease extensions** are never collected: they are sent at once, after the plain
 acknowledgements of that queue that were collected before, so that the server sees them in the order
 in which the application gave them.
+
+**A lost link ends every lease.** The server redelivers the messages to any consumer. Messages that
+are queued in the client are dropped, and arrive as new messages with new leases.
+
+* *Plain* acknowledgements say that work is done, which stays true. Those that the server has not
+  confirmed are kept in memory (`retained`), and sent again once the subscriptions are back. So is
+  the acknowledgement of a message whose handler was still at work. If such a message is
+  nevertheless redelivered on the next link (`processed`), it is acknowledged again and not passed
+  to the application.
+* *Cancel, expire and lease extensions* refer to a lease that has ended, so they are dropped.
+
+Each command requests a `processed` ack; a command that was confirmed is not sent again. `retained`
+never holds more than the server had granted to the subscriptions together and `MAX_CARRIED`.
+
+Acknowledgements are never in the publish store and have no sequence: a later process must not
+repeat an acknowledgement whose lease has ended.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+import heapq
+import math
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Final, NamedTuple, TypeAlias
 
 from haclient.errors import UsageError
+from haclient.protocol.messages import Message
 from haclient.protocol.options import format_interval
+from haclient.session.connection_state import ConnectionStatus
+
+DEFAULT_ACK_TIMEOUT_S: Final = 0.1
+"""How long an acknowledgement waits for others."""
+
+MAX_UNCONFIRMED: Final = 10_000
+"""Commands that may wait for the server's answer; beyond it the oldest is dropped."""
+
+MAX_CARRIED: Final = 10_000
+"""The limit of acknowledgements that are kept for the next link beyond those of the active
+subscriptions: of ended subscriptions and of earlier links. A peer may never confirm any."""
 
 MAX_EXTENSION_S: Final = 10 * 365 * 86_400
 """Seconds: longer than any lease, and what the reference broker takes."""
@@ -177,3 +209,183 @@ class AckBatch:
         bookmarks = self._by_topic.pop(topic, [])
         self.count -= len(bookmarks)
         return ack_commands(topic, bookmarks)
+
+
+SendAck: TypeAlias = Callable[[AckCommand], object]
+"""Sends a command on the connection in use."""
+
+
+class QueueAcks:
+    """The acknowledgements of one client; see the text of this module.
+
+    Args:
+        status: The state of the connection.
+        batch_size: How many are sent together; `None` for a third of the backlog.
+        timeout_s: How many seconds one waits for others.
+
+    Attributes:
+        link: Counts the connections and their ends: a lease with another count has ended.
+        retained: Queue and bookmark of each acknowledgement to send again, until it is confirmed.
+        processed: Queue and bookmark of each message whose acknowledgement the previous link has
+            not confirmed, or that was acknowledged after that link was lost; until this link ends.
+        dropped: How many were dropped, because more than the limit were unconfirmed.
+        due_at: The time for `send_due`, or an earlier one; infinite while nothing is to be sent.
+    """
+
+    def __init__(
+        self,
+        status: ConnectionStatus,
+        *,
+        batch_size: int | None = None,
+        timeout_s: float = DEFAULT_ACK_TIMEOUT_S,
+    ) -> None:
+        self._status = status
+        self.batch_size = batch_size
+        self.timeout_s = timeout_s
+        self._send_now: SendAck | None = None
+        self.link = 0
+        self.retained: dict[tuple[str, str], None] = {}
+        self.processed: dict[tuple[str, str], None] = {}
+        self.dropped = 0
+        self.due_at = math.inf
+        self._most_retained = 0
+        # Whether the subscriptions of this link are back: earlier, a server may not know the queue.
+        self._is_resumed = False
+        self._batches: dict[AckBatch, None] = {}  # that have something
+        self._unconfirmed: dict[str, AckCommand] = {}
+        self._delayed: list[tuple[float, int, Message]] = []  # a heap of cancels
+        self._order = count()
+
+    # -- sending --------------------------------------------------------------
+
+    def send(self, commands: Iterable[AckCommand]) -> None:
+        """Send commands now; plain ones are kept if there is no connection."""
+        for command in commands:
+            if self._send_now is not None and self._status.is_logged_on:
+                self._send_now(command)
+            elif command.is_plain:
+                self._retain(command)
+
+    def sent(self, command_id: str, command: AckCommand) -> str:
+        """Note that a command is on its way.
+
+        Returns:
+            The id of an earlier command, whose answer is not waited for any more; empty for none.
+        """
+        unanswered = ""
+        if len(self._unconfirmed) >= MAX_UNCONFIRMED:  # the peer does not answer
+            unanswered = next(iter(self._unconfirmed))
+            del self._unconfirmed[unanswered]
+        self._unconfirmed[command_id] = command
+        return unanswered
+
+    def answered(self, command_id: str) -> bool:
+        """The server has answered a command; return whether it was sent on this link."""
+        command = self._unconfirmed.pop(command_id, None)
+        if command is None:  # of an earlier link: it was kept, or dropped
+            return False
+        if self.retained and command.is_plain:
+            for name in command.names():
+                self.retained.pop(name, None)
+        return True
+
+    def collecting(self, batch: AckBatch, due_at: float) -> None:
+        """The first acknowledgement is in a batch, which is due at that time."""
+        self._batches[batch] = None
+        self.due_at = min(self.due_at, due_at)
+
+    def send_batch(self, batch: AckBatch) -> None:
+        """Send what a batch has collected."""
+        self._batches.pop(batch, None)
+        if batch.count:
+            self.send(batch.take())
+
+    def send_after(self, batch: AckBatch, command: AckCommand) -> None:
+        """Send a command now, after what a batch has collected of its queue."""
+        self.send([*batch.take_topic(command.topic), command])
+        if not batch.count:
+            self._batches.pop(batch, None)
+
+    def send_pending(self) -> None:
+        """Send everything that was collected."""
+        for batch in list(self._batches):
+            self.send_batch(batch)
+
+    def cancel_at(self, due_at: float, message: Message) -> None:
+        """Give a message back at that time, unless it was acknowledged by then."""
+        heapq.heappush(self._delayed, (due_at, next(self._order), message))
+        self.due_at = min(self.due_at, due_at)
+
+    def send_due(self, now: float) -> None:
+        """Send the batches and cancels that are due, and find `due_at` again."""
+        for batch in list(self._batches):
+            due_at = batch.due_at
+            if due_at is None or due_at <= now:
+                self.send_batch(batch)
+        while self._delayed and self._delayed[0][0] <= now:
+            heapq.heappop(self._delayed)[2].ack(cancel=True)
+        self.due_at = self._delayed[0][0] if self._delayed else math.inf
+        for batch in self._batches:
+            self.due_at = min(self.due_at, batch.due_at or math.inf)
+
+    @property
+    def outstanding(self) -> int:
+        """How many acknowledgements are collected, unconfirmed or kept for the next link."""
+        collected = sum(batch.count for batch in self._batches)
+        unconfirmed = sum(len(command.bookmarks) for command in self._unconfirmed.values())
+        return collected + unconfirmed + (0 if self._is_resumed else len(self.retained))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is collected, unconfirmed or to be sent again."""
+        return not (self._batches or self._unconfirmed or self.retained)
+
+    # -- the connection's life --------------------------------------------------
+
+    def connected(self, send: SendAck) -> None:
+        """Use a new link, on which `send` sends."""
+        self._send_now = send
+        self.link += 1
+
+    def lost(self, granted: int) -> None:
+        """The link has ended, and each lease with it.
+
+        Args:
+            granted: How many unacknowledged messages it has allowed to the subscriptions together.
+        """
+        self._send_now = None
+        self.link += 1
+        self._is_resumed = False
+        self._delayed.clear()
+        self._most_retained = max(granted + MAX_CARRIED, len(self.retained))
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
+        for command in unconfirmed.values():
+            if command.is_plain:
+                self._retain(command)
+        self.send_pending()  # kept, since there is no connection
+        self.processed = dict(self.retained)
+
+    def resume(self) -> None:
+        """Subscriptions are back: send again what the lost link had not confirmed."""
+        self._is_resumed = True
+        by_topic: dict[str, list[str]] = {}
+        for topic, bookmark in self.retained:
+            by_topic.setdefault(topic, []).append(bookmark)
+        for topic, bookmarks in by_topic.items():
+            self.send(ack_commands(topic, bookmarks))
+
+    def _retain(self, command: AckCommand) -> None:
+        """Keep a plain acknowledgement for the next link."""
+        self.retained.update(dict.fromkeys(command.names()))
+        while len(self.retained) > self._most_retained:
+            del self.retained[next(iter(self.retained))]
+            self.dropped += 1
+
+    def acknowledge_late(self, topic: str, bookmark: str) -> None:
+        """A message was processed after its link was lost."""
+        command = AckCommand(topic, (bookmark,))
+        self.processed[topic, bookmark] = None
+        if self._is_resumed:
+            self.send([command])
+        else:
+            self._retain(command)

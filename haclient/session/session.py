@@ -221,9 +221,9 @@ class Session:
         subscription.position.last_bookmark = run[-1].bookmark  # for the progress watchdog
         for message in run:
             message.sub_id = subscription.sub_id
-        queue = subscription.queue
-        if queue is not None and queue.is_queue:
-            queue.received(run, self._now)
+        leases = subscription.leases
+        if leases is not None and leases.is_queue:
+            leases.received(run, self._now)
         out.deliveries.append((subscription, run))
 
     def _group(self, message: Message, out: Received) -> None:
@@ -310,8 +310,8 @@ class Session:
         kind = ack.ack_type
         if kind == "processed" and ack.status == "success":
             _accept(subscription)
-        if kind == "processed" and ack.status == "success" and subscription.queue is not None:
-            subscription.queue.granted(ack.options)  # before the messages that follow it
+        if kind == "processed" and ack.status == "success" and subscription.leases is not None:
+            subscription.leases.granted(ack.options)  # before the messages that follow it
         if ack.status == "success" and kind == "completed" and subscription.ends_replay(ack):
             subscription.position.completed(self._now)
         if ack.status == "success" and subscription.log is not None and ack.bookmark:

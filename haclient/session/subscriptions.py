@@ -19,6 +19,7 @@ from haclient.errors import HAClientError, SubIdInUse
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
 from haclient.session.pause_state import PauseState
+from haclient.session.queue_leases import QueueLeases
 from haclient.session.resume import ResumeContext, ResumePosition
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 from haclient_stores.interfaces import SubscriptionLog
@@ -78,40 +79,6 @@ class Sink(Protocol):
         Returns:
             The dropped messages, in order.
         """
-
-
-class QueueSide(Protocol):
-    """What a subscription does for the messages of a queue.
-
-    Every subscription without a bookmark has one, since only the server's answer shows whether its
-    topic is a queue.
-    """
-
-    @property
-    @abstractmethod
-    def is_queue(self) -> bool:
-        """Whether its messages come from a queue."""
-
-    @abstractmethod
-    def granted(self, options: str) -> None:
-        """The server has accepted the command, or a later one that replaces it.
-
-        Args:
-            options: The options of the `processed` ack.
-        """
-
-    @abstractmethod
-    def received(self, messages: list[Message], now: float) -> None:
-        """Attach the lease to messages of one chunk.
-
-        Args:
-            messages: The messages, in order.
-            now: The time, in seconds.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Send what was collected: the subscription ends, and the server returns its leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +233,7 @@ class Subscription:
             until `unsubscribe`.
         markers: Whether `group_begin` and `group_end` are delivered like messages.
         position: How much it has received on the link, and where it resumes.
-        queue: What it does for the messages of a queue; `None` if its topic can be none.
+        leases: What it does for the messages of a queue; `None` if its topic can be none.
         pauses: Whether the server holds it back, and whether the application wants that.
         is_query_answered: Whether all records of its query have arrived on this connection.
         replaced_by: The number of the replace that is in force, in the order of sending; 0 if none.
@@ -278,6 +245,7 @@ class Subscription:
         "ends_after",
         "is_query",
         "is_query_answered",
+        "leases",
         "log",
         "markers",
         "owner",
@@ -285,7 +253,6 @@ class Subscription:
         "phase",
         "position",
         "query_id",
-        "queue",
         "replaced_by",
         "request",
         "sink",
@@ -307,7 +274,7 @@ class Subscription:
         user_acks: frozenset[str] = frozenset(),
         ends_after: frozenset[str] = frozenset(),
         markers: bool = False,
-        queue: QueueSide | None = None,
+        leases: QueueLeases | None = None,
     ) -> None:
         self.sub_id = sub_id
         self.request = request
@@ -328,12 +295,12 @@ class Subscription:
         self.markers = markers
         self.phase = Phase.OPENING
         self.position = ResumePosition(log)
-        self.queue = queue
+        self.leases = leases
 
     @property
     def is_of_queue(self) -> bool:
         """Whether its messages come from a queue, as far as the server has said."""
-        return self.queue is not None and self.queue.is_queue
+        return self.leases is not None and self.leases.is_queue
 
     @property
     def is_redelivered(self) -> bool:

@@ -33,9 +33,10 @@ from haclient.session.acks import PendingCommand, explained
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.historical import HistoricalSubscription
+from haclient.session.queue_leases import QueueLeases
 from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.session import Session
-from haclient.session.subscriptions import QueueSide, Sink, SubscribeRequest, Subscription
+from haclient.session.subscriptions import Sink, SubscribeRequest, Subscription
 from haclient.transport.auditing import AuditedOwner, Auditor
 from haclient.transport.callers import AckLot, AckWaits
 from haclient.transport.client_thread import ClientThread, LoggedBy
@@ -288,7 +289,7 @@ class Commander:
         command_id: str,
         markers: bool,
         timeout: float,
-        queue: QueueSide | None = None,
+        leases: QueueLeases | None = None,
         on_entering: Callable[[], object] = lambda: None,
     ) -> Subscription:
         """Send a command and return its receiver once the server has accepted it.
@@ -299,7 +300,7 @@ class Commander:
             command_id: Names the command in its acks.
             markers: Whether `group_begin` and `group_end` are delivered like messages.
             timeout: Seconds to wait for the server's answer.
-            queue: What it does if its topic is a queue.
+            leases: What it does if its topic is a queue.
             on_entering: Called when the id is free, before the bookmark store says where to start.
 
         Raises:
@@ -326,7 +327,7 @@ class Commander:
             user_acks=request.user_acks,
             ends_after=request.ends_after,
             markers=markers,
-            queue=queue,
+            leases=leases,
         )
         self.session.router.add(subscription)
         sent = trio.Event()
@@ -525,8 +526,8 @@ class Commander:
         """End these at the server without waiting; return what to wait for, None if not sent."""
         for one in subscriptions:
             self.session.router.remove(one)
-            if one.queue is not None:  # before the server returns its leases
-                one.queue.close()
+            if one.leases is not None:  # before the server returns them
+                one.leases.close()
         connection = self.connection
         if not subscriptions or connection is None or not self.status.is_logged_on:
             return None

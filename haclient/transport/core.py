@@ -36,9 +36,11 @@ from haclient.session.acks import refused_publish
 from haclient.session.connection_state import ConnectionState, ConnectionStatus, Counters, Heartbeat
 from haclient.session.logon import check_client_name
 from haclient.session.losses import LOST, Action, kind_of
+from haclient.session.queue_acks import QueueAcks
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
+from haclient.transport.ack_sender import AckSender
 from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.automatic_pauses import AutomaticPauses
 from haclient.transport.callers import AckLot
@@ -61,7 +63,6 @@ from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
-from haclient.transport.queue_acks import AckPolicy, QueueAcks
 from haclient.transport.reporter import Reporter
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
@@ -111,7 +112,16 @@ class Core:
             auditor=self._auditor,
         )
         self.changes = SubscriptionChanges(self.commander, changed=self.changed)
-        self.queue_acks = self._new_queue_acks()
+        self.queue_acks = QueueAcks(
+            self.status, batch_size=settings.ack_batch_size, timeout_s=settings.ack_timeout
+        )
+        self.ack_sender = AckSender(
+            self.queue_acks,
+            self.session,
+            self.thread,
+            clock_us=settings.clock_us,
+            log=self.reporter.log,
+        )
         self.publisher = self._new_publisher()
         self.flusher = Flusher(
             self.commander, self.publisher, self.queue_acks, until_answered=self.until_answered
@@ -175,17 +185,6 @@ class Core:
         made.move_hold.backlog = self._stopping_backlog
         return made
 
-    def _new_queue_acks(self) -> QueueAcks:
-        settings = self.settings
-        return QueueAcks(
-            self.session,
-            self.status,
-            self.thread,
-            clock_us=settings.clock_us,
-            policy=AckPolicy(settings.ack_batch_size, settings.ack_timeout, settings.on_lost_lease),
-            log=self.reporter.log,
-        )
-
     # -- life -----------------------------------------------------------------
 
     async def enter(self) -> None:
@@ -211,7 +210,7 @@ class Core:
             raise
         self._nursery = await self._stack.enter_async_context(open_nursery())
         self._nursery.start_soon(partial(self.events.run, is_open=lambda: self.entered))
-        for task in (self.queue_acks.run, *self._maintenance.tasks):
+        for task in (self.ack_sender.run, *self._maintenance.tasks):
             self._nursery.start_soon(task)
         self._open_clients = open_clients.get()
         if self._open_clients is not None:
@@ -322,7 +321,7 @@ class Core:
         self.status.connected(self.uri.address)
         self.counters.connections += 1
         self.publisher.connected(connection.writer)
-        self.queue_acks.connected(connection.writer)
+        self.ack_sender.connected(connection.writer)
         self.set_state(ConnectionState.CONNECTED)
         self.reporter.event("connected")
         nursery.start_soon(self._serve, connection)
@@ -487,7 +486,8 @@ class Core:
         active = self.session.router.all()
         try:
             self.publisher.lost()
-            self.queue_acks.lost(active)
+            queues = [one.leases for one in active if one.leases is not None]
+            self.queue_acks.lost(sum(one.most_unacknowledged for one in queues if one.is_queue))
             for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
                 self._end_or_keep(subscription, reason)
         except BaseException:  # a store has failed, which ends the client: nobody may wait for it

@@ -11,9 +11,9 @@ import trio
 
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
+from haclient.session.queue_acks import QueueAcks
 from haclient.transport.commands import Commander, Fields
 from haclient.transport.publisher import Publisher, what_remains
-from haclient.transport.queue_acks import QueueAcks
 
 # Makes the server send its persisted ack now. The waiter watches the watermark, so no unique id is
 # needed.

@@ -8,30 +8,26 @@ A queue is bounded in bytes. It never refuses a batch, since the bytes were alre
 cap it reports `full`. Then the subscription is paused at the server (see `automatic_pauses`), or
 the connection stops reading the socket until the queue is half empty.
 
-A handler is called by a task of its own (`serve`), so a slow handler delays only its subscription.
-A plain function or a coroutine function will do. What happens when it raises is a policy: by
-default the error leaves the client's `async with`, and the message stays undiscarded, so that it is
-redelivered.
+A handler is called by a task of its own (`haclient.workers`), so a slow handler delays only its
+subscription.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from inspect import isawaitable
 from typing import Final, Literal, TypeAlias
 
 import trio
 from typing_extensions import override
 
-from haclient.errors import HAClientError, UsageError, failure_text
+from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
 from haclient.transport.caller import current_caller
 from haclient.transport.callers import Consumers
 from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
 from haclient_stores.checks import check_word
-from haclient_stores.logs import SafeLogger, logger_of
 
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
@@ -96,7 +92,7 @@ class Delivery(Sink):
         self.end_reason: HAClientError | None = None
         self.failed: HAClientError | None = None
         self.gaps = 0
-        self.handler: Callable[[Message], Awaitable[None] | None] | None = None
+        self.handler: Handler | None = None
         self._may_raise = raises
         self._raises = False
         self._stops = False
@@ -394,9 +390,6 @@ HandlerErrorPolicy: TypeAlias = (
 )
 """What to do when a handler raises; a callable is a dead letter box and may discard."""
 
-_HANDLER_CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
-_logger = logger_of(__name__)
-
 
 def check_policy(policy: HandlerErrorPolicy) -> None:
     """Refuse a policy that does not exist.
@@ -406,64 +399,3 @@ def check_policy(policy: HandlerErrorPolicy) -> None:
     """
     words = "raise", "continue", "discard"
     check_word("on_handler_error", policy, words, function=True)
-
-
-async def serve(
-    delivery: Delivery,
-    handler: Handler,
-    policy: HandlerErrorPolicy,
-    *,
-    discards: bool = False,
-    log: SafeLogger | None = None,
-) -> None:
-    """Call `handler` with every message until the subscription ends.
-
-    Args:
-        delivery: Where messages come from.
-        handler: Called with each message.
-        policy: What happens when it raises.
-        discards: Whether a message is discarded when the handler has returned.
-        log: The logger of the warnings, with the fields of the client; by default that of this
-            module.
-    """
-    delivery.handler = handler
-    while (batch := await delivery.next_batch()) is not None:
-        if delivery.handler is not None:  # another one may have replaced it
-            handler = delivery.handler
-        for index, message in delivery.each(batch):
-            try:
-                result = handler(message)
-                if isawaitable(result):
-                    await result
-            except Exception as error:  # the application's: a policy decides
-                if policy == "raise":
-                    raise
-                _warn(log or _logger, message, error)
-                await _absorb(policy, message, error)
-            else:
-                if discards:
-                    message.discard()
-            if index % _HANDLER_CHECKPOINT_EVERY == _HANDLER_CHECKPOINT_EVERY - 1:
-                delivery.processed = index + 1
-                await trio.lowlevel.checkpoint()
-
-
-def _warn(log: SafeLogger, message: Message, error: Exception) -> None:
-    log.warning(
-        "a handler raised for a message of subscription %s on topic %s: %s (at DEBUG: its "
-        "traceback)",
-        message.sub_id,
-        message.topic,
-        failure_text(error),
-        extra={"sub_id": message.sub_id},
-    )
-    log.debug("traceback of this failure", exc_info=error)
-
-
-async def _absorb(policy: HandlerErrorPolicy, message: Message, error: Exception) -> None:
-    if callable(policy):
-        result = policy(message, error)
-        if isawaitable(result):
-            await result
-    elif policy == "discard":
-        message.discard()

@@ -24,13 +24,13 @@ from haclient.servers.auth import Authenticator, check_authenticator
 from haclient.servers.chooser import AsyncServerChooser, ServerChooser, check_chooser, check_uris
 from haclient.servers.delay import DelayStrategy
 from haclient.session.connection_state import Heartbeat, StateListener
+from haclient.session.queue_acks import DEFAULT_ACK_TIMEOUT_S
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.dial import DialOptions
 from haclient.transport.flight_recorder import FlightRecorder, check_recorder
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
 from haclient.transport.preflight import check_preflight_headers
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
-from haclient.transport.queue_acks import DEFAULT_TIMEOUT_S, OnLostLease
 from haclient.transport.reporter import EventListener
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.checks import (
@@ -149,11 +149,6 @@ class ClientOptions(TypedDict, total=False):
         ack_batch_size: How many acknowledgements of queue messages are sent together; a third of
             the backlog by default, never more than the server has granted.
         ack_timeout: Seconds that an acknowledgement waits for others; 0 sends each at once.
-        on_lost_lease: What happens to acknowledgements of processed messages when a lost connection
-            has ended their leases: `"send"` sends them again when the subscriptions are back,
-            which still removes the messages (from a queue with strict leasing only while no other
-            consumer has them); `"drop"` counts them in `dropped_acks`, and the messages are
-            redelivered.
         ssl_context: Certificates and trust for `tcps` servers, instead of what their URIs say
             (`ca`, `cert`, `key`, `verify`).
         preflight_headers: More headers for the HTTP upgrade that passes a proxy. Any make each
@@ -180,7 +175,6 @@ class ClientOptions(TypedDict, total=False):
     audit_log: AuditLog | None
     ack_batch_size: int | None
     ack_timeout: float
-    on_lost_lease: OnLostLease
     ssl_context: SSLContext | None
     preflight_headers: Mapping[str, str] | None
 
@@ -258,8 +252,7 @@ class Settings:
     exit_timeout: float | None = 5.0
     audit_log: AuditLog | None = None
     ack_batch_size: int | None = None
-    ack_timeout: float = DEFAULT_TIMEOUT_S
-    on_lost_lease: OnLostLease = "send"
+    ack_timeout: float = DEFAULT_ACK_TIMEOUT_S
     ssl_context: SSLContext | None = None
     preflight_headers: Mapping[str, str] | None = field(default=None, repr=False)
 
@@ -289,7 +282,6 @@ class Settings:
         check_count("max_unpersisted_bytes", self.max_unpersisted_bytes, 1)
         check_count("ack_batch_size", self.ack_batch_size, 1, optional=True)
         check_seconds("ack_timeout", self.ack_timeout, zero=True, endless=False)
-        check_word("on_lost_lease", self.on_lost_lease, ("send", "drop"))
 
     @property
     def dial_options(self) -> DialOptions:

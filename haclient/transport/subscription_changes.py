@@ -139,8 +139,8 @@ class SubscriptionChanges:
             self._commander.session.router.name_command(subscription, command_id)
             subscription.request = request
             on_replaced()
-            if subscription.queue is not None:
-                subscription.queue.granted(ack.options)
+            if subscription.leases is not None:
+                subscription.leases.granted(ack.options)
 
         change = _Change(
             [subscription],

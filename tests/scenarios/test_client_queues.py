@@ -21,6 +21,7 @@ from haclient.errors import (
 )
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
 from haclient.transport.nursery import open_nursery
@@ -249,9 +250,7 @@ async def test_what_can_never_work_is_refused(
     assert peer.heard[1:] == []
 
 
-@pytest.mark.parametrize(
-    "options", [{"ack_batch_size": 0}, {"ack_timeout": -1}, {"on_lost_lease": "keep"}]
-)
+@pytest.mark.parametrize("options", [{"ack_batch_size": 0}, {"ack_timeout": -1}])
 def test_what_can_never_work_makes_no_client(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         Client("c", **options)  # type: ignore[arg-type]  # on purpose
@@ -720,6 +719,32 @@ async def test_workers_share_the_messages_and_keep_the_order_of_each_key(
     assert [b for b in done if b.endswith(b"1")] == [b"51", b"11", b"31"]
     assert [b for b in done if b.endswith(b"2")] == [b"12", b"22"]
     assert sorted(done) == [b"11", b"12", b"13", b"22", b"31", b"51"]
+
+
+@pytest.mark.row("QC10", "CC22")
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_replace_gives_the_messages_to_another_handler(
+    client: Client, peer: Peer, workers: int
+) -> None:
+    first, second = list[str](), list[str]()
+    await subscribed(client, peer, lambda m: first.append(m.text), workers=workers)
+    await leased(peer, 1)
+    await wait_all_tasks_blocked()
+    await together(
+        lambda: client.subscribe(
+            "work",
+            handler=lambda m: second.append(m.text),
+            options=Options(replace=True),
+            sub_id="s",
+        ),
+        lambda: accept(peer),
+    )
+    await leased(peer, 2)
+    await wait_all_tasks_blocked()
+    assert (first, second) == (["1"], ["2"])
+    with trio.move_on_after(2):
+        await trio.sleep_forever()
+    assert await received_acks(peer) == [("7|1|,7|2|", "")]
 
 
 @pytest.mark.row("QC19")

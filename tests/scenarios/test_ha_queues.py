@@ -13,9 +13,9 @@ from haclient.errors import InvalidOptions
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
+from haclient.session import queue_acks
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
-from haclient.transport import queue_acks
 from haclient.transport.settings import HAOptions
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
@@ -101,28 +101,6 @@ async def test_what_was_acknowledged_and_not_confirmed_is_sent_again_after_the_s
         await leased(third, 1)
         await wait_all_tasks_blocked()
         assert seen[-1] == 1, "all was confirmed: a queue that was begun again"
-
-
-@pytest.mark.row("QC14")
-async def test_acknowledgements_of_broken_leases_may_be_dropped_and_counted(
-    server: Server,
-) -> None:
-    seen: list[int] = []
-    client = ha_client(server, on_lost_lease="drop")
-    async with entered(client, lambda: live(server)) as peer:
-        await subscribed(client, peer, lambda message: seen.append(int(message.text)))
-        await leased(peer, 1, 2)
-        await wait_all_tasks_blocked()
-        await drop(peer)
-        assert client.metrics.dropped_acks == 2
-        again = await live(server)
-        await accept(again)
-        await leased(again, 1)
-        await wait_all_tasks_blocked()
-        assert seen == [1, 2, 1]
-        async with answering(again):
-            await client.flush_acks()
-        assert [m.bookmark for m in again.heard if m.command == "sow_delete"] == ["7|1|"]
 
 
 @pytest.mark.row("QC14")

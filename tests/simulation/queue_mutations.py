@@ -7,8 +7,8 @@ import heapq
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from haclient.session import queue_acks as ack_batches
-from haclient.transport import queue_acks, queue_handlers
+from haclient.session import queue_acks
+from haclient.workers import message_runner
 from haclient_fake_server.engine.queues import queue, queues, selector
 from simulation.planting import Mutation, Ours, registering, replace_attribute
 
@@ -134,12 +134,12 @@ def _expired_without_a_copy(stack: contextlib.ExitStack) -> None:
 
 @_mutation("the client acknowledges a message before its handler has returned")
 def _ack_before_the_handler(stack: contextlib.ExitStack) -> None:
-    async def handle(self: Ours, message: Ours) -> None:
-        if self._handling.auto_ack:
+    async def run(self: Ours, message: Ours, *values: Ours) -> None:
+        if self._acks:
             message.ack()
-        await handled(self, message)
+        await ran(self, message, *values)
 
-    handled = replace_attribute(stack, queue_handlers.QueueWorkers, "_handle", handle)
+    ran = replace_attribute(stack, message_runner.MessageRunner, "run", run)
 
 
 @_mutation("the client acknowledges a message although its handler has failed")
@@ -147,7 +147,7 @@ def _ack_of_a_failure(stack: contextlib.ExitStack) -> None:
     async def failed(_self: Ours, message: Ours, _error: Exception) -> None:
         message.ack()
 
-    replace_attribute(stack, queue_handlers.FailedMessages, "failed", failed)
+    replace_attribute(stack, message_runner.FailedMessages, "failed", failed)
 
 
 @_mutation("acknowledgements that were not confirmed when the link was lost are forgotten")
@@ -160,4 +160,4 @@ def _acks_go_to_the_topic(stack: contextlib.ExitStack) -> None:
     def commands(_queue: str, *values: Ours) -> Ours:
         return made("jobs", *values)
 
-    made = replace_attribute(stack, ack_batches, "ack_commands", commands)
+    made = replace_attribute(stack, queue_acks, "ack_commands", commands)

@@ -47,7 +47,7 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
-from haclient.transport.queue_acks import Lease
+from haclient.transport.ack_sender import QueueLease
 
 FLUSH_S: Final = 10.0
 """How long the server may take to process the last acknowledgements."""
@@ -66,7 +66,7 @@ Process: TypeAlias = Callable[[list[Message]], Awaitable[None]]
 def granted_backlog(message: Message) -> int | None:
     """The backlog that the server has granted; `None` for a topic that is no queue."""
     lease = message.lease
-    return lease.consumer.backlog if isinstance(lease, Lease) else None
+    return lease.leases.backlog if isinstance(lease, QueueLease) else None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from haclient.facade.methods import (
     translated,
     wrapped_options,
 )
-from haclient.transport.queue_handlers import QueueHandlerOptions
 from haclient.transport.settings import HAOptions
+from haclient.workers.queue_handlers import QueueHandlerOptions
 
 OWN = {"open", "batches", "with_timeout", "aclose"}  # of a stream: they return the facade's
 TRIO_ONLY = {"working"}  # for `haclient.workers`, whose pools are tasks of trio
@@ -138,7 +138,7 @@ def test_each_callable_option_is_known_as_a_callback_or_as_one_of_the_client_thr
     assert unknown == set()
 
 
-@pytest.mark.parametrize("name", ["topic", "on_publish_gap", "on_lost_lease", "key"])
+@pytest.mark.parametrize("name", ["topic", "on_publish_gap", "key"])
 def test_other_arguments_pass_as_they_are(name: str) -> None:
     assert wrapped_options({name: 1}, lambda _: "wrapped") == {name: 1}
 

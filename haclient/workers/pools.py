@@ -7,8 +7,8 @@ in threads or in processes of their own::
     async with client.bookmark_stream("orders", sub_id="pricing") as messages:
         await run_workers(messages, price, ProcessPool(4), key=lambda message: message.sow_key)
 
-**Order.** With a key each worker has a queue of its own: messages of one key go to one worker,
-which processes them in order; keys are processed in parallel. Without a key all workers share one.
+**Order.** With a key, the messages of each key are processed in order and one at a time; keys are
+processed in parallel. Without a key there is no order.
 
 **Discard.** A message is discarded, or acknowledged to its queue, after its function has returned,
 in whatever order they do: a bookmark store's recovery point stops at the first message that is not
@@ -26,20 +26,20 @@ seconds. What is not finished by then stays undiscarded: a process is killed, a 
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from haclient.errors import UsageError, failure_text
+from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
-from haclient.transport.message_queue import Delivery, HandlerErrorPolicy, check_policy
+from haclient.transport.message_queue import HandlerErrorPolicy, check_policy
 from haclient.transport.nursery import open_nursery
-from haclient.transport.queue_handlers import give_back
-from haclient.transport.worker_process import WorkerProcess, call, check_picklable
+from haclient.workers.keyed_pool import KeyedPool
+from haclient.workers.message_runner import FailedMessages, MessageRunner, call
 from haclient_stores.checks import check_count, check_seconds
 from haclient_stores.logs import logger_of
 
@@ -119,6 +119,11 @@ class ProcessPool:
         Raises:
             UsageError: It cannot be pickled.
         """
+        from haclient.workers.process import (  # noqa: PLC0415  # it loads multiprocessing
+            WorkerProcess,
+            check_picklable,
+        )
+
         check_picklable(work)
         return [WorkerProcess(work) for _ in range(self.workers)]
 
@@ -167,7 +172,7 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
             `max_backlog` above the number of workers.
         work: A plain function, called with each message in a worker.
         pool: The workers.
-        key: A function of a message: messages of equal keys are processed in order by one worker.
+        key: A function of a message: messages of equal keys are processed in order, one at a time.
             `None`, the default, keeps no order.
         on_result: Called in the client's thread with the message and what `work` returned, in the
             order of each key; a plain function or a coroutine function.
@@ -200,89 +205,62 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
     check_seconds("exit_timeout", exit_timeout, zero=True)
     if on_handler_error is not None:
         check_policy(on_handler_error)
-    shared = None if key is not None else _Queue()
-    workers = [_PooledWorker(worker, shared or _Queue()) for worker in pool.open(work)]
-    with stream.working() as delivery:
-        policy = on_handler_error or delivery.error_policy
-        handling = _Handling(key, on_result, policy)
-        await _Run(stream, delivery, workers, handling, max_waiting=max_waiting).run(exit_timeout)
-
-
-@dataclass(frozen=True, slots=True)
-class _Handling(Generic[_T]):
-    key: Callable[[Message], Hashable] | None
-    on_result: ResultHandler[_T] | None
-    policy: HandlerErrorPolicy
-
-
-class _Queue:
-    """Messages that wait for one worker, or for any."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[Message] = deque()
-        self.arrived = trio.lowlevel.ParkingLot()
-
-
-class _PooledWorker(Generic[_T]):
-    """A worker and the queue that it takes from."""
-
-    def __init__(self, worker: _Worker[_T], queue: _Queue) -> None:
-        self.worker = worker
-        self.queue = queue
-        self.is_working = False
+    workers = pool.open(work)
+    with stream.working() as queue:
+        failed_messages = FailedMessages(on_handler_error or queue.error_policy)
+        runner = MessageRunner(queue, failed_messages, discards=True, acks=True)
+        shared = KeyedPool(max_waiting + len(workers), key, failed_messages)
+        await _Run(stream, runner, workers, shared, on_result).run(exit_timeout)
 
 
 class _Run(Generic[_T]):
     """One call of `run_workers`.
 
-    The distributing task is cancelled from outside; the workers are shielded and see `_is_ended`.
+    The distributing task is cancelled from outside; the workers are shielded and see the end of
+    their pool.
     """
 
     def __init__(
         self,
         stream: MessageStream,
-        delivery: Delivery,
-        workers: Sequence[_PooledWorker[_T]],
-        handling: _Handling[_T],
-        *,
-        max_waiting: int,
+        runner: MessageRunner,
+        workers: Sequence[_Worker[_T]],
+        pool: KeyedPool,
+        on_result: ResultHandler[_T] | None,
     ) -> None:
         self._stream = stream
-        self._delivery = delivery
+        self._runner = runner
         self._workers = workers
-        self._handling = handling
-        self._max_waiting = max_waiting
-        self._waiting = 0
-        self._is_ended = False
+        self._pool = pool
+        self._on_result = on_result
         self._error: Exception | None = None
-        self._room = trio.lowlevel.ParkingLot()
         self._calls = trio.CancelScope(shield=True)
 
     async def run(self, exit_timeout: float) -> None:
         try:
             async with open_nursery() as nursery:
-                for pooled in self._workers:
-                    nursery.start_soon(pooled.worker.start)
+                for worker in self._workers:
+                    nursery.start_soon(worker.start)
             async with open_nursery() as nursery:
                 nursery.start_soon(self._watch, exit_timeout)
                 nursery.start_soon(self._distribute)
                 with self._calls:
                     async with open_nursery() as calls:
-                        for pooled in self._workers:
-                            calls.start_soon(self._work, pooled, nursery.cancel_scope)
+                        for worker in self._workers:
+                            handle = partial(self._handle, worker, nursery.cancel_scope)
+                            calls.start_soon(self._pool.work, handle)
                 nursery.cancel_scope.cancel()
         finally:
-            unfinished = sum(pooled.is_working for pooled in self._workers)
-            if unfinished:
+            if self._pool.count:
                 _logger.warning(
                     "%d messages were not processed within %g s, and stay undiscarded",
-                    unfinished,
+                    self._pool.count,
                     exit_timeout,
                 )
             with trio.CancelScope(shield=True):
                 async with open_nursery() as closing:
-                    for pooled in self._workers:
-                        closing.start_soon(pooled.worker.close, exit_timeout)
+                    for worker in self._workers:
+                        closing.start_soon(worker.close, exit_timeout)
         if self._error is not None:
             raise self._error
 
@@ -292,98 +270,30 @@ class _Run(Generic[_T]):
             await trio.sleep_forever()
         finally:
             self._calls.deadline = trio.current_time() + exit_timeout
-            self._drop_waiting()
-
-    def _drop_waiting(self) -> None:
-        for pooled in self._workers:
-            pooled.queue.waiting.clear()
-        self._end()
-
-    def _end(self) -> None:
-        self._is_ended = True
-        for pooled in self._workers:
-            pooled.queue.arrived.unpark_all()
-
-    # -- distributing ------------------------------------------------------------------
+            self._pool.drop_waiting()
 
     async def _distribute(self) -> None:
         try:
             async for message in self._stream:
-                while self._waiting >= self._max_waiting:
-                    await self._room.park()
-                await self._assign(message)
+                await self._pool.put(message)
         except Exception as error:  # of the stream, or of the policy: after what came before it
             self._error = self._error or error
         finally:
-            self._end()
+            self._pool.end()
 
-    async def _assign(self, message: Message) -> None:
-        key = self._handling.key
-        pooled = self._workers[0]
-        if key is not None:
-            try:
-                pooled = self._workers[hash(key(message)) % len(self._workers)]
-            except Exception as error:  # the application's: a policy decides
-                await self._failed(message, error)
-                return
-        pooled.queue.waiting.append(message)
-        self._waiting += 1
-        pooled.queue.arrived.unpark()
-
-    # -- working ------------------------------------------------------------------
-
-    async def _work(self, pooled: _PooledWorker[_T], run_scope: trio.CancelScope) -> None:
-        while pooled.queue.waiting or not self._is_ended:
-            if not pooled.queue.waiting:
-                await pooled.queue.arrived.park()
-                continue
-            message = pooled.queue.waiting.popleft()
-            self._waiting -= 1
-            self._room.unpark()
-            try:
-                await self._process(pooled, message)
-            except Exception as error:  # raised by `run`, after the other calls
-                self._error = self._error or error
-                self._drop_waiting()  # at once: no worker may take another before the cancellation
-                run_scope.cancel()
-            pooled.is_working = False  # not after a cancellation: the message is unfinished then
-            await trio.lowlevel.checkpoint()
-
-    async def _process(self, pooled: _PooledWorker[_T], message: Message) -> None:
-        lease = message.lease
-        if self._delivery.skips_rest or (lease is not None and not lease.is_deliverable(message)):
-            return  # the server redelivers it
-        pooled.is_working = True
+    async def _handle(
+        self, worker: _Worker[_T], run_scope: trio.CancelScope, message: Message
+    ) -> None:
         try:
-            result = await pooled.worker.call(message)
-            if self._handling.on_result is not None:
-                finishing = self._handling.on_result(message, result)
-                if inspect.isawaitable(finishing):
-                    await finishing
-        except Exception as error:  # the application's: a policy decides
-            await self._failed(message, error)
-        else:
-            message.discard()
-            message.ack()
+            await self._runner.run(message, partial(self._call, worker))
+        except Exception as error:  # raised by `run`, after the other calls
+            self._error = self._error or error
+            self._pool.drop_waiting()  # at once: no worker may take another before the cancellation
+            run_scope.cancel()
 
-    async def _failed(self, message: Message, error: Exception) -> None:
-        policy = self._handling.policy
-        if policy == "raise":
-            raise error
-        _logger.warning(
-            "a worker raised for a message of subscription %s on topic %s: %s (at DEBUG: its "
-            "traceback)",
-            message.sub_id,
-            message.topic,
-            failure_text(error),
-        )
-        _logger.debug("traceback of this failure", exc_info=error)
-        if callable(policy):
-            result = policy(message, error)
-            if inspect.isawaitable(result):
-                await result
-        elif policy == "discard":
-            message.discard()
-            message.ack(expire=True)
-        else:
-            give_back(message)
+    async def _call(self, worker: _Worker[_T], message: Message) -> None:
+        result = await worker.call(message)
+        if self._on_result is not None:
+            finishing = self._on_result(message, result)
+            if inspect.isawaitable(finishing):
+                await finishing

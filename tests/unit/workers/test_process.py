@@ -11,7 +11,7 @@ import trio
 
 from haclient.errors import UsageError, WorkerError
 from haclient.protocol.messages import Message
-from haclient.transport.worker_process import WorkerProcess, check_picklable
+from haclient.workers.process import WorkerProcess, check_picklable
 
 pytestmark = pytest.mark.usefixtures("freed_semaphores")
 

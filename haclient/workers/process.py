@@ -33,6 +33,7 @@ import trio
 
 from haclient.errors import UsageError, WorkerError
 from haclient.protocol.messages import Message
+from haclient.workers.message_runner import call
 from haclient_stores.logs import logger_of
 
 _MAX_DEATHS: Final = 3  # of processes over one message, before that is an error
@@ -42,26 +43,6 @@ _logger = logger_of(__name__)
 
 def _name(work: Callable[[Message], object]) -> str:
     return getattr(work, "__qualname__", type(work).__name__)
-
-
-def call(work: Callable[[Message], _T], message: Message) -> _T:
-    """Call the function of a worker, in its thread or process.
-
-    Args:
-        work: The function.
-        message: Its argument.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        WorkerError: It called `sys.exit`, which would end the client's program without a word.
-        Exception: What it raised.
-    """
-    try:
-        return work(message)
-    except SystemExit as error:
-        raise WorkerError(f"{_name(work)} raised SystemExit({error.code!r})") from error
 
 
 # -- in the worker process -----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
@@ -12,18 +13,17 @@ from haclient.errors import NotEntitled, UsageError
 from haclient.protocol.messages import Message, MessageLease
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.dead_letter import DeadLetter
+from haclient.session.queue_acks import QueueAcks
+from haclient.session.queue_leases import QueueLeases
 from haclient.session.session import Session
+from haclient.transport.ack_sender import AckSender
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.message_queue import Delivery, Handler
 from haclient.transport.nursery import open_nursery
-from haclient.transport.queue_acks import QueueAcks, QueueConsumer
-from haclient.transport.queue_handlers import (
-    FailedMessages,
-    LeaseExtender,
-    QueueHandling,
-    QueueWorkers,
-    serve_queue,
-)
+from haclient.workers.keyed_pool import KeyedPool
+from haclient.workers.lease_watch import LeaseWatch
+from haclient.workers.message_runner import FailedMessages
+from haclient.workers.queue_handlers import QueueHandling, serve_queue
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
@@ -56,11 +56,12 @@ class NotedLease(MessageLease):
         return self._ends_at
 
 
-def consumer(backlog: int = 4) -> QueueConsumer:
+def leases(backlog: int = 4) -> QueueLeases:
     thread = ClientThread()
     thread.bind()
-    acks = QueueAcks(Session(), ConnectionStatus(), thread, clock_us=lambda: 0)
-    return QueueConsumer(acks, "work", is_queue=True, asked=backlog)
+    acks = QueueAcks(ConnectionStatus())
+    sender = AckSender(acks, Session(), thread, clock_us=lambda: 0)
+    return sender.leases("work", is_queue=True, asked=backlog)
 
 
 def messages(lease: MessageLease, *texts: str, lp: str = "") -> list[Message]:
@@ -86,7 +87,7 @@ async def handle(
         await trio.sleep(1)
         publish(topic, data, correlation_id)
 
-    await serve_queue(delivery, handler, handling, consumer=consumer(), publish=publish_persisted)
+    await serve_queue(delivery, handler, handling, leases=leases(), publish=publish_persisted)
 
 
 def failing(message: Message) -> None:
@@ -129,7 +130,9 @@ async def test_the_place_of_a_failure_is_in_the_log_for_debugging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "haclient")
-    await handle(failing, QueueHandling(), messages(NotedLease(), "secret"))
+    message = Message(topic="work", bookmark="7|1|", data=b"secret")
+    leases().received([message], trio.current_time())
+    await handle(failing, QueueHandling(), [message])
     warning, trace = caplog.records
     text = warning.getMessage()
     assert text.startswith("a handler raised for message 7|1| of the queue work (failure 1): Value")
@@ -208,60 +211,54 @@ async def test_a_message_whose_lease_is_over_is_not_handled() -> None:
 
 @pytest.mark.row("QC19")
 async def test_no_more_wait_for_a_worker_than_the_backlog_has_room_for() -> None:
-    delivery, seen = Delivery(raises=False), list[str]()
-    for message in messages(NotedLease(), *"abcdefgh"):
-        delivery.put([message], 1)
-    delivery.end()
+    pool, seen, most = KeyedPool(3, lambda m: m.text, FailedMessages("raise")), list[str](), 0
 
-    async def handler(message: Message) -> None:
+    async def handle(message: Message) -> None:
         seen.append(message.text)
         await trio.sleep(1)
-
-    async def publish(*_: object) -> None:
-        raise AssertionError
-
-    handling, most = QueueHandling(workers=2, key=lambda m: m.text), 0
 
     async def watch() -> None:
         nonlocal most
         while True:
-            most = max(most, workers._held)
+            most = max(most, pool.count)
             await trio.sleep(0.1)
 
-    async with open_nursery() as nursery:
-        of_three = consumer(backlog=3)
-        workers = QueueWorkers(
-            delivery,
-            handler,
-            consumer=of_three,
-            failed_messages=FailedMessages(handling, of_three, publish, nursery),
-            extender=LeaseExtender(of_three, 60),
-        )
-        nursery.start_soon(watch)
-        await workers.run()
-        nursery.cancel_scope.cancel()
+    async with open_nursery() as watching:
+        watching.start_soon(watch)
+        async with open_nursery() as workers:
+            for _ in range(2):
+                workers.start_soon(pool.work, handle)
+            for message in messages(NotedLease(), *"abcdefgh"):
+                await pool.put(message)
+            pool.end()
+        watching.cancel_scope.cancel()
     assert seen == list("abcdefgh")
-    assert most == 3
-    assert workers._busy == {}
+    assert (most, pool.count) == (3, 0)
+    assert pool._busy == {}
 
 
 @pytest.mark.row("QC13")
 async def test_leases_are_extended_in_the_middle() -> None:
     now = trio.current_time()
     lease = NotedLease(ends_at=now + 10)
+    first, second = messages(lease, "a", "b", lp="10s")
+    without_end = Message(topic="work", bookmark="7|9|", lease=lease)
+
+    async def handle(message: Message, *, after_s: float, for_s: float) -> None:
+        await trio.sleep(after_s)
+
+        async def work(_: Message) -> None:
+            await trio.sleep(for_s)
+
+        await watch.call(work, message)
+
     async with open_nursery() as nursery:
-        extender = LeaseExtender(consumer(), 60)
-        nursery.start_soon(extender.run)
-        first, second = messages(lease, "a", "b", lp="10s")
-        await trio.sleep(4)
-        extender.begin(first)
-        await trio.sleep(1)
-        extender.begin(second)
-        extender.begin(Message(topic="work", bookmark="7|9|", lease=lease))  # has no end
-        await trio.sleep(3)
-        extender.end(first)
-        await trio.sleep(30)
-        extender.end(second)
+        watch = LeaseWatch(extend_s=60, cancels=False, log=leases().log)
+        nursery.start_soon(watch.run)
+        async with open_nursery() as handling:
+            handling.start_soon(partial(handle, first, after_s=4, for_s=4))
+            handling.start_soon(partial(handle, second, after_s=5, for_s=33))
+            handling.start_soon(partial(handle, without_end, after_s=5, for_s=33))
         await trio.sleep(100)
         nursery.cancel_scope.cancel()
     assert [text for text, _, _ in lease.extended] == ["a", "b", "b"]

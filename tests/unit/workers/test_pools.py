@@ -199,7 +199,7 @@ async def test_a_message_that_is_slow_holds_the_recovery_point_and_nothing_else(
     max_waiting=st.integers(1, 8),
     seed=st.integers(0, 1000),
 )
-def test_messages_of_a_key_are_processed_in_order_by_one_worker(
+def test_messages_of_a_key_are_processed_in_order_one_at_a_time(
     keys: list[str], workers: int, max_waiting: int, seed: int
 ) -> None:
     rng, lock = Random(seed), threading.Lock()
@@ -473,8 +473,7 @@ async def test_processes_give_their_results_in_the_order_of_each_key() -> None:
         assert [value for _, value in found] == [
             2 * number for number, each in enumerate(keys, 1) if each == key
         ]
-        assert len({pid for pid, _ in found}) == 1
-        assert found[0][0] != os.getpid()
+        assert os.getpid() not in {pid for pid, _ in found}
     assert sorted(bench.discards.numbers) == list(range(1, 13))
 
 

@@ -1,0 +1,235 @@
+"""Calls a handler with messages, and finishes each message as its call has ended.
+
+A message whose handler has returned is discarded, or acknowledged to its queue, where that is
+automatic. One whose handler raised is finished by a policy. A message of a queue whose lease is
+over is not passed to the handler, since the server redelivers it.
+
+Plain handlers, handlers of queues and `run_workers` all call their functions here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import trio
+
+from haclient.errors import HAClientError, WorkerError, failure_text
+from haclient.protocol.messages import Message
+from haclient.session.dead_letter import DeadLetter
+from haclient.transport.ack_sender import QueueLease
+from haclient.transport.message_queue import Delivery, Handler
+from haclient.workers.lease_watch import LeaseWatch
+from haclient_stores.logs import SafeLogger, logger_of
+
+QueueErrorPolicy: TypeAlias = (
+    Literal["raise", "cancel", "expire", "continue", "discard"]
+    | DeadLetter
+    | Callable[[Message, Exception], Awaitable[None] | None]
+)
+"""What to do with a message whose handler raised. `continue` is `cancel` for a message of a queue,
+`discard` is `expire`, and a callable may discard or acknowledge the message as it likes."""
+
+PublishDeadLetter: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]
+"""Publishes to a topic a body with a correlation id, and waits until that is persisted."""
+
+_CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
+_T = TypeVar("_T")
+_logger = logger_of(__name__)
+
+
+def call(work: Callable[[Message], _T], message: Message) -> _T:
+    """Call the function of a worker, in its thread or process.
+
+    Args:
+        work: The function.
+        message: Its argument.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        WorkerError: It called `sys.exit`, which would end the client's program without a word.
+        Exception: What it raised.
+    """
+    try:
+        return work(message)
+    except SystemExit as error:
+        name = getattr(work, "__qualname__", type(work).__name__)
+        raise WorkerError(f"{name} raised SystemExit({error.code!r})") from error
+
+
+class DeadLetters:
+    """Publishes dead letters, while other messages are handled.
+
+    Args:
+        publish: Publishes a copy.
+        nursery: Where that is done.
+    """
+
+    def __init__(self, publish: PublishDeadLetter, nursery: trio.Nursery) -> None:
+        self._publish = publish
+        self._nursery = nursery
+
+    def send(
+        self, letter: DeadLetter, message: Message, context: str, *, failures: int, log: SafeLogger
+    ) -> None:
+        """Publish the copy of a message; acknowledge the message once that is persisted."""
+
+        async def send() -> None:
+            try:
+                await self._publish(letter.topic, message.data, context)
+            except HAClientError as error:
+                log.error(  # noqa: TRY400  # refused or lost: the text has the reason
+                    "message %s of the queue %s could not be sent to %s and is given back: %s",
+                    message.bookmark,
+                    message.topic,
+                    letter.topic,
+                    error,
+                    extra={"sub_id": message.sub_id},
+                )
+                _give_back(message, failures)
+            else:
+                message.ack()
+
+        self._nursery.start_soon(send)
+
+
+class FailedMessages:
+    """What happens to the messages of one subscription whose handlers have raised.
+
+    Args:
+        policy: What happens.
+        expire_after: After so many failures a message is expired instead of given back.
+        letters: Publishes dead letters, if the policy is one.
+        log: Logs the failures, with the fields of the client; by default the logger of this module.
+    """
+
+    def __init__(
+        self,
+        policy: QueueErrorPolicy,
+        *,
+        expire_after: int | None = None,
+        letters: DeadLetters | None = None,
+        log: SafeLogger | None = None,
+    ) -> None:
+        self._policy = policy
+        self._expire_after = expire_after
+        self._letters = letters
+        self._log = _logger if log is None else log
+
+    async def failed(self, message: Message, error: Exception) -> None:
+        """Do what the policy says.
+
+        Raises:
+            Exception: `error`, if the policy is `raise`; what a policy raised.
+        """
+        policy = self._policy
+        if policy == "raise":
+            raise error
+        lease = message.lease
+        failures = lease.failed(message) if isinstance(lease, QueueLease) else 0
+        self._warn(message, error, failures)
+        if isinstance(policy, DeadLetter):
+            assert self._letters is not None  # noqa: S101  # only queues have this policy
+            context = policy.correlation_id(message, error, failures)
+            self._letters.send(policy, message, context, failures=failures, log=self._log)
+            return
+        if callable(policy):
+            result = policy(message, error)
+            if isawaitable(result):
+                await result
+        is_over = self._expire_after is not None and failures >= self._expire_after
+        if policy in ("discard", "expire"):
+            message.discard()
+            is_over = True
+        if is_over:
+            message.ack(expire=True)
+        else:
+            _give_back(message, failures)
+
+    def _warn(self, message: Message, error: Exception, failures: int) -> None:
+        name = f"a message of subscription {message.sub_id} on topic {message.topic}"
+        if failures:
+            name = f"message {message.bookmark} of the queue {message.topic} (failure {failures})"
+        self._log.warning(
+            "a handler raised for %s: %s (at DEBUG: its traceback)",
+            name,
+            failure_text(error),
+            extra={"sub_id": message.sub_id},
+        )
+        self._log.debug("traceback of this failure", exc_info=error)
+
+
+def _give_back(message: Message, failures: int) -> None:
+    """Give a message back to its queue; nothing happens to one that is acknowledged already."""
+    if isinstance(message.lease, QueueLease):
+        message.lease.give_back(message, failures)
+
+
+class MessageRunner:
+    """Handles the messages of one subscription.
+
+    Args:
+        queue: Where the messages come from. It has the handler, which another one may replace.
+        failed_messages: What happens to those whose handler has raised.
+        discards: Whether a message is discarded when its handler has returned.
+        acks: Whether a message is acknowledged then.
+        watch: Watches the leases while handlers are at work; `None` if nobody wants it.
+    """
+
+    def __init__(
+        self,
+        queue: Delivery,
+        failed_messages: FailedMessages,
+        *,
+        discards: bool = False,
+        acks: bool = False,
+        watch: LeaseWatch | None = None,
+    ) -> None:
+        self._queue = queue
+        self._failed = failed_messages.failed
+        self._discards = discards
+        self._acks = acks
+        self._watch = watch
+
+    async def run(self, message: Message, handler: Handler | None = None) -> None:
+        """Call the handler with a message, and finish the message.
+
+        Args:
+            message: The message.
+            handler: Called instead of the handler of the queue.
+
+        Raises:
+            Exception: What the handler raised, if the policy is `raise`; what a policy raised.
+        """
+        queue, lease = self._queue, message.lease
+        handler = handler or queue.handler
+        assert handler is not None  # noqa: S101  # a queue that is served has one
+        if queue.skips_rest or (lease is not None and not lease.is_deliverable(message)):
+            return  # the server redelivers it
+        try:
+            if self._watch is not None:
+                await self._watch.call(handler, message)
+            else:
+                result = handler(message)
+                if result is not None and isawaitable(result):
+                    await result
+        except Exception as error:  # the application's: a policy decides
+            await self._failed(message, error)
+        else:
+            if self._discards:
+                message.discard()
+            if self._acks:
+                message.ack()
+
+    async def serve(self) -> None:
+        """Handle one message after the other until the subscription ends."""
+        queue = self._queue
+        while (batch := await queue.next_batch()) is not None:
+            for index, message in queue.each(batch):
+                await self.run(message)
+                if index % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
+                    queue.processed = index + 1
+                    await trio.lowlevel.checkpoint()
