@@ -20,11 +20,11 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message, MessageOwner
+from haclient.session.queue_leases import QueueLeases
 from haclient.session.resume import ResumeContext
 from haclient.session.subscriptions import (
     LASTING,
     QUERIES,
-    QueueSide,
     Sink,
     SubscribeRequest,
     Subscription,
@@ -75,7 +75,7 @@ class HistoricalSubscription(Subscription):
         user_acks: frozenset[str] = frozenset(),
         ends_after: frozenset[str] = frozenset(),
         markers: bool = False,
-        queue: QueueSide | None = None,
+        leases: QueueLeases | None = None,
     ) -> None:
         super().__init__(
             sub_id,
@@ -88,7 +88,7 @@ class HistoricalSubscription(Subscription):
             user_acks=user_acks,
             ends_after=ends_after,
             markers=markers,
-            queue=queue,
+            leases=leases,
         )
         self._delivered = DeliveredMessages()
 

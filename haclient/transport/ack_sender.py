@@ -30,7 +30,7 @@ _logger = logger_of(__name__)
 
 
 class AckSender:
-    """The queues that one client consumes.
+    """Sends the acknowledgements of one client, and makes the leases of its subscriptions.
 
     Args:
         acks: What it acknowledges.
@@ -106,7 +106,7 @@ class QueueLease(MessageLease):
     """The lease of the messages that one subscription received together.
 
     Args:
-        queues: The queues of the client.
+        sender: Sends the acknowledgements of the client.
         leases: Those of the subscription.
         receipt: How the messages were received.
     """

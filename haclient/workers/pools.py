@@ -43,8 +43,6 @@ from haclient.workers.message_runner import FailedMessages, MessageRunner, call
 from haclient_stores.checks import check_count, check_seconds
 from haclient_stores.logs import logger_of
 
-__all__ = ["ProcessPool", "ThreadPool", "run_workers"]
-
 DEFAULT_MAX_WAITING: Final = 256
 """How many messages wait for the workers of a pool by default."""
 

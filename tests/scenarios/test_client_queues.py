@@ -238,7 +238,6 @@ async def test_a_server_that_knows_no_such_queue_is_asked_for_its_name(
         ({"on_handler_error": "ignore"}, "not 'ignore'"),
         ({"on_handler_error": 7}, "not 7"),
         ({"extend_lease": 0}, "a number of seconds, above 0"),
-        ({"key": "/id"}, "key is a function or None, not '/id'"),
         ({"handler": None}, "handler is a function, not None"),
     ],
 )
