@@ -25,8 +25,8 @@ from benchmarks.blast import SUB_ID, TOPIC
 from benchmarks.ledger import Ledger, Timeline, body_of, number_in
 from benchmarks.pairs import Pair, free_ports
 from benchmarks.scenario import Scenario, Setting
-from haclient import EPOCH, ConnectionState, HAClient
-from haclient.errors import HAClientError
+from haclient import EPOCH, Event, HAClient
+from haclient.events import ConnectionLost, StateChanged
 from haclient.stores import FilePublishStore, LoggedBookmarkStore
 
 __all__ = ["SCENARIOS"]
@@ -61,13 +61,15 @@ class _Run:
         self.first = trio.Event()
         self.timeline = Timeline(time.perf_counter())
 
-    def state(self, state: ConnectionState) -> None:
-        """For `on_state` of the subscriber."""
-        self.timeline.reached(state, time.perf_counter())
-
-    def disconnected(self, _error: HAClientError) -> None:
-        """For `on_disconnect` of the subscriber."""
-        self.timeline.reached("disconnected", time.perf_counter())
+    def on_event(self, event: Event) -> None:
+        """The subscriber has reached a state, or lost its connection."""
+        match event:
+            case StateChanged(state=state):
+                self.timeline.reached(state, time.perf_counter())
+            case ConnectionLost():
+                self.timeline.reached("disconnected", time.perf_counter())
+            case _:
+                pass
 
     async def publish(self, client: HAClient) -> None:
         """Publish at an even rate until it is over; what was missed is made up for."""
@@ -141,8 +143,7 @@ async def _fail_overs(
         "bench-sub",
         servers=pair.uris,
         bookmark_store=LoggedBookmarkStore(scratch / "bookmarks"),
-        on_state=run.state,
-        on_disconnect=run.disconnected,
+        on_event=run.on_event,
     )
     async with publisher, subscriber, trio.open_nursery() as nursery:
         nursery.start_soon(run.publish, publisher)

@@ -21,7 +21,8 @@ from benchmarks.blast import TOPIC, payload
 from benchmarks.ledger import Timeline
 from benchmarks.pairs import Pair, free_ports
 from benchmarks.scenario import Scenario, Setting
-from haclient import ConnectionState, HAClient
+from haclient import Event, HAClient
+from haclient.events import ConnectionLost, StateChanged
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
 __all__ = ["SCENARIOS"]
@@ -48,13 +49,15 @@ class _Watch:
         self.first = trio.Event()
         self.timeline = Timeline(time.perf_counter())
 
-    def state(self, state: ConnectionState) -> None:
-        """For `on_state`."""
-        self.timeline.reached(state, time.perf_counter())
-
-    def disconnected(self, _error: Exception) -> None:
-        """For `on_disconnect`."""
-        self.timeline.reached("disconnected", time.perf_counter())
+    def on_event(self, event: Event) -> None:
+        """A client has reached a state, or lost its connection."""
+        match event:
+            case StateChanged(state=state):
+                self.timeline.reached(state, time.perf_counter())
+            case ConnectionLost():
+                self.timeline.reached("disconnected", time.perf_counter())
+            case _:
+                pass
 
     def acknowledged(self) -> None:
         """A publish is persisted."""
@@ -78,8 +81,7 @@ def _client(pair: Pair, store: _Store, watch: _Watch) -> HAClient:
         servers=pair.uris,
         publish_store=store,
         on_publish_gap="continue",
-        on_state=watch.state,
-        on_disconnect=watch.disconnected,
+        on_event=watch.on_event,
     )
 
 

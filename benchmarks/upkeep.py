@@ -14,7 +14,8 @@ import trio
 
 from benchmarks.brokers import broker_process
 from benchmarks.scenario import Scenario, Setting
-from haclient import EPOCH, ConnectionState, HAClient, Message, StateListener
+from haclient import EPOCH, ConnectionState, Event, EventListener, HAClient, Message
+from haclient.events import StateChanged
 from haclient.stores import MemoryBookmarkStore, MemoryPublishStore
 
 __all__ = ["SCENARIOS"]
@@ -26,14 +27,14 @@ _SUBSCRIPTIONS = 1000
 _LIMIT_S = 120.0
 
 
-def _client(uri: str, on_state: StateListener | None = None) -> HAClient:
+def _client(uri: str, on_event: EventListener | None = None) -> HAClient:
     return HAClient(
         "bench",
         servers=[uri],
         publish_store=MemoryPublishStore(),
         bookmark_store=MemoryBookmarkStore(),
         heartbeat=_HEARTBEAT_S,
-        on_state=on_state,
+        on_event=on_event,
     )
 
 
@@ -61,10 +62,11 @@ async def _enter_again(first: str, second: str, count: int) -> tuple[float, floa
     times: dict[ConnectionState, float] = {}
     entered = trio.Event()
 
-    def note(state: ConnectionState) -> None:
-        times[state] = time.perf_counter()
-        if state is ConnectionState.RESUBSCRIBED:
-            entered.set()
+    def note(event: Event) -> None:
+        if isinstance(event, StateChanged):
+            times[event.state] = time.perf_counter()
+            if event.state is ConnectionState.RESUBSCRIBED:
+                entered.set()
 
     async with _client(first, note) as client:
         await entered.wait()

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         WorkerError,
         WouldBlock,
     )
+    from haclient.events import Event, EventListener
     from haclient.ha import HAClient
     from haclient.live_records import LiveRecords, RecordChange, apply_delta
     from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
@@ -90,7 +91,7 @@ if TYPE_CHECKING:
     from haclient.servers.health import HealthAwareServerChooser
     from haclient.servers.priority import PriorityServerChooser
     from haclient.servers.random import RandomServerChooser
-    from haclient.session.connection_state import ConnectionState, StateListener
+    from haclient.session.connection_state import ConnectionState
     from haclient.session.dead_letter import DeadLetter
     from haclient.shutdown import run
     from haclient.streams import MessageStream
@@ -99,8 +100,6 @@ if TYPE_CHECKING:
         MemorySubscriptionManager,
         SubscriptionManager,
     )
-    from haclient.transport.flight_recorder import FlightEvent, FlightRecorder
-    from haclient.transport.reporter import ClientEvent, EventListener
     from haclient.transport.settings import HAOptions
     from haclient.typed_stream import TypedStream
     from haclient_stores.bookmark import (
@@ -130,7 +129,6 @@ __all__ = [
     "BookmarkNotFound",
     "BookmarkRange",
     "Client",
-    "ClientEvent",
     "ClientMetrics",
     "Codec",
     "Command",
@@ -144,14 +142,13 @@ __all__ = [
     "DefaultServerChooser",
     "DelayStrategy",
     "DisconnectedError",
+    "Event",
     "EventListener",
     "ExponentialDelayStrategy",
     "FailureCountServerChooser",
     "FileSubscriptionManager",
     "FixCodec",
     "FixedDelayStrategy",
-    "FlightEvent",
-    "FlightRecorder",
     "GraceExpired",
     "HAClient",
     "HAClientError",
@@ -187,7 +184,6 @@ __all__ = [
     "ServerChooser",
     "SlowClient",
     "SpreadDelayStrategy",
-    "StateListener",
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
@@ -249,10 +245,8 @@ _HOMES = {
     "apply_delta": "haclient.live_records",
     "publisher_id": "haclient.protocol.identity",
     "HAOptions": "haclient.transport.settings",
-    "ClientEvent": "haclient.transport.reporter",
-    "EventListener": "haclient.transport.reporter",
-    "FlightEvent": "haclient.transport.flight_recorder",
-    "FlightRecorder": "haclient.transport.flight_recorder",
+    "Event": "haclient.events",
+    "EventListener": "haclient.events",
     "ClientMetrics": "haclient.metrics",
     "Health": "haclient.metrics",
     "SubscriptionMetrics": "haclient.metrics",
@@ -265,7 +259,6 @@ _HOMES = {
     "Options": "haclient.protocol.options",
     "Uri": "haclient.protocol.uri",
     "ConnectionState": "haclient.session.connection_state",
-    "StateListener": "haclient.session.connection_state",
     "DeadLetter": "haclient.session.dead_letter",
     "MessageStream": "haclient.streams",
     "run": "haclient.shutdown",

@@ -589,12 +589,8 @@ class BaseClient(RecordsClient):
         state = "open" if thread.is_running else "not open"
         return f"<{type(self).__module__}.{type(self).__qualname__} {thread.name!r}, {state}>"
 
-    add_state_listener = _plain(haclient.base_client.BaseClient.add_state_listener)
-    remove_state_listener = _plain(haclient.base_client.BaseClient.remove_state_listener)
     add_event_listener = _plain(haclient.base_client.BaseClient.add_event_listener)
     remove_event_listener = _plain(haclient.base_client.BaseClient.remove_event_listener)
-    add_command_listener = _plain(haclient.base_client.BaseClient.add_command_listener)
-    remove_command_listener = _plain(haclient.base_client.BaseClient.remove_command_listener)
     name = _reads(lambda client: client.name)
     state = _reads(lambda client: client.state)
     uri = _reads(lambda client: client.uri)

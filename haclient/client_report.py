@@ -18,8 +18,6 @@ from haclient.transport.core import Core
 MAX_SUBSCRIPTIONS: Final = 100
 """How many subscriptions are described; the rest is only counted."""
 
-_MAX_EVENTS: Final = 100
-
 
 def report(core: Core) -> str:
     """Describe a client: its connection, health, stores, metrics and subscriptions.
@@ -98,11 +96,9 @@ def _subscription(
 
 
 def _events(core: Core) -> Iterator[str]:
-    recorder = core.settings.flight_recorder
-    events = () if recorder is None else tuple(recorder.events)[-_MAX_EVENTS:]
-    if events:
-        yield f"the last {len(events)} events"
-        yield from (f"  {event}" for event in events)
+    if lines := core.flight.lines():
+        yield "what was sent (>), received (<), reached (=) and lost (!) last"
+        yield from (f"  {line}" for line in lines)
 
 
 def _shown(value: object) -> str:

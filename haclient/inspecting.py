@@ -1,18 +1,14 @@
-"""What a client can be asked of its connection, and who is told of the messages that arrive."""
+"""What a client can be asked of its connection, and who is told what happens to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from haclient.client_report import report
+from haclient.events import Event, EventListener
 from haclient.metrics import ClientMetrics, Health, examine, measure
-from haclient.protocol.commands import CommandName
-from haclient.protocol.messages import Message
 from haclient.recovery_explanation import RecoveryExplanation, explain_recovery
-from haclient.session.connection_state import StateListener
 from haclient.transport.core import Core
-from haclient.transport.events import CommandTap
-from haclient.transport.reporter import EVENT, EventListener
 from haclient_stores.checks import check_utf8
 
 __all__ = ["InspectedClient"]
@@ -100,8 +96,8 @@ class InspectedClient:
         """Describe this client as text, for a log or a support request.
 
         The text has state, server, health, the last errors, stores, metrics, each subscription with
-        the bookmark at which it would resume, and the last events of a flight recorder. It contains
-        topics and filters, but no bodies and no passwords.
+        the bookmark at which it would resume, and the last frames. It contains topics and filters,
+        but no bodies and no passwords.
 
         Returns:
             Several lines.
@@ -116,50 +112,25 @@ class InspectedClient:
         if self._core.entered:  # after its end its thread may have ended, too
             self._core.thread.check(what)
 
-    def add_state_listener(self, listener: StateListener) -> None:
-        """Call `listener` with each state that the connection reaches from now on.
-
-        Listeners are called one after the other, in order, by a task of their own: they may issue
-        commands and may wait for them. What a listener raises is logged.
-        `SHUTDOWN` comes last, when the client can do nothing any more.
-
-        Args:
-            listener: A plain function or a coroutine function that takes a `ConnectionState`.
-
-        Raises:
-            UsageError: It was added before.
-        """
-        self._core.thread.check_setting("add_state_listener")
-        self._core.events.add("state", listener)
-
-    def remove_state_listener(self, listener: StateListener) -> None:
-        """Call `listener` no more, not even with states that were reached before.
-
-        Args:
-            listener: One that was added.
-
-        Raises:
-            UsageError: It was never added.
-        """
-        self._core.thread.check_setting("remove_state_listener")
-        self._core.events.remove("state", listener)
-
-    def add_event_listener(self, listener: EventListener) -> None:
+    def add_event_listener(self, listener: EventListener, *kinds: type[Event]) -> None:
         """Call `listener` with each event of this client from now on.
 
-        Events report what happens to connections, publishes and subscriptions, such as
-        `connection_lost` with the error; docs/observability.md lists them. One task calls the
-        listeners, in order. When they fall too far behind, the client stops reading meanwhile.
+        Events are what happens to states, connections, publishes and subscriptions, such as
+        `ConnectionLost` with the error; `haclient.events` has all kinds. One task calls the
+        listeners, in order, off the reading task: they may issue commands and wait for them. When
+        they fall too far behind, the client stops reading meanwhile.
 
         Args:
-            listener: A plain function or a coroutine function that takes a `ClientEvent`. An error
-                that it raises is logged.
+            listener: A plain function or a coroutine function that takes an `Event`. An error that
+                it raises is logged and reported as `ExceptionRaised`.
+            kinds: The kinds that it gets; all but `MessagesReceived` if none is named.
 
         Raises:
             UsageError: It was added before, or the call comes from another thread.
         """
         self._core.thread.check_setting("add_event_listener")
-        self._core.events.add(EVENT, listener)
+        self._core.reporter.add(listener, kinds)
+        self._core.session.tap = self._core.reporter.tap
 
     def remove_event_listener(self, listener: EventListener) -> None:
         """Stop calling `listener`, even with earlier events that it has not received yet.
@@ -171,42 +142,5 @@ class InspectedClient:
             UsageError: It was never added, or the call comes from another thread.
         """
         self._core.thread.check_setting("remove_event_listener")
-        self._core.events.remove(EVENT, listener)
-
-    def add_command_listener(
-        self, command: CommandName | str, listener: Callable[[Message], object]
-    ) -> None:
-        """Call `listener` with each message of one command that arrives, whoever else gets it.
-
-        It sees what no subscription does: heartbeats, acks, duplicates, messages that nobody has
-        subscribed to. Messages are copies that cannot be discarded or acknowledged. Listeners are
-        called by one task, in the order of arrival; when they cannot keep up, the client stops
-        reading until they have.
-
-        Args:
-            command: Such as `publish`, `sow`, `oof`, `ack` or `heartbeat`.
-            listener: A plain function or a coroutine function that takes a `Message`. What it
-                raises is logged.
-
-        Raises:
-            UsageError: There is no such command, or the listener was added before.
-        """
-        self._core.thread.check_setting("add_command_listener")
-        self._core.events.add(CommandTap.event_of(command), listener)
-        self._core.session.tap = CommandTap.if_needed(self._core.events)
-
-    def remove_command_listener(
-        self, command: CommandName | str, listener: Callable[[Message], object]
-    ) -> None:
-        """Call `listener` no more for this command, not even with messages that came before.
-
-        Args:
-            command: The command that it was added for.
-            listener: One that was added.
-
-        Raises:
-            UsageError: There is no such command, or the listener was never added for it.
-        """
-        self._core.thread.check_setting("remove_command_listener")
-        self._core.events.remove(CommandTap.event_of(command), listener)
-        self._core.session.tap = CommandTap.if_needed(self._core.events)
+        self._core.reporter.remove(listener)
+        self._core.session.tap = self._core.reporter.tap

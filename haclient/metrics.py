@@ -179,7 +179,7 @@ def _of_subscription(
     log = subscription.log
     return SubscriptionMetrics(
         sub_id=subscription.sub_id,
-        topic="" if subscription.request is None else str(subscription.request.fields["t"]),
+        topic="" if subscription.request is None else str(subscription.request.fields.get("t", "")),
         queued=0 if sink is None else sink.held_count,
         queued_bytes=0 if sink is None else sink.held_bytes,
         is_full=sink is not None and sink.full,
@@ -235,7 +235,8 @@ def examine(core: Core) -> Health:
     reasons: list[str] = []
     is_alive = core.entered and status.stop_reason is None
     if not core.entered:
-        reasons.append("the client was not entered, or was left")
+        last = "" if status.failure is None else f"; its last attempt failed: {status.failure}"
+        reasons.append(f"the client was not entered, or was left{last}")
     elif status.stop_reason is not None:
         reasons.append(f"the client has stopped: {status.stop_reason}")
     is_ready = is_alive and (status.is_live if status.reconnects else status.is_logged_on)

@@ -187,7 +187,7 @@ class Subscriber:
         """
         self._core.running(command.name)
         check_callable("handler", handler, optional=False)
-        handler = self._core.exceptions.watched(handler)
+        handler = self._core.reporter.watched(handler)
         if (active := self.changer.replaces(command)) is not None:
             is_served = active in self._served.get(active.sub_id, ())
             if not is_served or not isinstance(active.sink, Delivery):
@@ -233,7 +233,7 @@ class Subscriber:
             TimedOut: The server did not answer in time.
         """
         self._core.running("queue_subscribe")
-        handler = self._core.exceptions.watched(handler)
+        handler = self._core.reporter.watched(handler)
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=False, lasts=True, leases=leases)
         serving = partial(serve_queue, delivery, handler, handling, leases=leases, publish=publish)
@@ -323,7 +323,7 @@ class Subscriber:
             await publisher.publish_command(command, command.command_id)
             return command.command_id
         self._core.running(command.name)
-        handler = self._core.exceptions.watched(handler)
+        handler = self._core.reporter.watched(handler)
         if not awaited:
             raise UsageError(
                 f"the handler of a {command.name} gets the acks processed and completed, which "

@@ -79,7 +79,12 @@ class _OneLine(logging.Formatter):
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    """Warnings, and what `-v` asks for; not what other libraries have to tell."""
+    """Warnings, and what `-v` asks for; not what other libraries have to tell.
+
+    The frames before a failure are several lines for experts: with `-vv` they are there anyway.
+    """
+    if record.name == "haclient.flight_recorder":
+        return False
     return record.levelno >= logging.WARNING or record.name.partition(".")[0] == "haclient"
 
 

@@ -59,6 +59,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.events import Event, StateChanged
 from haclient.ha import HAClient
 from haclient.protocol.identity import version_number
 from haclient.protocol.messages import Message
@@ -292,13 +293,16 @@ class SubscribeRun:
         """Whether a replay is under way; a plain subscription has none."""
         return self.start is not None and not _is_over(messages)
 
-    def on_state(self, state: ConnectionState) -> None:
+    def on_event(self, event: Event) -> None:
         """Record when a connection was established on which messages can arrive."""
-        if state is ConnectionState.RESUBSCRIBED:
-            self.connected_at = trio.current_time()
-            self.resubscribed.set()
-        elif state is ConnectionState.DISCONNECTED:
-            self.connected_at = None
+        match event:
+            case StateChanged(state=ConnectionState.RESUBSCRIBED):
+                self.connected_at = trio.current_time()
+                self.resubscribed.set()
+            case StateChanged(state=ConnectionState.DISCONNECTED):
+                self.connected_at = None
+            case _:
+                pass
 
     async def note_caught_up(self, messages: MessageStream) -> None:
         """Record when each replay is complete: the first one, and one per later connection."""
@@ -523,7 +527,7 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
                 )
             async with _messages(client, run) as messages:
                 run.was_connected = True
-                client.add_state_listener(run.on_state)
+                client.add_event_listener(run.on_event, StateChanged)
                 await print_messages(run, messages, output)
     except BookmarkNotFound as error:
         if run.was_connected:

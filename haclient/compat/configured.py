@@ -12,13 +12,12 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 import haclient.base_client
 import haclient.blocking
-import haclient.protocol.messages
 import haclient.servers.auth
-from haclient.compat.listeners import Listeners, MessageHandler
+from haclient.compat.listeners import KINDS, Listeners, MessageHandler
 from haclient.compat.messages import Message
 from haclient.compat.names import advice
 from haclient.compat.stores import (
@@ -30,10 +29,10 @@ from haclient.compat.stores import (
 from haclient.compat.units import seconds_of
 from haclient.compat.version_info import VersionInfo
 from haclient.errors import DisconnectedError, HAClientError, UsageError
+from haclient.events import EventListener, MessagesReceived
 from haclient.facade.thread_bridge import Bridge, refuse_event_loop
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
-from haclient.transport.events import CommandTap
 from haclient.transport.settings import HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -62,7 +61,6 @@ class ConfiguredClient(ABC):
         self._is_leaving = False  # a handler has disconnected the client, and waits for nothing
         self._auto_ack = False
         self._listeners = Listeners()
-        self._on_command: dict[str, Callable[[haclient.protocol.messages.Message], object]] = {}
 
     if not TYPE_CHECKING:  # otherwise any name would pass the type checker
 
@@ -76,16 +74,7 @@ class ConfiguredClient(ABC):
         """A client with the current settings, not open yet."""
 
     def _all_options(self) -> HAOptions:
-        listeners = self._listeners
-        options: HAOptions = {
-            "on_exception": listeners.on_exception,
-            "on_disconnect": listeners.on_disconnect,
-            "on_failed_write": listeners.on_failed_write,
-            "on_duplicate": listeners.on_duplicate,
-            "on_last_chance": listeners.on_last_chance,
-            "on_state": listeners.on_state,
-        }
-        options.update(self._options)
+        options: HAOptions = {"on_failed_write": self._listeners.on_failed_write, **self._options}
         if self._headers:
             options["preflight_headers"] = dict(self._headers)
         return options
@@ -101,6 +90,10 @@ class ConfiguredClient(ABC):
                 None if publishes is None else publishes.native,
                 None if bookmarks is None else bookmarks.native,
             )
+            # Not the option `on_event`: each event that nobody needs would cost a turn of a thread.
+            bridge = inner.__bridge__
+            listener = cast("EventListener", bridge.wrap(self._listeners.on_event))
+            bridge.inner.add_event_listener(listener, *KINDS)
             inner.open()
             if not inner.__bridge__.thread.is_running:
                 raise inner.__bridge__.thread.why_cut_short("open")  # noqa: TRY301  # as if `open` had raised it
@@ -111,8 +104,8 @@ class ConfiguredClient(ABC):
             self._opening = None
         for store in self._stores:
             store.connected()
-        for command, listener in self._on_command.items():
-            inner.add_command_listener(command, listener)
+        if self._listeners.of_commands:
+            inner.add_event_listener(self._listeners.on_received, MessagesReceived)
         return inner
 
     @contextmanager
@@ -392,19 +385,15 @@ class ConfiguredClient(ABC):
         Raises:
             UsageError: There is no such command.
         """
-        CommandTap.event_of(command)  # raises if it is not a command
-        before = self._on_command.pop(command, None)
-        if before is not None and self._inner is not None:
-            self._inner.remove_command_listener(command, before)
-        if handler is None:
+        listeners, inner = self._listeners, self._inner
+        had_any = bool(listeners.of_commands)
+        listeners.set_of_command(command, handler)
+        if inner is None or had_any == bool(listeners.of_commands):
             return
-
-        def listener(native: haclient.protocol.messages.Message) -> None:
-            self._listeners.call(handler, Message(native))
-
-        if self._inner is not None:
-            self._inner.add_command_listener(command, listener)
-        self._on_command[command] = listener
+        if had_any:
+            inner.remove_event_listener(listeners.on_received)
+        else:
+            inner.add_event_listener(listeners.on_received, MessagesReceived)
 
     def add_connection_state_listener(self, listener: Callable[[int], object]) -> None:
         """Call `listener` with the number of each state; see `ConnectionStateListener`."""

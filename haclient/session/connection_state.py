@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.session.logon import LoggedOn
 from haclient_stores.checks import check_seconds, is_number
 
-__all__ = ["ConnectionState", "ConnectionStatus", "StateListener"]
+__all__ = ["ConnectionState", "ConnectionStatus"]
 
 
 class ConnectionState(enum.StrEnum):
@@ -54,10 +53,6 @@ class ConnectionState(enum.StrEnum):
         """Whether there is a connection on which a server has accepted the logon."""
         S = ConnectionState  # noqa: N806  # a class
         return self in {S.LOGGED_ON, S.HEARTBEAT_INITIATED, S.PUBLISH_REPLAYED, S.RESUBSCRIBED}
-
-
-StateListener: TypeAlias = Callable[[ConnectionState], object]
-"""Called with each state that is reached; a plain function or a coroutine function."""
 
 
 class ConnectionStatus:

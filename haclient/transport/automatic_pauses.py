@@ -23,6 +23,7 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut
+from haclient.events import SubscriptionPaused, SubscriptionResumed
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import Subscription
 from haclient.transport.commands import Commander
@@ -145,13 +146,13 @@ class AutomaticPauses(FlowControl):
                 TIMEOUT_S,
                 extra={"sub_id": subscription.sub_id},
             )
-        self._reporter.event("subscription_paused", sub_id=subscription.sub_id)
+        self._reporter.emit(SubscriptionPaused, sub_id=subscription.sub_id)
         return True
 
     async def _resume(self, subscription: Subscription) -> None:
         try:
             if await self._changes.resume_held_back(subscription, timeout=TIMEOUT_S):
-                self._reporter.event("subscription_resumed", sub_id=subscription.sub_id)
+                self._reporter.emit(SubscriptionResumed, sub_id=subscription.sub_id)
         except (CommandError, TimedOut) as error:
             if not self._commander.is_active(subscription):
                 return

@@ -120,7 +120,7 @@ class Connection:
         session: The state that this connection feeds.
         writer: Sends over the same link.
         on_received: Called for every chunk with what it means; must not wait.
-        events: The queue in front of the application's callbacks.
+        callbacks: The queue in front of the application's callbacks.
         ack_awaited: Whether a task waits for an ack right now; reads are not delayed then.
         on_stopped: Called when reading stops because of a full queue, and about once a second until
             it resumes: waits for acks are checked again.
@@ -139,7 +139,7 @@ class Connection:
         *,
         writer: Writer,
         on_received: Callable[[Received], None],
-        events: Obstacle,
+        callbacks: Obstacle,
         ack_awaited: Callable[[], bool],
         on_stopped: Callable[[], None],
         on_caught_up: Callable[[float, bool], None],
@@ -150,7 +150,7 @@ class Connection:
         self.session = session
         self.writer = writer
         self._on_received = on_received
-        self._events = events
+        self._callbacks = callbacks
         self._ack_awaited = ack_awaited
         self._on_stopped = on_stopped
         self._on_caught_up = on_caught_up
@@ -223,6 +223,7 @@ class Connection:
             StoreError: A store could not log the messages that arrived; none of them was delivered.
         """
         reasons: list[HAClientError] = []
+        self.writer.flight.connected(trio.current_time())
 
         async def guard(task: Callable[[], Awaitable[None]]) -> None:
             reasons.append(await self._until_lost(task))
@@ -281,9 +282,9 @@ class Connection:
     async def _read(self) -> None:
         link, frames, decode = self.link, FrameReader(), MessageDecoder().decode
         counters = self.session.counters
-        wire = self.writer.wire
-        tiny_reads = 0  # in a row that did not have to be waited for
-        waited, hint = False, _BEFORE_ANYTHING
+        wire, flight = self.writer.wire, self.writer.flight
+        # Tiny reads are counted in a row, those that did not have to be waited for.
+        tiny_reads, waited, hint = 0, False, _BEFORE_ANYTHING
         while True:
             count = link.recv_into(frames.writable())
             if count is None:
@@ -308,6 +309,7 @@ class Connection:
             if self._heartbeat is not None:
                 self._heartbeat.received(now)
             if heads:
+                flight.received(heads, now)
                 if wire is not None:
                     wire.received(heads)
                 messages = decode(heads, bodies)
@@ -348,8 +350,8 @@ class Connection:
                     self.reading_stopped_by = queue
         if received.fault is not None:
             raise received.fault
-        if self._events.full:
-            self.reading_stopped_by = self._events
+        if self._callbacks.full:
+            self.reading_stopped_by = self._callbacks
 
     def _answer_heartbeat(self) -> None:
         """Answer a server that sends heartbeats without a request, but never in a storm.
@@ -383,8 +385,8 @@ class Connection:
         for subscription in self.session.router.all():
             if (queue := self._obstacle(subscription)) is not None:
                 yield queue
-        if self._events.full:
-            yield self._events
+        if self._callbacks.full:
+            yield self._callbacks
 
     def _obstacle(self, subscription: Subscription) -> Delivery | None:
         """The queue for which reading has to stop, if that of this subscription is full."""

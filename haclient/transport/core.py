@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from haclient import events
 from haclient.errors import (
     AuthenticationError,
     DisconnectedError,
@@ -28,6 +29,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.observability.flight_recorder import FlightRecorder
 from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -54,8 +56,6 @@ from haclient.transport.commands import (
 from haclient.transport.connection import ClosedByClient, Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.draining import drain, drain_acks, release_queues
-from haclient.transport.exception_reporter import listeners_of
-from haclient.transport.flight_recorder import ClientFlight
 from haclient.transport.flushing import Flusher
 from haclient.transport.intake import Intake, OpenClients, open_clients
 from haclient.transport.link import log_state
@@ -100,8 +100,7 @@ class Core:
         self.status = ConnectionStatus(reconnects=manager is not None)
         self.session = Session()
         self.thread = ClientThread()
-        self.events, self.exceptions = listeners_of(settings)
-        self.reporter = Reporter(self.name, settings.clock_us, self.events)
+        self.reporter = Reporter(self.name, settings.clock_us, settings.on_event)
         self._auditor = _auditor_of(settings)
         self.commander = Commander(
             self.session,
@@ -126,8 +125,8 @@ class Core:
         self.flusher = Flusher(
             self.commander, self.publisher, self.queue_acks, until_answered=self.until_answered
         )
-        self.flight = ClientFlight(settings.flight_recorder, self.name, settings.clock_us)
-        self._tap = self.flight.tap(guarded(settings.wire_tap, self.exceptions))
+        self.flight = FlightRecorder(self.name, settings.clock_us)
+        self._tap = guarded(settings.wire_tap, self.reporter)
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None
@@ -209,8 +208,7 @@ class Core:
             self.thread.release(was_open=False)
             raise
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        self._nursery.start_soon(partial(self.events.run, is_open=lambda: self.entered))
-        for task in (self.ack_sender.run, *self._maintenance.tasks):
+        for task in (self.reporter.run, self.ack_sender.run, *self._maintenance.tasks):
             self._nursery.start_soon(task)
         self._open_clients = open_clients.get()
         if self._open_clients is not None:
@@ -241,13 +239,14 @@ class Core:
         self.stop(reason)
         self._dialler.stop()  # of a `connect` by a task outside of the block
         nursery, self._nursery = self._nursery, None
+        self.reporter.closing()
         if self.connection is not None:
             self._send_acks()
             self.connection.close()
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:
-            with self.exceptions.reporting(apart_from=error):
+            with self.reporter.reporting(apart_from=error):
                 await self._stack.__aexit__(kind, error, traceback)
         finally:
             for subscription in self.resumable.values():  # no connection ends them if there is none
@@ -256,7 +255,7 @@ class Core:
                 self.set_state(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:
                     last_calls.deadline = trio.current_time() + _LAST_CALLS_S
-                    await self.events.finish()
+                    await self.reporter.finish()
                 if last_calls.cancelled_caught:
                     self.reporter.log.warning(
                         "client %s: its callbacks did not end in time", self.name
@@ -300,16 +299,21 @@ class Core:
         if self.connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
         self.uri = self.reporter.uri = uri if isinstance(uri, Uri) else Uri.parse(uri)
-        with self.flight.noting_errors():
+        with self.flight.attempt():
             link = await self._dialler.dial(self.uri, timeout=timeout)
         connection = Connection(
             link,
             self.session,
             writer=Writer(
-                link, self.publisher.log, self.publisher.gate, self.counters, tap=self._tap
+                link,
+                self.publisher.log,
+                self.publisher.gate,
+                self.counters,
+                tap=self._tap,
+                flight=self.flight,
             ),
             on_received=self._received if self._auditor is None else self._received_audited,
-            events=self.events,
+            callbacks=self.reporter.calls,
             ack_awaited=self._ack_awaited,
             on_stopped=self._recheck_waits,
             on_caught_up=self.commander.note_caught_up,
@@ -323,7 +327,7 @@ class Core:
         self.publisher.connected(connection.writer)
         self.ack_sender.connected(connection.writer)
         self.set_state(ConnectionState.CONNECTED)
-        self.reporter.event("connected")
+        self.reporter.emit(events.ConnectionMade)
         nursery.start_soon(self._serve, connection)
 
     async def logon(self, *, timeout: float) -> None:
@@ -355,7 +359,7 @@ class Core:
         except BaseException as error:  # refused, lost or cancelled: half a logon is of no use
             await self.abandon(error if isinstance(error, HAClientError) else None)
             if isinstance(error, HAClientError):
-                self.flight.failed(error)
+                self.flight.log_before(error)
             raise
         finally:
             self._logging_on = False
@@ -379,7 +383,7 @@ class Core:
         self.status.logged_on(server)
         self.counters.logons += 1
         self.commander.logged_on()
-        self.reporter.event("logged_on")
+        self.reporter.emit(events.LogonAccepted)
 
     def reconcile(self) -> None:
         """Trim the publish store to what the server has persisted, and number above it."""
@@ -393,7 +397,7 @@ class Core:
         log = self.publisher.log
         if log is not None and log.unpersisted_count:
             count, sequence = log.unpersisted_count, log.last_sequence
-            self.reporter.event("publishes_replayed", count=count, sequence=sequence)
+            self.reporter.emit(events.PublishesReplayed, count=count, sequence=sequence)
         self.publisher.open_log()
         # Before LIVE: that may take an ack behind messages of the handler whose publish is held.
         self.publisher.move_hold.end()
@@ -482,7 +486,7 @@ class Core:
         self.connection = self.commander.connection = None
         self.status.lost(reason)
         self.counters.disconnections += 1
-        self.flight.lost(reason)
+        self.flight.ended(reason)
         active = self.session.router.all()
         try:
             self.publisher.lost()
@@ -503,9 +507,8 @@ class Core:
             self.reporter.log.log(level, "client %s: %s", self.name, reason)
         self.set_state(ConnectionState.DISCONNECTED)
         if not self.status.reconnects and not connection.closed_by_us:
-            self.flight.failed(reason)
-        self.reporter.event("connection_lost", error=reason)
-        self.events.emit("disconnect", reason)
+            self.flight.log_before(reason)
+        self.reporter.emit(events.ConnectionLost, error=reason)
 
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
         """The connection of a subscription is lost."""
@@ -525,6 +528,7 @@ class Core:
                     subscription.sink.mark(Marker.REPLAY)
                 case Action.MARK_GAP:
                     subscription.sink.mark(Marker.GAP)
+                    self.reporter.emit(events.SubscriptionGap, sub_id=subscription.sub_id)
                 case Action.FAIL:
                     fail(subscription, plain_stream_lost(subscription, reason))
                 case Action.END:
@@ -544,8 +548,8 @@ class Core:
         """Enter a state and report it to the listeners of the application."""
         self.status.state = state
         log_state(self.name, state)
-        self.flight.note("=", state)
-        self.events.emit("state", state)
+        self.flight.reached(state)
+        self.reporter.emit(events.StateChanged, state=state)
 
     # -- what connections that follow each other share -------------------------------
 
@@ -764,27 +768,26 @@ class Core:
             refused = refused_publish(f"publish {which} was refused", ack)
             why = str(refused).partition(" was refused: ")[2]
             self.reporter.log.warning("publish %s was refused: %s", which, why)
-            self.reporter.event("publish_refused", sequence=refused.sequence, error=refused)
-            self.events.emit("failed_write", message, ack.reason)
+            self.reporter.emit(events.PublishRefused, error=refused, message=message)
+            if (on_failed_write := self.settings.on_failed_write) is not None:
+                self.reporter.calls.put(on_failed_write, message, ack.reason, messages=[message])
         for subscription, error in received.ended:
             extra = {"sub_id": subscription.sub_id}
             self.reporter.log.error(
                 "client %s: the server has ended %s", self.name, error, extra=extra
             )
-            self.reporter.event("subscription_ended", sub_id=subscription.sub_id, error=error)
+            self.reporter.emit(events.SubscriptionEnded, sub_id=subscription.sub_id, error=error)
             self.closed(subscription)
         if received.log_reached:
             self.commander.resume.servers.reached(received.log_reached)
         if received.persisted:
             self.commander.resume.servers.persisted(received.persisted)
             self.publisher.acknowledged(received.persisted)
-            self.reporter.event("publishes_persisted", sequence=received.persisted)
+            self.reporter.emit(events.PublishesPersisted, sequence=received.persisted)
         if received.duplicates:
-            self.reporter.event("duplicates_dropped", count=len(received.duplicates))
-        for message in received.duplicates:
-            self.events.emit("duplicate", message)
-        for message in received.unrouted:
-            self.events.emit("last_chance", message)
+            self.reporter.emit(events.DuplicatesDropped, messages=tuple(received.duplicates))
+        if received.unrouted:
+            self.reporter.emit(events.MessagesUnrouted, messages=tuple(received.unrouted))
 
 
 def _auditor_of(settings: Settings) -> Auditor | None:

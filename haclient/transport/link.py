@@ -242,7 +242,7 @@ class WireLog:
             self._show(">", head)
 
     def _show(self, direction: str, head: bytes) -> None:
-        shown = _shown(head)
+        shown = shown_header(head)
         _logger.debug("%s %s %s", direction, self._peer, shown)
         if self._tap is not None:
             self._tap(direction, shown)
@@ -253,5 +253,6 @@ def log_state(client_name: str, state: str) -> None:
     _logger.debug("= %s %s", client_name, state)
 
 
-def _shown(head: bytes) -> str:
+def shown_header(head: bytes) -> str:
+    """A header as text, the password masked."""
     return _PASSWORD.sub(r"\1***", head.decode("utf-8", "backslashreplace"))

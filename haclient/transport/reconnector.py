@@ -31,6 +31,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.events import AttemptFailed, Resubscribed, SubscriptionEnded, SubscriptionSilent
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import DefaultServerChooser, MovingServerChooser
@@ -287,13 +288,13 @@ class Reconnector:
             cause = f"{server} {plan.state} {type(error).__name__} {error}"
             if not self._failure_log.is_due(trio.current_time(), cause):
                 level = logging.INFO
-            core.reporter.event("attempt_failed", attempt=attempt, error=error)
+            core.reporter.emit(AttemptFailed, attempt=attempt, error=error)
 
         def log(next_attempt: str) -> None:
             extra = {"attempt": attempt}
             core.reporter.log.log(level, text, *values, next_attempt, extra=extra)
             if level == logging.WARNING:
-                core.flight.failed(error)
+                core.flight.log_before(error)
 
         self._log_failure()
         self._unlogged = log
@@ -441,7 +442,7 @@ class Reconnector:
         """Note why a live connection has ended."""
         core = self._core
         if isinstance(error, SubscriptionStalled):
-            core.reporter.event("subscription_stalled", sub_id=error.sub_id, error=error)
+            core.reporter.emit(SubscriptionSilent, sub_id=error.sub_id, error=error)
         if type(error) is not DisconnectedError:  # a subclass names another reason
             return
         if self._name_conflicts.note_closed(trio.current_time() - self._live_since):
@@ -620,7 +621,7 @@ class Reconnector:
         except (CommandError, AuthenticationError) as error:  # the policy decides
             self._refused(subscription, error)
         else:
-            core.reporter.event("resubscribed", sub_id=subscription.sub_id)
+            core.reporter.emit(Resubscribed, sub_id=subscription.sub_id)
 
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:
         """A server does not take a subscription back.
@@ -641,7 +642,7 @@ class Reconnector:
                 self._core.reporter.log.error(
                     "client %s drops subscription %s: %s", core.name, sub_id, error, extra=extra
                 )
-                core.reporter.event("subscription_ended", sub_id=sub_id, error=error)
+                core.reporter.emit(SubscriptionEnded, sub_id=sub_id, error=error)
                 core.closed(subscription)
                 fail(subscription, error)
             case "retry":

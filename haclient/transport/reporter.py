@@ -1,79 +1,99 @@
-"""Reports of a client about itself: log records with fields, and events for listeners.
+"""What a client reports about itself: log records with fields, and events for listeners.
 
-Both are created here. A log record is for people: it has a sentence, and the fields `client`,
-`uri`, `sub_id` and `attempt` to filter by. An event is for programs: it has a name and values, and
-is created only while there are listeners.
+A log record is for people: it has a sentence, and the fields `client`, `uri`, `sub_id` and
+`attempt` to filter by. An event is for programs; without a listener for its kind, none is created.
+
+Listeners may be plain or async; one task calls them in order, off the reading task, so one that
+issues commands delays only the calls after it. The queue in front of them is bounded like that of a
+subscription, in calls and in bytes: when they cannot keep up, the reader stops reading until they
+have. A listener cannot end the client: an error that it raises is logged with its traceback and
+reported as `ExceptionRaised`, and the next one is called.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, MutableMapping, Sequence
+from contextlib import contextmanager
+from inspect import isawaitable
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
 
+import trio
 from typing_extensions import override
 
+from haclient.errors import DisconnectedError, UsageError
+from haclient.events import Event, EventListener, ExceptionRaised, MessagesReceived
+from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.transport.events import Events
-from haclient_stores.logs import SafeLogger
+from haclient.transport.callers import Consumers
+from haclient.transport.message_queue import Handler
+from haclient_stores.checks import check_callable
+from haclient_stores.logs import SafeLogger, logger_of
 
-EventName: TypeAlias = Literal[
-    "connected",
-    "logged_on",
-    "connection_lost",
-    "attempt_failed",
-    "publishes_replayed",
-    "publishes_persisted",
-    "publish_refused",
-    "resubscribed",
-    "subscription_ended",
-    "subscription_stalled",
-    "subscription_paused",
-    "subscription_resumed",
-    "duplicates_dropped",
-    "recovery_point_moved",
-    "store_pruned",
-]
-"""The names of the events; later versions may add some."""
+_CAP: Final = 65_536  # calls
+_CAP_BYTES: Final = 16 * 1024 * 1024  # of the bodies of their messages
+_logger = logger_of(__name__)
 
-EVENT_NAMES: Final[frozenset[str]] = frozenset(get_args(EventName))
-
-EVENT: Final = "event"
-"""The key of the event listeners among the callbacks of a client."""
+_P = ParamSpec("_P")
+_Call: TypeAlias = tuple[Callable[..., object], tuple[object, ...], int]
+"""A callback of the application, its arguments, and the bytes of the messages among them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientEvent:
-    """Something that has happened to a client.
+class CallQueue:
+    """Calls of the application's callbacks, off the reading task."""
 
-    Attributes:
-        name: What has happened; see docs/observability.md for what each name means.
-        at_us: When, in microseconds since 1970.
-        client: The name of the client.
-        uri: The server in use or tried last, without its password; empty before the first one.
-        sub_id: The subscription that the event concerns, if any.
-        attempt: The number of the connection attempt, from 1 on, if the event concerns one.
-        count: The number of messages or publishes that the event concerns.
-        sequence: The highest sequence number of the publishes that the event concerns.
-        bookmark: The recovery point, for `recovery_point_moved`.
-        error: The reason of a failure.
-    """
+    def __init__(self) -> None:
+        self._calls: deque[_Call] = deque()
+        self._queued_bytes = 0
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._drained = trio.lowlevel.ParkingLot()
+        self.consumers = Consumers()
 
-    name: EventName
-    at_us: int
-    client: str
-    uri: str = ""
-    sub_id: str = ""
-    attempt: int = 0
-    count: int = 0
-    sequence: int = 0
-    bookmark: str = ""
-    error: Exception | None = None
+    def put(
+        self, callback: Callable[..., object], *values: object, messages: Sequence[Message] = ()
+    ) -> None:
+        """Queue one call.
 
+        Args:
+            callback: A plain function or a coroutine function.
+            values: Its arguments.
+            messages: The messages among them.
+        """
+        size = sum(len(each.data) for each in messages)
+        self._calls.append((callback, values, size))
+        self._queued_bytes += size
+        self._arrived.unpark_all()
 
-EventListener: TypeAlias = Callable[[ClientEvent], object]
-"""Called with each event of a client; a plain function or a coroutine function."""
+    @property
+    def full(self) -> bool:
+        """Whether the callbacks are too far behind."""
+        return len(self._calls) > _CAP or self._queued_bytes > _CAP_BYTES
+
+    @property
+    def draining(self) -> bool:
+        """Whether the callbacks have yet to catch up to half of the cap."""
+        return len(self._calls) > _CAP // 2 or self._queued_bytes > _CAP_BYTES // 2
+
+    @property
+    def backlog(self) -> int:
+        """How many calls are queued."""
+        return len(self._calls)
+
+    async def drained(self) -> None:
+        """Wait until the callbacks have caught up to half of the cap."""
+        while self.draining:
+            await self._drained.park()
+
+    async def next_call(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """Wait for a call, and take it."""
+        while not self._calls:
+            await self._arrived.park()
+        callback, values, size = self._calls.popleft()
+        self._queued_bytes -= size
+        if self._drained and not self.draining:
+            self._drained.unpark_all()
+        return callback, values
 
 
 class Reporter:
@@ -82,57 +102,180 @@ class Reporter:
     Args:
         client_name: Its name.
         clock_us: The time in microseconds since 1970.
-        events: The callbacks of the application.
+        on_event: The first listener, for every kind.
 
     Attributes:
         uri: The server in use or tried last.
         log: The logger `haclient.client`, whose records have the fields of this client.
+        calls: The queue in front of the application's callbacks.
     """
 
-    def __init__(self, client_name: str, clock_us: Callable[[], int], events: Events) -> None:
+    def __init__(
+        self,
+        client_name: str,
+        clock_us: Callable[[], int],
+        on_event: EventListener | None = None,
+    ) -> None:
         self.client_name = client_name
         self.uri: Uri | None = None
         self.clock_us = clock_us
         self.log = ClientLogger(self)
-        self._events = events
-
-    @property
-    def has_listeners(self) -> bool:
-        """Whether there are event listeners."""
-        return EVENT in self._events
-
-    def event(  # noqa: PLR0913  # the values of one event, all by keyword
-        self,
-        name: EventName,
-        *,
-        sub_id: str = "",
-        attempt: int = 0,
-        count: int = 0,
-        sequence: int = 0,
-        bookmark: str = "",
-        error: Exception | None = None,
-    ) -> None:
-        """Report an event to the listeners, if there are any; see `ClientEvent` for the values."""
-        if not self.has_listeners:
-            return
-        event = ClientEvent(
-            name=name,
-            at_us=self.clock_us(),
-            client=self.client_name,
-            uri=self.safe_uri,
-            sub_id=sub_id,
-            attempt=attempt,
-            count=count,
-            sequence=sequence,
-            bookmark=bookmark,
-            error=error,
-        )
-        self._events.emit(EVENT, event)
+        self.calls = CallQueue()
+        self._listeners: list[tuple[EventListener, tuple[type[Event], ...]]] = []
+        if on_event is not None:
+            self._listeners.append((on_event, (Event,)))
+        self._is_open = False
+        self._last_exception: BaseException | None = None
 
     @property
     def safe_uri(self) -> str:
         """The server in use or tried last, without its password."""
         return "" if self.uri is None else self.uri.safe
+
+    # -- events ---------------------------------------------------------------
+
+    def add(self, listener: EventListener, kinds: tuple[type[Event], ...]) -> None:
+        """Add a listener; it gets every event of these kinds from now on.
+
+        Raises:
+            UsageError: It was added already.
+        """
+        check_callable("listener", listener, optional=False)
+        if any(each == listener for each, _ in self._listeners):
+            raise UsageError("this event listener was added already: remove it first")
+        self._listeners.append((listener, kinds or (Event,)))
+
+    def remove(self, listener: EventListener) -> None:
+        """Remove a listener; it gets no further call, not even for queued events.
+
+        Raises:
+            UsageError: It was never added, or was removed before.
+        """
+        rest = [each for each in self._listeners if each[0] != listener]
+        if len(rest) == len(self._listeners):
+            raise UsageError("no such event listener: only one that was added can be removed")
+        self._listeners = rest
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether there is a listener for this kind of event."""
+        return any(_gets(kind, kinds) for _, kinds in self._listeners)
+
+    def emit(
+        self,
+        kind: Callable[Concatenate[str, int, str, _P], Event],
+        *args: _P.args,
+        **facts: _P.kwargs,
+    ) -> None:
+        """Report an event to the listeners of its kind, if there are any.
+
+        Args:
+            kind: The class of the event.
+            args: Nothing: the facts have names.
+            facts: Its attributes besides those of `Event`.
+        """
+        listeners = [each for each, kinds in self._listeners if _gets(kind, kinds)]
+        if not listeners:
+            return
+        event = kind(self.client_name, self.clock_us(), self.safe_uri, *args, **facts)
+        messages: Sequence[Message] = getattr(event, "messages", ())
+        for listener in listeners:
+            self.calls.put(listener, event, messages=messages)
+
+    @property
+    def tap(self) -> Callable[[Sequence[Message]], None] | None:
+        """Reports the messages of each read, if somebody listens: copying them takes time."""
+        return self._received if self.wants(MessagesReceived) else None
+
+    def _received(self, messages: Sequence[Message]) -> None:
+        self.emit(MessagesReceived, messages=tuple(message.copy() for message in messages))
+
+    def exception(self, error: Exception) -> None:
+        """Report an exception of the application's code or of a background task, but never twice.
+
+        The same one passes several tasks and scopes on its way out.
+        """
+        if error is not self._last_exception:
+            self._last_exception = error
+            self.emit(ExceptionRaised, error=error)
+
+    def watched(self, handler: Handler) -> Handler:
+        """A handler whose exceptions are reported; the handler itself where nobody listens."""
+        if not self.wants(ExceptionRaised):
+            return handler
+
+        async def finish(result: Awaitable[None]) -> None:
+            try:
+                await result
+            except Exception as error:  # of any kind: it is the application's
+                self.exception(error)
+                raise
+
+        def call(message: Message) -> Awaitable[None] | None:
+            try:
+                result = handler(message)
+            except Exception as error:  # of any kind: it is the application's
+                self.exception(error)
+                raise
+            return finish(result) if isawaitable(result) else result
+
+        return call
+
+    @contextmanager
+    def reporting(self, *, apart_from: BaseException | None) -> Generator[None]:
+        """Report the exception that leaves this block.
+
+        Args:
+            apart_from: The exception that the application raised itself: that is no news.
+        """
+        try:
+            yield
+        except Exception as error:  # of any kind: it goes on to leave the client's block
+            if error is not apart_from:
+                self.exception(error)
+            raise
+
+    # -- calls ----------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Call the listeners while the client is open."""
+        self._is_open = True
+        self.calls.consumers.add(trio.lowlevel.current_task())
+        while True:
+            await self._call(*await self.calls.next_call())
+
+    def closing(self) -> None:
+        """The client is shutting down: from now on calls that a listener makes to it fail."""
+        self._is_open = False
+
+    async def finish(self) -> None:
+        """Make the queued calls after `run` has ended."""
+        while self.calls.backlog:
+            await self._call(*await self.calls.next_call())
+
+    async def _call(self, callback: Callable[..., object], values: tuple[object, ...]) -> None:
+        event = values[0]
+        # It may have been removed meanwhile.
+        if isinstance(event, Event) and all(each != callback for each, _ in self._listeners):
+            return
+        try:
+            result = callback(*values)
+            if isawaitable(result):
+                await result
+        except Exception as error:  # any error of the application's code
+            if isinstance(error, DisconnectedError) and not self._is_open:  # this is no failure
+                _logger.warning("a callback used its client when that was left: %s", error)
+                return
+            what = type(event).__name__ if isinstance(event, Event) else "on_failed_write"
+            _logger.exception("a listener of %s raised; it is called again", what)
+            if not isinstance(event, ExceptionRaised):  # else its errors would call it for ever
+                self.exception(error)
+
+
+def _gets(kind: object, kinds: tuple[type[Event], ...]) -> bool:
+    """Whether a listener of `kinds` gets events of this class."""
+    if kind is MessagesReceived:
+        return kind in kinds
+    return isinstance(kind, type) and issubclass(kind, kinds)
 
 
 class ClientLogger(SafeLogger):

@@ -18,20 +18,19 @@ from typing import Final, Literal, TypeAlias, TypedDict
 from typing_extensions import override
 
 from haclient.errors import HAClientError, UsageError, did_you_mean
+from haclient.events import EventListener
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.servers.auth import Authenticator, check_authenticator
 from haclient.servers.chooser import AsyncServerChooser, ServerChooser, check_chooser, check_uris
 from haclient.servers.delay import DelayStrategy
-from haclient.session.connection_state import Heartbeat, StateListener
+from haclient.session.connection_state import Heartbeat
 from haclient.session.queue_acks import DEFAULT_ACK_TIMEOUT_S
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.dial import DialOptions
-from haclient.transport.flight_recorder import FlightRecorder, check_recorder
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
 from haclient.transport.preflight import check_preflight_headers
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
-from haclient.transport.reporter import EventListener
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.checks import (
     check_callable,
@@ -62,10 +61,7 @@ TIMEOUT_S: Final = 10.0
 OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
 """What to do with a server that lacks what was acknowledged: try the next, continue, or give up."""
 
-_CALLBACKS: Final = (
-    *("on_failed_write", "on_duplicate", "on_last_chance", "on_disconnect", "on_exception"),
-    *("wire_tap", "on_state", "on_event"),
-)
+_CALLBACKS: Final = ("on_failed_write", "wire_tap", "on_event")
 
 OnResubscribeFailure: TypeAlias = (
     Literal["fail", "retry", "drop"] | Callable[[str, HAClientError], str]
@@ -121,20 +117,11 @@ class ClientOptions(TypedDict, total=False):
         logon_options: Options of each logon; `ack_conflation=100ms` by default for an `HAClient`.
         logon_correlation_id: Shown by the server's administration.
         on_failed_write: Called with the message and the reason when the server refuses a publish.
-        on_duplicate: Called with each message that a bookmark store filtered out.
-        on_last_chance: Called with each message that no subscription takes (an unhandled message).
-        on_disconnect: Called with the reason of each connection that has ended, also at the end of
-            the block.
-        on_exception: Called with each exception that a handler or listener raises, and with each
-            other error of a background task that leaves the block, before it does. It decides
-            nothing, and is for logs and alarms; see `on_handler_error`.
         wire_tap: Called with `>` (sent) or `<` (received) and the header of each frame as text, the
             password masked and without the body, where frames are read and written: it has to be
             quick. When it raises, that is logged and reported, and it is called no more.
-        flight_recorder: Keeps the last protocol events, passwords masked; they are logged with the
-            error of a lost connection or of a failed attempt. `None`, the default, for none.
-        on_state: The first state listener; see `Client.add_state_listener`.
-        on_event: The first event listener; see `Client.add_event_listener`.
+        on_event: The first event listener, for states, lost connections, exceptions and all other
+            kinds of `haclient.events`; see `Client.add_event_listener`.
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
             `"continue"` ignores it, `"discard"` also discards the message; a callable decides
             itself.
@@ -160,13 +147,7 @@ class ClientOptions(TypedDict, total=False):
     logon_options: str | Options
     logon_correlation_id: str
     on_failed_write: Callable[[Message, str], object] | None
-    on_duplicate: Callable[[Message], object] | None
-    on_last_chance: Callable[[Message], object] | None
-    on_disconnect: Callable[[HAClientError], object] | None
-    on_exception: Callable[[Exception], object] | None
     wire_tap: Callable[[str, str], object] | None
-    flight_recorder: FlightRecorder | None
-    on_state: StateListener | None
     on_event: EventListener | None
     on_handler_error: HandlerErrorPolicy
     max_queued_bytes: int
@@ -238,13 +219,7 @@ class Settings:
     logon_options: str | Options = ""
     logon_correlation_id: str = ""
     on_failed_write: Callable[[Message, str], object] | None = None
-    on_duplicate: Callable[[Message], object] | None = None
-    on_last_chance: Callable[[Message], object] | None = None
-    on_disconnect: Callable[[HAClientError], object] | None = None
-    on_exception: Callable[[Exception], object] | None = None
     wire_tap: Callable[[str, str], object] | None = None
-    flight_recorder: FlightRecorder | None = None
-    on_state: StateListener | None = None
     on_event: EventListener | None = None
     on_handler_error: HandlerErrorPolicy = "raise"
     max_queued_bytes: int = DEFAULT_CAP_BYTES
@@ -272,7 +247,6 @@ class Settings:
         check_utf8("logon_correlation_id", self.logon_correlation_id)
         check_preflight_headers(self.preflight_headers)
         check_policy(self.on_handler_error)
-        check_recorder(self.flight_recorder)
         check_has(
             "audit_log", self.audit_log, "an AuditLog", "published", "open_for", optional=True
         )

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from haclient.errors import StoreError, TimedOut, UsageError
+from haclient.events import RecoveryPointMoved, StorePruned
 from haclient.subscription_manager import FileSubscriptionManager, SubscriptionManager
 from haclient.transport.reporter import Reporter
 from haclient_stores.adapters.recovery_point import (
@@ -228,13 +229,13 @@ class StoreMaintenance:
         taken: dict[str, tuple[int, int]] = {}
         while store is not None:
             await trio.sleep(_REPORT_EVERY_S)
-            if not self._reporter.has_listeners:
+            if not self._reporter.wants(RecoveryPointMoved):
                 continue
             for count, point in enumerate(store.moved_points(taken), 1):
                 if reported.get(point.sub_id, "") != point.bookmark:
                     reported[point.sub_id] = point.bookmark
-                    self._reporter.event(
-                        "recovery_point_moved", sub_id=point.sub_id, bookmark=point.bookmark
+                    self._reporter.emit(
+                        RecoveryPointMoved, sub_id=point.sub_id, bookmark=point.bookmark
                     )
                 if count % _POINTS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
@@ -260,7 +261,7 @@ class StoreMaintenance:
             store.answer_prune(str(error))
         else:
             store.answer_prune()
-            self._reporter.event("store_pruned")
+            self._reporter.emit(StorePruned)
 
     async def close(self) -> None:
         """Pass the last recovery points to the adapter; close it and all stores."""

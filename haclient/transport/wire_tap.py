@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from haclient.transport.exception_reporter import ExceptionReporter
+from haclient.transport.reporter import Reporter
 from haclient_stores.logs import logger_of
 
 WireTap: TypeAlias = Callable[[str, str], object]
@@ -18,14 +18,14 @@ WireTap: TypeAlias = Callable[[str, str], object]
 _logger = logger_of(__name__)
 
 
-def guarded(tap: WireTap | None, exceptions: ExceptionReporter) -> GuardedTap | None:
+def guarded(tap: WireTap | None, reporter: Reporter) -> GuardedTap | None:
     """The tap of a client, if it has one.
 
     Args:
         tap: The callback of the application.
-        exceptions: Is told of its exception.
+        reporter: Is told of its exception.
     """
-    return None if tap is None else GuardedTap(tap, exceptions)
+    return None if tap is None else GuardedTap(tap, reporter)
 
 
 class GuardedTap:
@@ -33,12 +33,12 @@ class GuardedTap:
 
     Args:
         tap: The callback of the application.
-        exceptions: Is told of the exception.
+        reporter: Is told of the exception.
     """
 
-    def __init__(self, tap: WireTap, exceptions: ExceptionReporter) -> None:
+    def __init__(self, tap: WireTap, reporter: Reporter) -> None:
         self._tap: WireTap | None = tap
-        self._exceptions = exceptions
+        self._reporter = reporter
 
     def __call__(self, direction: str, header: str) -> None:
         """Show one header to the callback, if it has not raised yet."""
@@ -51,4 +51,4 @@ class GuardedTap:
             _logger.warning(
                 "the wire tap raised %s: it is called no more", type(error).__name__, exc_info=error
             )
-            self._exceptions.report(error)
+            self._reporter.exception(error)

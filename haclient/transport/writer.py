@@ -22,6 +22,7 @@ from typing import Final
 
 import trio
 
+from haclient.observability.flight_recorder import FlightRecorder
 from haclient.session.connection_state import Counters
 from haclient.transport.link import Link, WireLog
 from haclient_stores.interfaces import FrameLog
@@ -97,7 +98,9 @@ class Writer:
         counters: Counters | None = None,
         *,
         tap: Callable[[str, str], None] | None = None,
+        flight: FlightRecorder | None = None,
     ) -> None:
+        self.flight = flight or FlightRecorder("", lambda: 0)
         self._link = link
         self._counters = counters or Counters()
         self._log = log
@@ -117,6 +120,7 @@ class Writer:
         """Queue a frame after everything published so far."""
         ahead = 0 if self._log is None else self._log_sent_bytes + self._log.unsent_bytes
         self._ordered.append((ahead, frame))
+        self.flight.sent(frame)
         self.outbox_bytes += len(frame)
         self.wake()
 
@@ -138,6 +142,7 @@ class Writer:
     def send_urgent(self, frame: bytes) -> None:
         """Queue a frame for the next frame boundary."""
         self._urgent.append(frame)
+        self.flight.sent(frame)
         self.outbox_bytes += len(frame)
         self.wake()
 
@@ -232,6 +237,7 @@ class Writer:
             self.outbox_bytes -= count
         elif self._log is not None:
             self._log_sent_bytes += count
+            self.flight.published_bytes += count
             self._log.advance(count)
 
     async def room(self) -> None:

@@ -21,7 +21,6 @@ ADAPTED = """
 import os, random, sys
 import trio
 from haclient.stores import MemoryBookmarkStore, SqliteRecoveryPointAdapter
-from haclient.transport.events import Events
 from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import StoreMaintenance
 path, seed = sys.argv[1:]
@@ -29,7 +28,7 @@ rng = random.Random(int(seed))
 
 async def main():
     store = MemoryBookmarkStore(SqliteRecoveryPointAdapter(path))
-    reporter = Reporter("victim", lambda: 0, Events())
+    reporter = Reporter("victim", lambda: 0)
     maintenance = StoreMaintenance(store, reporter=reporter)
     await maintenance.recover("victim")
     log = store.subscription("s")

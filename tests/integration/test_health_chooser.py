@@ -14,6 +14,7 @@ from haclient.servers.delay import FixedDelayStrategy
 from haclient.servers.health import HealthAwareServerChooser
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.server import BrokerServer
+from support.listening import on_losses
 from support.process import LIMIT_S
 
 
@@ -62,7 +63,7 @@ async def test_a_client_goes_to_the_replica_of_a_lost_server_unless_that_was_dow
                 "reader",
                 server_chooser=chooser,
                 delay_strategy=FixedDelayStrategy(0.05, give_up_after=3.0 if downgraded else None),
-                on_disconnect=lambda _: lost.set(),
+                on_event=on_losses(lambda _: lost.set()),
                 exit_timeout=0,
             )
             if not downgraded:

@@ -39,6 +39,7 @@ from haclient_fake_server.listener import listen, server_context
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH
 from support.certificates import Certificates, make_certificates
+from support.listening import both, on_losses, on_unrouted
 from support.peer import Peer, delivery
 from support.process import LIMIT_S
 
@@ -249,8 +250,7 @@ class Application:
             delay_strategy=FixedDelayStrategy(0.01),
             heartbeat=HEARTBEAT_S,
             connect_timeout=SILENCE_S,
-            on_disconnect=self.lost.append,
-            on_last_chance=count_unwanted,
+            on_event=both(on_losses(self.lost.append), on_unrouted(count_unwanted)),
         )
 
     async def use(

@@ -22,6 +22,7 @@ from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.listening import on_losses
 from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
@@ -402,7 +403,7 @@ async def test_so_is_one_that_waits_for_its_publishes(
 
 async def test_a_query_with_a_handler_ends_quietly_with_its_connection(server: Server) -> None:
     lost: list[HAClientError] = []
-    async with Client("c", on_disconnect=lost.append) as client:
+    async with Client("c", on_event=on_losses(lost.append)) as client:
         peer = await server.log_on(client)
         await together(
             lambda: client.execute_async(Command("sow", topic="orders"), lambda _: None),

@@ -13,6 +13,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.listening import on_losses
 from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
@@ -54,7 +55,7 @@ async def test_a_half_open_link_is_noticed_after_two_intervals(server: Server) -
     def on_disconnect(error: HAClientError) -> None:
         told.append((trio.current_time(), error))
 
-    async with Client("c", heartbeat=0.3, on_disconnect=on_disconnect) as client:
+    async with Client("c", heartbeat=0.3, on_event=on_losses(on_disconnect)) as client:
         peer = await log_on(server, client)
         await trio.sleep(0.5)
         await peer.say("heartbeat")

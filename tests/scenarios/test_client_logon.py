@@ -25,6 +25,7 @@ from haclient.servers.auth import Authenticator
 from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.listening import on_losses
 from support.peer import Server, answering, together
 
 pytestmark = in_virtual_time
@@ -275,7 +276,7 @@ def test_a_name_that_logs_would_mangle_is_refused(name: str) -> None:
 @pytest.mark.row("ID5", "CC28")
 async def test_the_last_word_of_the_server_says_why(server: Server) -> None:
     told: list[HAClientError] = []
-    async with Client("pub", on_disconnect=told.append) as client:
+    async with Client("pub", on_event=on_losses(told.append)) as client:
         peer = await server.log_on(client)
 
         async def script() -> None:
@@ -307,7 +308,7 @@ async def test_after_a_disconnect_the_same_client_connects_again(server: Server)
 @pytest.mark.row("CC3")
 async def test_leaving_the_block_leaves_no_task_behind(server: Server) -> None:
     before = count_tasks()
-    async with Client("pub", heartbeat=1.0, on_disconnect=print) as client:
+    async with Client("pub", heartbeat=1.0, on_event=print) as client:
         peer = await server.connect(client)
         async with answering(peer):
             await together(client.logon, trio.lowlevel.checkpoint)

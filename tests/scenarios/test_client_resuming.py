@@ -17,6 +17,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
+from support.listening import on_duplicates, on_losses
 from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
@@ -182,7 +183,7 @@ async def test_a_duplicate_goes_to_the_duplicate_handler_only(
 ) -> None:
     duplicates: list[bytes] = []
     async with Client(
-        "sub", bookmark_store=store, on_duplicate=lambda m: duplicates.append(m.data)
+        "sub", bookmark_store=store, on_event=on_duplicates(lambda m: duplicates.append(m.data))
     ) as client:
         peer = await server.log_on(client)
         stream = client.bookmark_stream("orders", sub_id="s")
@@ -261,7 +262,7 @@ async def test_a_malformed_frame_ends_the_connection_and_the_client_goes_on(
     server: Server,
 ) -> None:
     told: list[Exception] = []
-    async with Client("sub", on_disconnect=told.append) as client:
+    async with Client("sub", on_event=on_losses(told.append)) as client:
         peer = await server.log_on(client)
         await peer.send(b"\xff\xff\xff\xffjunk")
         await wait_all_tasks_blocked()

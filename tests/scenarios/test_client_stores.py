@@ -36,6 +36,7 @@ from support.broker import RawClient, running_broker
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.disks import WatchedDisk
+from support.listening import on_states
 from support.peer import Peer, answering, listening, together
 
 LIMIT_S = 300.0
@@ -371,7 +372,7 @@ async def test_what_is_published_after_the_last_wait_for_the_server_is_warned_of
         uri = server.uris[0] + AMPS
         async with HAClient.memory_backed("pub", servers=[uri]) as client:
             await client.publish("orders", b"1")
-            client.add_state_listener(listener)
+            client.add_event_listener(on_states(listener))
     (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert warning == (
         "client pub leaves with publishes not persisted: 2 were published after the last wait for "

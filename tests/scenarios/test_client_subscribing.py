@@ -24,6 +24,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.streams import MessageStream
 from support.clock import in_virtual_time
+from support.listening import on_unrouted
 from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
@@ -244,7 +245,7 @@ async def test_an_id_that_is_active_is_refused_before_anything_is_sent(
 @pytest.mark.row("CC28")
 async def test_a_message_for_nobody_goes_to_the_last_chance(server: Server) -> None:
     last: list[bytes] = []
-    async with Client("sub", on_last_chance=lambda m: last.append(m.data)) as client:
+    async with Client("sub", on_event=on_unrouted(lambda m: last.append(m.data))) as client:
         peer = await server.log_on(client)
         await peer.publish("nobody", b"a")
         await wait_all_tasks_blocked()

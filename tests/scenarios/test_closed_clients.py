@@ -72,8 +72,6 @@ def call_of(client: object, name: str) -> Callable[[], object]:
         for each in inspect.signature(method).parameters.values()
         if each.default is each.empty and each.kind is not each.VAR_KEYWORD
     ]
-    if name.endswith("command_listener"):
-        return partial(method, "ack", print)
     return partial(method, **{each: GIVEN[each] for each in needed})
 
 
@@ -124,7 +122,7 @@ async def test_a_trio_client_that_was_not_entered_refuses_every_call(
         await client.publish("prices", b"1")
     assert client.unpersisted_count == 0
     assert not client.health().is_alive
-    client.add_state_listener(print)
+    client.add_event_listener(print)
     assert isinstance(client.publish_store, MemoryPublishStore)
 
 

@@ -20,6 +20,7 @@ from haclient_stores.audit_log import AuditLog
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
+from support.listening import on_duplicates
 from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose
 
@@ -57,7 +58,7 @@ async def test_what_is_merged_under_a_bookmark_that_was_seen_is_delivered(
         servers=[server.uri],
         bookmark_store=store,
         heartbeat=None,
-        on_duplicate=lambda message: dropped.append(message.data),
+        on_event=on_duplicates(lambda message: dropped.append(message.data)),
     )
     async with entered(client, partial(live, server)) as peer:
         async with answering(peer):

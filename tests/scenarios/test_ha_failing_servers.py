@@ -29,6 +29,7 @@ from haclient.transport.link import TcpLink
 from haclient.transport.memory_network import MemoryLink, network
 from haclient.transport.nursery import open_nursery
 from support.clock import in_virtual_time
+from support.listening import on_losses
 from support.peer import Peer, Server, answering
 from support.recovery import Recorder, drop, entered, live, lose, until_stable
 
@@ -410,7 +411,7 @@ async def test_each_lost_connection_is_a_warning_with_server_and_reason(
         servers=[server.uri],
         heartbeat=None,
         exit_timeout=0,
-        on_disconnect=reasons.append,
+        on_event=on_losses(reasons.append),
     )
     async with entered(client, partial(live, server)) as peer:
         await lose(peer)

@@ -12,9 +12,10 @@ from haclient.errors import UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
-from haclient.transport import events
+from haclient.transport import reporter
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
+from support.listening import on_states
 from support.peer import Server, answering
 from support.recovery import drop, entered, live
 
@@ -75,7 +76,7 @@ async def test_a_handler_that_uses_its_client_does_not_keep_it_from_becoming_liv
 async def test_a_listener_that_waits_for_the_connection_is_told_that_it_would_for_ever(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "_CAP", 8)
+    monkeypatch.setattr(reporter, "_CAP", 8)
     refused: list[str] = []
 
     async def flush(state: ConnectionState) -> None:
@@ -91,8 +92,7 @@ async def test_a_listener_that_waits_for_the_connection_is_told_that_it_would_fo
         bookmark_store=MemoryBookmarkStore(),
         heartbeat=None,
         exit_timeout=0,
-        on_state=flush,
-        on_duplicate=lambda _: None,
+        on_event=on_states(flush),
     )
     async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
         async with answering(peer):

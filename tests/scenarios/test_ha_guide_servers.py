@@ -28,6 +28,7 @@ from haclient.transport.memory_network import network
 from haclient_fake_server.config import BrokerConfig
 from support.clock import in_virtual_time
 from support.instances import NOWHERE, address, durable, instances
+from support.listening import on_losses
 
 pytestmark = in_virtual_time
 
@@ -264,7 +265,7 @@ async def test_a_server_that_falls_silent_is_left_after_two_intervals_or_another
         client = HAClient.memory_backed(
             "importantStuff",
             servers=[east.uri],
-            on_disconnect=lambda error: lost.append((trio.current_time(), error)),
+            on_event=on_losses(lambda error: lost.append((trio.current_time(), error))),
             heartbeat=3.0,
             idle_limit=idle_limit,
         )
@@ -294,7 +295,7 @@ async def test_the_server_cuts_a_silent_client_whatever_limit_that_has_for_the_s
             servers=[east.uri],
             heartbeat=3.0,
             idle_limit=idle_limit,
-            on_disconnect=lambda _: lost.append(trio.current_time()),
+            on_event=on_losses(lambda _: lost.append(trio.current_time())),
         ) as client,
     ):
         await trio.sleep(60)
@@ -312,7 +313,7 @@ async def test_a_client_takes_its_heartbeat_at_any_time() -> None:
     lost: list[Exception] = []
     async with instances("east") as (east,):
         for when in ("before", "after"):
-            async with Client("c", on_disconnect=lost.append) as client:
+            async with Client("c", on_event=on_losses(lost.append)) as client:
                 if when == "before":
                     await client.set_heartbeat(1.0)
                 await client.connect(east.uri)
@@ -339,7 +340,7 @@ async def test_a_handler_that_takes_long_does_not_starve_the_heartbeat() -> None
     async with (
         instances("east") as (east,),
         HAClient.memory_backed(
-            "c", servers=[east.uri], heartbeat=1.0, on_disconnect=lost.append
+            "c", servers=[east.uri], heartbeat=1.0, on_event=on_losses(lost.append)
         ) as client,
     ):
         await client.subscribe("orders", handler=slow)

@@ -31,6 +31,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.listening import on_states
 from support.peer import Peer, Server, answering, together
 from support.recovery import World, drop, entered, live, lose, not_answering, running_tasks
 
@@ -398,7 +399,7 @@ async def test_a_listener_that_misses_its_client_at_the_end_is_only_logged(
         if fails:
             raised.enter_context(pytest.raises(ValueError, match="of the block"))
         async with HAClient("me", servers=amps_memory_broker.uris, exit_timeout=0) as client:
-            client.add_state_listener(listen)
+            client.add_event_listener(on_states(listen))
             client._core.set_state(ConnectionState.RESUBSCRIBED)  # once more
             await began.wait()
             if fails:

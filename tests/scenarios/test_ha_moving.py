@@ -30,6 +30,7 @@ from haclient.transport.reconnector import CHOOSING_LIMIT_S
 from haclient.transport.settings import HAOptions
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.listening import both, on_losses, on_states
 from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose
 
@@ -157,8 +158,7 @@ class Pair:
             "heartbeat": None,
             "connect_timeout": 3.0,
             "exit_timeout": 0,
-            "on_disconnect": self.lost.append,
-            "on_state": self.states.append,
+            "on_event": both(on_losses(self.lost.append), on_states(self.states.append)),
         }
         wanted.update(options)
         publishes = MemoryPublishStore() if store else None

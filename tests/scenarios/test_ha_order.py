@@ -27,6 +27,7 @@ from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.lengths import length
+from support.listening import on_losses
 from support.peer import Peer, Server, answering
 from support.recovery import drop, entered, live, lose, until_stable
 
@@ -128,7 +129,7 @@ async def test_the_application_hears_why_it_was_cut(
     server: Server, reason: str, kind: type[HAClientError]
 ) -> None:
     told: list[HAClientError] = []
-    client = HAClient("ha", servers=[server.uri], heartbeat=None, on_disconnect=told.append)
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, on_event=on_losses(told.append))
     async with entered(client, partial(live, server)) as peer:
         await until_stable(peer)
         await peer.ack(None, status="failure", reason=reason)
@@ -143,7 +144,7 @@ async def test_the_application_hears_why_it_was_cut(
 @pytest.mark.row("HA26", "HA27")
 async def test_a_name_that_was_taken_is_told_and_ends_it(server: Server) -> None:
     told: list[HAClientError] = []
-    client = HAClient("ha", servers=[server.uri], heartbeat=None, on_disconnect=told.append)
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, on_event=on_losses(told.append))
     with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
         async with entered(client, partial(live, server)) as peer:
             await until_stable(peer)
@@ -156,7 +157,11 @@ async def test_a_name_that_was_taken_is_told_and_ends_it(server: Server) -> None
 async def test_a_connection_that_was_given_up_says_what_for(server: Server) -> None:
     told: list[HAClientError] = []
     client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, connect_timeout=1.0, on_disconnect=told.append
+        "ha",
+        servers=[server.uri],
+        heartbeat=None,
+        connect_timeout=1.0,
+        on_event=on_losses(told.append),
     )
     async with entered(client, partial(live, server)) as peer:
         async with answering(peer):
@@ -281,7 +286,7 @@ async def test_what_stood_before_something_unreadable_is_delivered_once(server: 
         servers=[server.uri],
         bookmark_store=Store(),
         heartbeat=None,
-        on_disconnect=told.append,
+        on_event=on_losses(told.append),
     )
     async with entered(client, partial(live, server)) as peer:
         async with answering(peer):

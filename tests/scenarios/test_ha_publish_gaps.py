@@ -21,6 +21,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.instances import Instance, address, instances
+from support.listening import on_states
 from support.peer import Peer, Server, answering
 from support.recovery import Recorder, entered, live, lose
 
@@ -230,7 +231,7 @@ async def after_no_message(
     async with instances("east", "west", config=REPLICAS, replicate=True) as (east, west):
         servers = [east.uri, west.uri] if knows_west else [east.uri]
         async with HAClient.memory_backed(
-            "c", servers=servers, on_state=lambda s: states.append(s.name)
+            "c", servers=servers, on_event=on_states(lambda s: states.append(s.name))
         ) as client:
             await client.publish("orders", b'{"id":1}')
             await client.publish(topic, body)

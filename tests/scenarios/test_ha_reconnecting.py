@@ -21,6 +21,7 @@ from haclient.errors import (
     SubscriptionStalled,
     UsageError,
 )
+from haclient.events import Event, SubscriptionEnded, SubscriptionSilent
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
@@ -30,12 +31,12 @@ from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
 from haclient.transport.nursery import open_nursery
-from haclient.transport.reporter import ClientEvent
 from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.listening import both, on_losses, on_states
 from support.peer import Peer, Server, answering, together
 from support.recovery import (
     RecordedDelay,
@@ -62,7 +63,7 @@ async def test_the_order_of_a_reconnect_event_by_event(server: Server) -> None:
         delay_strategy=RecordedDelay(seen),
         publish_store=store,
         heartbeat=5.0,
-        on_state=states.append,
+        on_event=on_states(states.append),
     )
 
     async def serve_first() -> Peer:
@@ -546,7 +547,7 @@ async def test_a_handlers_subscription_that_the_server_ends_is_not_entered_again
     client = HAClient(
         "ha", servers=[server.uri], heartbeat=None, on_resubscribe_failure=policy, exit_timeout=0
     )
-    events: list[ClientEvent] = []
+    events: list[Event] = []
     client.add_event_listener(events.append)
 
     async def run() -> None:
@@ -569,7 +570,7 @@ async def test_a_handlers_subscription_that_the_server_ends_is_not_entered_again
     else:
         await run()
     assert "the server has ended subscription 's': not entitled" in caplog.text
-    ends = [each for each in events if each.name == "subscription_ended"]
+    ends = [each for each in events if isinstance(each, SubscriptionEnded)]
     assert [(each.sub_id, type(each.error)) for each in ends] == [("s", NotEntitled)]
 
 
@@ -647,7 +648,10 @@ async def test_a_half_open_link_is_noticed_and_left_within_the_heartbeat_bound(
     lost: list[HAClientError] = []
     states: list[ConnectionState] = []
     client = HAClient(
-        "ha", servers=[server.uri], heartbeat=2.0, on_disconnect=lost.append, on_state=states.append
+        "ha",
+        servers=[server.uri],
+        heartbeat=2.0,
+        on_event=both(on_losses(lost.append), on_states(states.append)),
     )
 
     async def serve() -> Peer:
@@ -700,7 +704,7 @@ async def test_a_subscription_that_the_server_has_forgotten_is_entered_again_els
     server: Server, other: Server
 ) -> None:
     seen: list[str] = []
-    events: list[ClientEvent] = []
+    events: list[Event] = []
     client = HAClient(
         "ha",
         server_chooser=Recorder({"A": server.uri, "B": other.uri}, seen),
@@ -724,7 +728,7 @@ async def test_a_subscription_that_the_server_has_forgotten_is_entered_again_els
         assert (again.topic, again.filter, again.sub_id) == ("^orders/.*$", "/px > 1", "s")
         assert again.options == "bookmark_not_found=epoch,timestamp"
         assert seen.count("failure A: SubscriptionStalled") == 1
-        stalled = next(each for each in events if each.name == "subscription_stalled")
+        stalled = next(each for each in events if isinstance(each, SubscriptionSilent))
         assert (stalled.sub_id, type(stalled.error)) == ("s", SubscriptionStalled)
         async with answering(moved):
             await moved.publish("s", b"1", b"2", bm="7|1|")

@@ -23,6 +23,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.events import Event, SubscriptionEnded
 from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
@@ -30,7 +31,6 @@ from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.subscriptions import Subscription
 from haclient.transport.nursery import open_nursery
-from haclient.transport.reporter import ClientEvent
 from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -163,7 +163,7 @@ async def test_it_is_dropped_where_the_application_says_so(server: Server) -> No
 async def test_a_handler_that_was_dropped_ends_and_its_id_is_free_again(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client, events = client_of(server, policy="drop"), list[ClientEvent]()
+    client, events = client_of(server, policy="drop"), list[Event]()
     async with entered(client, partial(live, server)) as peer:
         async with answering(peer):
             await client.subscribe("prices", sub_id="p", handler=lambda _: None)
@@ -172,7 +172,7 @@ async def test_a_handler_that_was_dropped_ends_and_its_id_is_free_again(
         await refuse_next(server, "bad filter")
         last = await refuse_next(server, "bad filter")
         assert "drops subscription p" in caplog.text
-        ends = [each for each in events if each.name == "subscription_ended"]
+        ends = [each for each in events if isinstance(each, SubscriptionEnded)]
         assert [(each.sub_id, type(each.error)) for each in ends] == [("p", BadFilter)]
         async with answering(last):
             await client.subscribe("prices", sub_id="p", handler=lambda _: None)

@@ -15,6 +15,7 @@ from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.instances import instances
+from support.listening import on_states
 
 pytestmark = in_virtual_time
 
@@ -26,7 +27,7 @@ LIVE = [S.CONNECTED, S.LOGGED_ON, S.HEARTBEAT_INITIATED, S.PUBLISH_REPLAYED, S.R
 async def test_a_life_from_the_first_connection_to_the_shutdown() -> None:
     told: list[ConnectionState] = []
     async with instances("east") as (east,):
-        client = HAClient("c", servers=[east.uri], on_state=told.append)
+        client = HAClient("c", servers=[east.uri], on_event=on_states(told.append))
         assert (client.state, client.state.is_logged_on) == (S.DISCONNECTED, False)
         async with client:
             await wait_all_tasks_blocked()
@@ -46,7 +47,7 @@ async def test_a_life_from_the_first_connection_to_the_shutdown() -> None:
 @pytest.mark.row("HA20", "HA1")
 async def test_a_client_that_does_not_reconnect_tells_its_steps_too() -> None:
     told: list[ConnectionState] = []
-    async with instances("east") as (east,), Client("c", on_state=told.append) as client:
+    async with instances("east") as (east,), Client("c", on_event=on_states(told.append)) as client:
         await client.connect(east.uri)
         await client.logon()
         await east.cut()
@@ -69,17 +70,18 @@ async def test_listeners_come_and_go_and_may_be_plain_or_async() -> None:
 
     async with instances("east") as (east,):
         async with HAClient("c", servers=[east.uri]) as client:
-            client.add_state_listener(waiting)
-            client.add_state_listener(plain)
+            listeners = [on_states(waiting), on_states(plain)]
+            for listener in listeners:
+                client.add_event_listener(listener)
             await east.cut()
             await trio.sleep(60)
             again = [S.DISCONNECTED, S.RECONNECTING, *LIVE]
             assert told == [(who, each) for each in again for who in ("waiting", "plain")]
             with pytest.raises(UsageError, match="added already"):
-                client.add_state_listener(plain)
-            client.remove_state_listener(waiting)
-            with pytest.raises(UsageError, match="no such state listener"):
-                client.remove_state_listener(waiting)
+                client.add_event_listener(listeners[1])
+            client.remove_event_listener(listeners[0])
+            with pytest.raises(UsageError, match="no such event listener"):
+                client.remove_event_listener(listeners[0])
             told.clear()
         assert told == [("plain", S.DISCONNECTED), ("plain", S.SHUTDOWN)]
 
@@ -90,9 +92,10 @@ async def test_a_removed_listener_is_not_told_what_was_on_its_way() -> None:
 
         def only_once(state: ConnectionState) -> None:
             told.append(state)
-            client.remove_state_listener(only_once)
+            client.remove_event_listener(listener)
 
-        client.add_state_listener(only_once)
+        listener = on_states(only_once)
+        client.add_event_listener(listener)
         await east.cut()
         await trio.sleep(60)
         assert told == [S.DISCONNECTED]
@@ -119,15 +122,16 @@ async def test_a_listener_may_use_its_client_in_any_state() -> None:
             await client.bookmark_subscribe("orders", sub_id=f"s{len(done)}", handler=take)
             done.append(state)
 
-        client.add_state_listener(use)
+        listener = on_states(use)
+        client.add_event_listener(listener)
         async with client:
             await trio.sleep(60)
             assert done == LIVE
             await east.cut()
             await trio.sleep(60)
             assert done == [*LIVE, S.DISCONNECTED, S.RECONNECTING, *LIVE]
-            client.remove_state_listener(use)
-            client.add_state_listener(lambda _: None)
+            client.remove_event_listener(listener)
+            client.add_event_listener(on_states(lambda _: None))
         assert len(got) >= 2 * len(done)
 
 
@@ -148,7 +152,7 @@ async def test_a_listener_that_wants_something_of_a_client_that_is_left(
 
         async with client:
             await wait_all_tasks_blocked()
-            client.add_state_listener(use)
+            client.add_event_listener(on_states(use))
             began = trio.current_time()
         assert trio.current_time() == began
         assert told == [S.DISCONNECTED, S.SHUTDOWN]
@@ -163,7 +167,7 @@ async def test_a_listener_that_disconnects_ends_it() -> None:
             if state is S.RECONNECTING:
                 await client.disconnect()
 
-        client.add_state_listener(leave)
+        client.add_event_listener(on_states(leave))
         await east.stop()
         await trio.sleep(1)
         assert client.state is S.DISCONNECTED
@@ -182,7 +186,7 @@ async def test_what_a_listener_raises_does_not_end_the_client(when: ConnectionSt
             raise ZeroDivisionError
 
     async with instances("east") as (east,):
-        async with HAClient("c", servers=[east.uri], on_state=fail) as client:
+        async with HAClient("c", servers=[east.uri], on_event=on_states(fail)) as client:
             await wait_all_tasks_blocked()
             if when is S.DISCONNECTED:
                 await east.stop()
@@ -200,7 +204,10 @@ async def test_a_listener_that_still_waits_is_cancelled_and_then_told_the_rest()
             await trio.sleep_forever()
         told.append(state)
 
-    async with instances("east") as (east,), HAClient("c", servers=[east.uri], on_state=slow):
+    async with (
+        instances("east") as (east,),
+        HAClient("c", servers=[east.uri], on_event=on_states(slow)),
+    ):
         await wait_all_tasks_blocked()
         assert told == [S.CONNECTED]
     assert told == [S.CONNECTED, *LIVE[2:], S.DISCONNECTED, S.SHUTDOWN]
@@ -214,7 +221,7 @@ async def test_a_listener_that_hangs_does_not_keep_the_block_open(
             await trio.sleep_forever()
 
     async with instances("east") as (east,):
-        async with HAClient("c", servers=[east.uri], on_state=hang):
+        async with HAClient("c", servers=[east.uri], on_event=on_states(hang)):
             started = trio.current_time()
         assert trio.current_time() - started == 5.0
     assert "callbacks" in caplog.text
@@ -227,7 +234,7 @@ async def test_giving_up_is_the_end_of_reconnecting() -> None:
     async with instances("east") as (east,):
         with pytest.raises(ReconnectGaveUp):  # noqa: PT012  # the block is what is tested
             async with HAClient("c", servers=[east.uri], delay_strategy=delay) as client:
-                client.add_state_listener(told.append)
+                client.add_event_listener(on_states(told.append))
                 await east.stop()
                 await trio.sleep_forever()
     assert told == [S.DISCONNECTED, S.RECONNECTING, S.DISCONNECTED, S.SHUTDOWN]

@@ -34,6 +34,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
 from support.instances import Instance, instances
+from support.listening import on_states
 
 pytestmark = in_virtual_time
 
@@ -67,15 +68,8 @@ async def sow_delete(client: BaseClient) -> bool:
 
 
 async def listeners(client: BaseClient) -> None:
-    client.add_state_listener(print)
-    client.remove_state_listener(print)
     client.add_event_listener(print)
     client.remove_event_listener(print)
-
-
-async def command_listeners(client: BaseClient) -> None:
-    client.add_command_listener("ack", print)
-    client.remove_command_listener("ack", print)
 
 
 async def healthy(client: BaseClient) -> bool:
@@ -141,9 +135,7 @@ METHODS: dict[str, tuple[Callable[[BaseClient], Awaitable[object]], object]] = {
     "health": (healthy, True),
     "explain_recovery": (explained, "e"),
     "report": (reported, True),
-    "add_state_listener": (listeners, None),
     "add_event_listener": (listeners, None),
-    "add_command_listener": (command_listeners, None),
     "disconnect": (lambda c: c.disconnect(), None),
 }
 PROPERTIES = {
@@ -160,9 +152,7 @@ PROPERTIES = {
 ELSEWHERE = {
     "publish_batch",
     "publish_nowait",
-    "remove_state_listener",
     "remove_event_listener",
-    "remove_command_listener",
 }
 
 
@@ -447,7 +437,7 @@ async def test_many_errors_at_once_lead_to_one_recovery() -> None:
         told: list[ConnectionState] = []
         client = HAClient.memory_backed("c", server_chooser=chooser, heartbeat=1.0)
         async with client, open_nursery() as nursery:
-            client.add_state_listener(told.append)
+            client.add_event_listener(on_states(told.append))
             chooser.asked.clear()
             for number in range(50):
                 nursery.start_soon(client.flush)

@@ -26,7 +26,6 @@ from haclient import (
     FailureCountServerChooser,
     FileSubscriptionManager,
     FixedDelayStrategy,
-    FlightRecorder,
     HAClient,
     HealthAwareServerChooser,
     Options,
@@ -104,7 +103,6 @@ _MADE: Final[list[_Made]] = [
     (FailureCountServerChooser, {}),
     (FileSubscriptionManager, {"path": "subscriptions"}),
     (FixedDelayStrategy, {}),
-    (FlightRecorder, {}),
     (HealthAwareServerChooser, {"admin": {URI: "http://localhost:1"}}),
     (HybridPublishStore, {"path": "hybrid"}),
     (LoggedBookmarkStore, {"path": "logged"}),
@@ -209,9 +207,7 @@ _METHODS: Final[dict[str, dict[str, object]]] = {
     "move_to": {"uri": URI},
     "set_heartbeat": {"interval": 5.0},
     "restore_subscriptions": {"handlers": {}},
-    "add_state_listener": {"listener": print},
     "add_event_listener": {"listener": print},
-    "add_command_listener": {"command": "p", "listener": print},
     "explain_recovery": {"sub_id": "s"},
 }
 
@@ -282,7 +278,7 @@ async def test_the_timeout_of_a_command_is_checked_like_that_of_a_method(
 @pytest.mark.parametrize(
     ("argument", "value", "wanted"),
     [
-        ("on_exception", 5, "on_exception is a function or None, not 5"),
+        ("on_event", 5, "on_event is a function or None, not 5"),
         ("on_failed_write", "x", "on_failed_write is a function or None, not 'x'"),
         ("wire_tap", 1, "wire_tap is a function or None, not 1"),
         ("connect_timeout", None, "connect_timeout is a number of seconds, above 0, not None"),

@@ -22,6 +22,7 @@ from haclient.transport.settings import HAOptions
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.listening import on_losses
 from support.peer import Peer, Server, answering
 
 __all__ = [
@@ -165,7 +166,7 @@ class World:
             bookmark_store=bookmark_store or MemoryBookmarkStore(),
             heartbeat=HEARTBEAT_S,
             connect_timeout=CONNECT_TIMEOUT_S,
-            on_disconnect=self.lost.append,
+            on_event=on_losses(self.lost.append),
         )
 
     async def first(self, server: Server) -> Peer:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from haclient.session.session import Session
 from haclient.transport.connection import Connection
-from haclient.transport.events import Events
 from haclient.transport.link import Link
-from haclient.transport.reporter import Reporter
+from haclient.transport.reporter import CallQueue, Reporter
 from haclient.transport.writer import SendGate, Writer
 
 
 def unheard(clock_us: int = 1_700_000_000_000_000) -> Reporter:
     """A reporter to which nobody listens."""
-    return Reporter("c", lambda: clock_us, Events())
+    return Reporter("c", lambda: clock_us)
 
 
 def unheard_connection(link: Link, session: Session) -> Connection:
@@ -22,7 +21,7 @@ def unheard_connection(link: Link, session: Session) -> Connection:
         session,
         writer=Writer(link, None, SendGate(1 << 40)),
         on_received=lambda _: None,
-        events=Events(),
+        callbacks=CallQueue(),
         ack_awaited=lambda: True,
         on_stopped=lambda: None,
         on_caught_up=lambda _until, _last: None,

@@ -35,7 +35,6 @@ from haclient import (
     NvfixCodec,
     Options,
     RecoveryExplanation,
-    StateListener,
     SubscriptionMetrics,
     Topic,
     TypedStream,
@@ -48,6 +47,7 @@ from haclient.errors import (
     StoreCorrupt,
     TimedOut,
 )
+from haclient.events import ConnectionLost, Event, EventListener, StateChanged
 from haclient.live_records import apply_delta
 from haclient.sources import ResumePoint, SourcePosition
 from haclient.stall_detector import StallDetector
@@ -77,17 +77,23 @@ async def connecting() -> None:
 
 
 async def staying_connected() -> None:
-    async def later(state: ConnectionState) -> None:
-        assert_type(state, ConnectionState)
+    async def later(event: Event) -> None:
+        match event:
+            case StateChanged(state=state):
+                assert_type(state, ConnectionState)
+            case ConnectionLost(error=error):
+                assert_type(error, HAClientError)
+            case _:
+                assert_type(event.uri, str)
 
-    listener: StateListener = later
+    listener: EventListener = later
     servers = ["tcp://127.0.0.1:9007/amps/json"]
-    HAClient("orders-7", servers=servers, on_state=print, on_event=print, exit_timeout=None)
+    HAClient("orders-7", servers=servers, on_event=print, exit_timeout=None)
     async with HAClient.memory_backed("orders-7", servers=servers, heartbeat=None) as client:
         assert_type(client, HAClient)
-        client.add_state_listener(listener)
-        client.add_state_listener(print)
-        client.remove_state_listener(listener)
+        client.add_event_listener(listener, StateChanged, ConnectionLost)
+        client.add_event_listener(print)
+        client.remove_event_listener(listener)
         assert_type(client.state, ConnectionState)
         assert_type(client.state.is_logged_on, bool)
     chooser = DefaultServerChooser(servers)

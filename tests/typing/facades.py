@@ -14,11 +14,11 @@ from haclient import (
     EPOCH,
     Command,
     ConnectionState,
+    EventListener,
     HAClient,
     LiveRecords,
     Message,
     RecordChange,
-    StateListener,
     Topic,
     TypedStream,
     aio,
@@ -44,7 +44,7 @@ def blocks() -> None:
     with blocking.Client("orders-7", heartbeat=3.0) as plain:
         assert_type(plain, blocking.Client)
         plain.connect(SERVERS[0], timeout=10.0)
-    with blocking.HAClient.memory_backed("orders-7", servers=SERVERS, on_state=print) as client:
+    with blocking.HAClient.memory_backed("orders-7", servers=SERVERS, on_event=print) as client:
         assert_type(client, blocking.HAClient)
         assert_type(client.publish("orders", b"{}"), int | None)
         assert_type(client.publish_many("orders", ["a", b"b"]), int | None)
@@ -70,11 +70,11 @@ def blocks() -> None:
 
 
 async def awaits() -> None:
-    listener: StateListener = print
+    listener: EventListener = print
     async with aio.Client("orders-7", heartbeat=3.0) as plain:
         assert_type(plain, aio.Client)
         await plain.connect(SERVERS[0], timeout=10.0)
-    made = aio.HAClient.memory_backed("orders-7", servers=SERVERS, on_state=listener)
+    made = aio.HAClient.memory_backed("orders-7", servers=SERVERS, on_event=listener)
     async with made as client:
         assert_type(client, aio.HAClient)
         assert_type(await client.publish("orders", b"{}"), int | None)
@@ -86,7 +86,7 @@ async def awaits() -> None:
         assert_type(await client.queue_subscribe("jobs", handler=handle_later, workers=2), str)
         assert_type(client.state, ConnectionState)
         assert_type(client.state.is_logged_on, bool)
-        client.add_state_listener(listener)
+        client.add_event_listener(listener)
         task = asyncio.create_task(client.flush(timeout=1))
         await asyncio.wait_for(task, 2)
         assert_type(await asyncio.wait_for(client.publish("orders", b""), 1), int | None)

@@ -32,6 +32,7 @@ from haclient.streams import TimedMessages
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker_thread import BrokerThread, broker_thread, publish
+from support.listening import on_states
 from support.process import interrupted, run_script
 
 pytestmark = [pytest.mark.row("CC35")]
@@ -695,12 +696,13 @@ def test_a_listener_may_call_the_client_and_can_be_removed(broker: BrokerThread)
             await asyncio.sleep(0)
             seen.append((state, client.name))
 
-        client = HAClient.memory_backed("orders-7", servers=[broker.uri], on_state=listen)
+        listener = on_states(listen)
+        client = HAClient.memory_backed("orders-7", servers=[broker.uri], on_event=listener)
         async with client:
             await until(lambda: ConnectionState.RESUBSCRIBED in {state for state, _ in seen})
-            client.remove_state_listener(listen)
-            with pytest.raises(UsageError, match="no such state listener"):
-                client.remove_state_listener(listen)
+            client.remove_event_listener(listener)
+            with pytest.raises(UsageError, match="no such event listener"):
+                client.remove_event_listener(listener)
             before = len(seen)
         assert len(seen) == before
         assert {name for _, name in seen} == {"orders-7"}
@@ -712,7 +714,9 @@ def test_the_last_state_reaches_a_listener_in_the_loop(broker: BrokerThread) -> 
     async def main() -> list[str]:
         seen: list[str] = []
         async with HAClient.memory_backed(
-            "orders-7", servers=[broker.uri], on_state=lambda state: seen.append(str(state))
+            "orders-7",
+            servers=[broker.uri],
+            on_event=on_states(lambda state: seen.append(str(state))),
         ):
             pass
         return seen

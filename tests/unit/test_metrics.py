@@ -15,6 +15,7 @@ from haclient.client import Client
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.metrics import NO_PROGRESS_S, ClientMetrics, Health, SubscriptionMetrics
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
@@ -59,6 +60,38 @@ async def test_the_counters_and_gauges_of_a_client_follow_what_it_does() -> None
         await drop(peer)
         assert (client.metrics.disconnections, client.metrics.state) == (1, "disconnected")
         assert client.metrics.bytes_received == now.bytes_received
+
+
+@pytest.mark.row("OB3", "OB8", "OB9")
+async def test_a_command_without_a_topic_that_is_under_way_has_gauges_too() -> None:
+    async with (
+        listening() as server,
+        Client("c", exit_timeout=0) as client,
+        trio.open_nursery() as nursery,
+    ):
+        peer = await server.log_on(client)
+        nursery.start_soon(client.execute, Command("flush", ack_type="processed"))
+        await peer.expect("flush")
+        (under_way,) = client.metrics.subscriptions
+        assert under_way.topic == ""
+        assert client.health().is_ready
+        assert f"subscription {under_way.sub_id}" in client.report()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("OB9")
+async def test_a_client_that_could_not_be_entered_says_why() -> None:
+    client = HAClient(
+        "c",
+        servers=["unix://localhost:0/amps/json?path=/nowhere/haclient.sock"],
+        delay_strategy=FixedDelayStrategy(1.0, give_up_after=3.0),
+    )
+    with pytest.raises(ReconnectGaveUp):
+        async with client:
+            pass
+    (reason,) = client.health().reasons
+    assert reason.startswith("the client was not entered, or was left; its last attempt failed: ")
+    assert "nowhere" in reason
 
 
 @pytest.mark.row("OB3")

@@ -33,7 +33,7 @@ from haclient.cli.app import run
 from haclient.cli.demo.jobs import JobMark, JobTraceWriter
 from haclient.cli.demo.processes import QUEUE, TOPIC, WORKER_BACKLOG, Assignment, Report
 from haclient.cli.demo.trace import TraceWriter
-from haclient.errors import HAClientError
+from haclient.events import ConnectionLost, Event
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.delay import ExponentialDelayStrategy
@@ -110,9 +110,9 @@ class HeldMessages:
         self._held: list[tuple[int, Message]] = []
         self.is_resuming = False
 
-    def lost(self, _reason: HAClientError) -> None:
-        """The connection was lost; the next message comes over another one."""
-        self.is_resuming = True
+    def on_event(self, event: Event) -> None:
+        """When the connection was lost, the next message comes over another one."""
+        self.is_resuming = self.is_resuming or isinstance(event, ConnectionLost)
 
     def take(self, batch: list[Message]) -> None:
         """Hold each message; discard all when there are `HELD` of them."""
@@ -148,7 +148,7 @@ async def subscriber(task: Assignment) -> None:
                 bookmark_store=LoggedBookmarkStore(task.store),
                 delay_strategy=_delay(),
                 failover_overlap=_OVERLAP_S,
-                on_disconnect=hands.lost,
+                on_event=hands.on_event,
             ) as client,
             client.bookmark_stream(TOPIC, sub_id="demo", bookmark=MOST_RECENT) as messages,
         ):

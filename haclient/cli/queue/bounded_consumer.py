@@ -43,6 +43,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.events import Event, StateChanged
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
@@ -140,7 +141,7 @@ class BoundedConsumer:
         )
         with hidden:
             async with stream as messages:
-                client.add_state_listener(self._on_state)
+                client.add_event_listener(self._on_event, StateChanged)
                 try:
                     await self.run(messages, process)
                     await self._finish_all(client, messages.sub_id)
@@ -148,12 +149,15 @@ class BoundedConsumer:
                     await self._finish_interrupted(client, messages.sub_id)
                     raise
 
-    def _on_state(self, state: ConnectionState) -> None:
+    def _on_event(self, event: Event) -> None:
         """Record since when messages can arrive."""
-        if state is ConnectionState.RESUBSCRIBED:
-            self._connected_at = trio.current_time()
-        elif state is ConnectionState.DISCONNECTED:
-            self._connected_at = None
+        match event:
+            case StateChanged(state=ConnectionState.RESUBSCRIBED):
+                self._connected_at = trio.current_time()
+            case StateChanged(state=ConnectionState.DISCONNECTED):
+                self._connected_at = None
+            case _:
+                pass
 
     async def run(self, messages: MessageStream, process: Process) -> None:
         """Consume messages until there are enough, or none came for too long.

@@ -12,6 +12,7 @@ import trio
 from haclient.client import Client
 from haclient_fake_server.testing.faults import Cut
 from haclient_fake_server.testing.processes import BrokerProcess
+from support.listening import on_losses
 from support.proxy_thread import ProxyThread
 from support.sink_world import LANES, ROWS, SinkWorld, bodies
 
@@ -108,7 +109,7 @@ def test_lanes_cannot_change_and_a_task_whose_name_is_taken_publishes_in_its_nex
     async def take_the_name() -> None:
         lost = trio.Event()
         name = f"spark-{world.query_id}-0"
-        async with Client(name, on_disconnect=lambda _: lost.set()) as client:
+        async with Client(name, on_event=on_losses(lambda _: lost.set())) as client:
             await client.connect(world.uri)
             await client.logon()
             with trio.fail_after(LIMIT_S):

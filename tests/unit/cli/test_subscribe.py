@@ -26,6 +26,7 @@ from haclient.transport.nursery import open_nursery
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
 from support.command_line import CommandLine
+from support.listening import reached
 from support.process import running_broker, start_haclient
 
 
@@ -302,10 +303,10 @@ async def test_a_replay_after_a_lost_connection_has_the_same_limit(output: int) 
             subscription.deliver(b"live")
             subscription.catch_up()
             await trio.sleep(1000)  # nothing is published, which is no replay
-            subscription.run.on_state(ConnectionState.DISCONNECTED)
+            subscription.run.on_event(reached(ConnectionState.DISCONNECTED))
             subscription.delivery.mark(Marker.REPLAY)
             await trio.sleep(1000)  # there is no server
-            subscription.run.on_state(ConnectionState.RESUBSCRIBED)
+            subscription.run.on_event(reached(ConnectionState.RESUBSCRIBED))
             await trio.sleep_forever()
     assert subscription.printed == b"live\n"
 
@@ -322,9 +323,9 @@ async def test_the_time_without_a_connection_is_no_idle_time(output: int) -> Non
     async with trio.open_nursery() as nursery:
         nursery.start_soon(subscription.print)
         await trio.sleep(0.1)
-        subscription.run.on_state(ConnectionState.DISCONNECTED)
+        subscription.run.on_event(reached(ConnectionState.DISCONNECTED))
         await trio.sleep(100)
-        subscription.run.on_state(ConnectionState.RESUBSCRIBED)
+        subscription.run.on_event(reached(ConnectionState.RESUBSCRIBED))
         await trio.sleep(0.25)
         subscription.deliver(b"missed")
     assert subscription.printed == b"missed\n"
@@ -340,9 +341,9 @@ async def test_after_a_reconnect_the_idle_clock_starts_at_the_end_of_the_replay(
         nursery.start_soon(subscription.print)
         await trio.sleep(0.1)
         subscription.delivery.mark(Marker.REPLAY)
-        subscription.run.on_state(ConnectionState.DISCONNECTED)
+        subscription.run.on_event(reached(ConnectionState.DISCONNECTED))
         await trio.sleep(5)
-        subscription.run.on_state(ConnectionState.RESUBSCRIBED)
+        subscription.run.on_event(reached(ConnectionState.RESUBSCRIBED))
         await trio.sleep(2)  # the server has yet to find the place in its log
         subscription.deliver(b"missed")
         await trio.sleep(2)

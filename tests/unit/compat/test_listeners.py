@@ -10,8 +10,10 @@ import haclient
 from haclient import compat
 from haclient.compat.listeners import Listeners
 from haclient.errors import DisconnectedError, UsageError
+from haclient.events import ConnectionLost, DuplicatesDropped, MessagesUnrouted
 from haclient.session.connection_state import ConnectionState
 from haclient.transport.connection import ClosedByClient
+from support.listening import reached
 
 pytestmark = pytest.mark.row("B18")
 
@@ -20,7 +22,7 @@ def test_states_have_their_numbers_and_reconnecting_has_none() -> None:
     listeners, got = Listeners(), list[int]()
     listeners.add_state(got.append)
     for state in ConnectionState:
-        listeners.on_state(state)
+        listeners.on_event(reached(state))
     states = compat.ConnectionStateListener
     assert sorted(got) == [
         states.Disconnected,
@@ -43,7 +45,7 @@ def test_a_state_listener_is_added_once_and_removed_once() -> None:
         listeners.remove_state(got.append)
     listeners.add_state(got.append)
     listeners.clear_states()
-    listeners.on_state(ConnectionState.CONNECTED)
+    listeners.on_event(reached(ConnectionState.CONNECTED))
     assert got == []
 
 
@@ -59,10 +61,10 @@ def test_what_a_listener_raises_goes_to_the_exception_listener(
     listeners.failed_write = fails
     listeners.add_state(fails)
     for _ in range(2):
-        listeners.on_state(ConnectionState.CONNECTED)
-        listeners.on_disconnect(DisconnectedError("lost"))
-        listeners.on_duplicate(haclient.Message())
-        listeners.on_last_chance(haclient.Message())
+        listeners.on_event(reached(ConnectionState.CONNECTED))
+        listeners.on_event(ConnectionLost("c", 0, "", DisconnectedError("lost")))
+        listeners.on_event(DuplicatesDropped("c", 0, "", (haclient.Message(),)))
+        listeners.on_event(MessagesUnrouted("c", 0, "", (haclient.Message(),)))
         listeners.on_failed_write(haclient.Message(), "bad")
         listeners.exception = errors.append
     assert len(errors) == 5
@@ -75,9 +77,9 @@ def test_what_a_listener_raises_goes_to_the_exception_listener(
 def test_without_listeners_nothing_is_lost_in_silence(caplog: pytest.LogCaptureFixture) -> None:
     listeners = Listeners()
     caplog.set_level(logging.WARNING)
-    listeners.on_disconnect(DisconnectedError("lost"))
-    listeners.on_duplicate(haclient.Message())
-    listeners.on_last_chance(haclient.Message())
+    listeners.on_event(ConnectionLost("c", 0, "", DisconnectedError("lost")))
+    listeners.on_event(DuplicatesDropped("c", 0, "", (haclient.Message(),)))
+    listeners.on_event(MessagesUnrouted("c", 0, "", (haclient.Message(),)))
     listeners.on_failed_write(haclient.Message(topic="orders"), "bad filter")
     listeners.on_exception(ValueError("from a handler"))
     assert "'orders': bad filter" in caplog.text
@@ -87,7 +89,7 @@ def test_without_listeners_nothing_is_lost_in_silence(caplog: pytest.LogCaptureF
 def test_the_disconnect_handler_is_not_for_what_the_client_has_closed() -> None:
     listeners, got = Listeners(), list[bool]()
     listeners.disconnect = lambda: got.append(True)
-    listeners.on_disconnect(ClosedByClient("closed"))
+    listeners.on_event(ConnectionLost("c", 0, "", ClosedByClient("closed")))
     assert got == []
-    listeners.on_disconnect(DisconnectedError("lost"))
+    listeners.on_event(ConnectionLost("c", 0, "", DisconnectedError("lost")))
     assert got == [True]

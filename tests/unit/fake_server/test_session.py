@@ -18,6 +18,7 @@ from haclient_fake_server.engine.connections import SILENT_INTERVALS
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.session import dial_destination
 from support.broker import RawClient, port_of, running_broker
+from support.listening import on_losses
 from support.peer import Peer
 
 KIB = 1024
@@ -134,7 +135,7 @@ async def test_a_slow_client_hears_on_disconnect_that_it_was_one() -> None:
     async with (
         running_broker(config) as server,
         RawClient.connect(server.uris[0]) as writer,
-        Client("slow", on_disconnect=on_disconnect, max_queued_bytes=10 * KIB) as client,
+        Client("slow", on_event=on_losses(on_disconnect), max_queued_bytes=10 * KIB) as client,
     ):
         await client.connect(f"{server.uris[0]}/amps/json")
         await client.logon()

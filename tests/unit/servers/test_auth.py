@@ -12,6 +12,7 @@ from haclient.servers.auth import DefaultAuthenticator, TokenAuthenticator
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
 from support.clock import in_virtual_time
+from support.listening import on_losses
 from support.peer import Peer, listening, together
 from support.recovery import entered
 
@@ -83,7 +84,7 @@ async def test_a_callback_that_fails_is_asked_again_after_the_delay() -> None:
             "c",
             server_chooser=chooser,
             delay_strategy=FixedDelayStrategy(1.0),
-            on_disconnect=lambda reason: reasons.append(str(reason)),
+            on_event=on_losses(lambda reason: reasons.append(str(reason))),
             heartbeat=None,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -12,18 +12,19 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
 from haclient.errors import CommandError, DisconnectedError, HAClientError
+from haclient.events import Event, EventListener, SubscriptionPaused, SubscriptionResumed
 from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.transport import automatic_pauses
-from haclient.transport.reporter import ClientEvent
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
 from support.broker import running_broker
 from support.clock import in_virtual_time
+from support.listening import on_losses
 from support.peer import Peer, Server, answering, together
 
 pytestmark = pytest.mark.row("MS5", "CC23")
@@ -60,7 +61,7 @@ async def subscribed(
     *,
     options: str = "",
     seen: list[bytes] | None = None,
-    on_disconnect: Callable[[HAClientError], object] | None = None,
+    on_event: EventListener | None = None,
 ) -> AsyncGenerator[tuple[Client, Peer]]:
     """A client with the slow subscription `s` and a plain one `t`, and its server."""
     client = Client(
@@ -68,7 +69,7 @@ async def subscribed(
         bookmark_store=MemoryBookmarkStore(),
         max_queued_bytes=CAP,
         exit_timeout=0,
-        on_disconnect=on_disconnect,
+        on_event=on_event,
     )
     async with client:
         peer = await server.log_on(client)
@@ -98,10 +99,10 @@ async def paused(
     server: Server,
     slow: Slow,
     *,
-    on_disconnect: Callable[[HAClientError], object] | None = None,
+    on_event: EventListener | None = None,
 ) -> AsyncGenerator[tuple[Client, Peer]]:
     """As `subscribed`; `s` is over its cap, and the client has paused it."""
-    async with subscribed(server, slow, on_disconnect=on_disconnect) as (client, peer):
+    async with subscribed(server, slow, on_event=on_event) as (client, peer):
         await fill(peer, 12)
         await peer.ack(await peer.expect("subscribe", options="pause"))
         await wait_all_tasks_blocked()
@@ -125,7 +126,7 @@ async def test_it_is_paused_over_its_cap_and_resumed_when_half_of_it_is_free(
 ) -> None:
     slow, seen = Slow(), [b"first"]
     async with subscribed(server, slow, seen=seen) as (client, peer):
-        events: list[ClientEvent] = []
+        events: list[Event] = []
         client.add_event_listener(events.append)
         await fill(peer, 12)
         pause = await peer.expect("subscribe", options="pause", sub_id="s", topic="")
@@ -143,10 +144,9 @@ async def test_it_is_paused_over_its_cap_and_resumed_when_half_of_it_is_free(
         await fill(peer, 2, first=16)
         assert numbers(slow.got) == list(range(1, 18))
         assert not log.paused
-        told = [each for each in events if each.name.startswith("subscription_")]
-        assert [(each.name, each.sub_id) for each in told] == [
-            ("subscription_paused", "s"),
-            ("subscription_resumed", "s"),
+        assert [(type(each), each.sub_id) for each in events if hasattr(each, "sub_id")] == [
+            (SubscriptionPaused, "s"),
+            (SubscriptionResumed, "s"),
         ]
 
 
@@ -335,7 +335,7 @@ async def test_a_subscription_that_is_not_resumed_ends_the_connection(
 ) -> None:
     """It would be silent for ever, and nobody would know why."""
     slow, reasons = Slow(), list[HAClientError]()
-    async with paused(server, slow, on_disconnect=reasons.append) as (_, peer):
+    async with paused(server, slow, on_event=on_losses(reasons.append)) as (_, peer):
         slow.gate.set()
         resume = await peer.expect("subscribe", options="resume")
         if answer == "refused":
@@ -353,7 +353,7 @@ async def test_several_that_are_not_resumed_at_once_end_the_connection_once(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow, reasons = Slow(), list[HAClientError]()
-    async with subscribed(server, slow, on_disconnect=reasons.append) as (client, peer):
+    async with subscribed(server, slow, on_event=on_losses(reasons.append)) as (client, peer):
         async with answering(peer):
             await client.bookmark_subscribe("o", bookmark=EPOCH, sub_id="u", handler=slow.take)
         for sub_id in ("s", "u"):
@@ -528,9 +528,9 @@ async def test_a_slow_query_of_the_past_holds_up_no_other_of_its_connection() ->
         await publisher.connect(uri)
         await publisher.logon()
         client = Client("c", bookmark_store=MemoryBookmarkStore(), max_queued_bytes=100_000)
-        events = list[str]()
+        events = list[Event]()
         async with client:
-            client.add_event_listener(lambda event: events.append(f"{event.name} {event.sub_id}"))
+            client.add_event_listener(events.append, SubscriptionPaused, SubscriptionResumed)
             await client.connect(uri)
             await client.logon()
             slow, quick = Slow(), Slow()
@@ -551,5 +551,7 @@ async def test_a_slow_query_of_the_past_holds_up_no_other_of_its_connection() ->
                 while not slow.got or slow.got[-1] != quick.got[-1]:
                     await slow.arrival.wait()
         assert [each for each in slow.got if each] == quick.got
-        assert events.count("subscription_paused slow") >= 1
-        assert events.count("subscription_resumed slow") >= 1
+        assert {(type(each), each.sub_id) for each in events if hasattr(each, "sub_id")} >= {
+            (SubscriptionPaused, "slow"),
+            (SubscriptionResumed, "slow"),
+        }

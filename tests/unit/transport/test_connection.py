@@ -20,9 +20,9 @@ from haclient.session.connection_state import Heartbeat
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Subscription
 from haclient.transport.connection import Connection
-from haclient.transport.events import Events
 from haclient.transport.memory_network import MemoryLink, link_pair
 from haclient.transport.message_queue import Delivery
+from haclient.transport.reporter import CallQueue
 from haclient.transport.writer import SendGate, Writer
 from support.clock import in_virtual_time
 from support.peer import Peer, delivery
@@ -46,14 +46,14 @@ class Bench:
         self.caught_up: list[tuple[float, bool]] = []
         self.ack_awaited = True
         self.delivery = Delivery(cap_bytes)
-        self.events = Events(event=lambda _: None)
+        self.calls = CallQueue()
         self.session.router.add(Subscription("1", self.delivery))
         self.connection = Connection(
             self.link,
             self.session,
             writer=Writer(self.link, None, SendGate(1 << 40)),
             on_received=self._on_received,
-            events=self.events,
+            callbacks=self.calls,
             ack_awaited=lambda: self.ack_awaited,
             on_stopped=self._on_stopped,
             on_caught_up=lambda until, last: self.caught_up.append((until, last)),
@@ -445,15 +445,16 @@ async def test_while_reading_has_stopped_our_beats_go_on_and_silence_is_no_loss(
 async def test_callbacks_that_are_behind_stop_the_reading_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("haclient.transport.events._CAP", 2)
+    monkeypatch.setattr("haclient.transport.reporter._CAP", 2)
     bench = Bench()
     async with bench.running(), trio.open_nursery() as nursery:
         for _ in range(3):
-            bench.events.emit("event", 1)
+            bench.calls.put(print, 1)
         await bench.peer.publish("1", b"a")
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is bench.events
-        nursery.start_soon(bench.events.run)
+        assert bench.stopped_by() is bench.calls
+        while bench.calls.backlog:
+            await bench.calls.next_call()
         await wait_all_tasks_blocked()
         assert bench.stopped_by() is None
         nursery.cancel_scope.cancel()
@@ -462,7 +463,7 @@ async def test_callbacks_that_are_behind_stop_the_reading_too(
 async def test_reading_resumes_only_when_every_full_queue_has_drained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("haclient.transport.events._CAP", 2)
+    monkeypatch.setattr("haclient.transport.reporter._CAP", 2)
     bench = Bench(cap_bytes=10)
     other = Delivery(10)
     bench.session.router.add(Subscription("2", other))
@@ -470,15 +471,16 @@ async def test_reading_resumes_only_when_every_full_queue_has_drained(
         await bench.peer.publish("1,2", bytes(100))
         await wait_all_tasks_blocked()
         for _ in range(3):
-            bench.events.emit("event", 1)
+            bench.calls.put(print, 1)
         assert bench.stopped_by() is bench.delivery
         await bench.bodies()
         await wait_all_tasks_blocked()
         assert bench.stopped_by() is other
         await other.next_batch()
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is bench.events
-        nursery.start_soon(bench.events.run)
+        assert bench.stopped_by() is bench.calls
+        while bench.calls.backlog:
+            await bench.calls.next_call()
         await wait_all_tasks_blocked()
         assert bench.stopped_by() is None
         nursery.cancel_scope.cancel()

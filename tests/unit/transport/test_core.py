@@ -29,6 +29,7 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
+from support.listening import on_losses
 from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
@@ -163,7 +164,9 @@ async def test_everything_needs_the_block() -> None:
 @pytest.mark.row("CC9")
 async def test_a_lost_connection_is_told_and_what_waits_is_released(server: Server) -> None:
     told: list[HAClientError] = []
-    core = Core(Settings(name="c", publish_store=MemoryPublishStore(), on_disconnect=told.append))
+    core = Core(
+        Settings(name="c", publish_store=MemoryPublishStore(), on_event=on_losses(told.append))
+    )
     await core.enter()
     peer = await logged_on(core, server)
     await core.publisher.publish("t", b"x")

@@ -9,12 +9,13 @@ from typing_extensions import override
 
 from haclient.client import Client
 from haclient.errors import StoreFull
+from haclient.events import Event, StateChanged
 from haclient.protocol.messages import Message
-from haclient.transport.events import Events
-from haclient.transport.exception_reporter import ExceptionReporter
 from haclient.transport.message_queue import Handler
+from haclient.transport.reporter import Reporter
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
+from support.listening import on_exceptions
 from support.peer import listening, together
 
 pytestmark = in_virtual_time
@@ -43,7 +44,7 @@ async def test_each_exception_of_a_handler_is_reported_whatever_the_policy(
         listening() as server,
         Client(
             "c",
-            on_exception=lambda error: reported.append(repr(error)),
+            on_event=on_exceptions(lambda error: reported.append(repr(error))),
             on_handler_error="continue",
         ) as client,
     ):
@@ -62,7 +63,10 @@ async def test_each_exception_of_a_handler_is_reported_whatever_the_policy(
 async def test_an_exception_that_leaves_the_block_is_reported_once() -> None:
     reported: list[Exception] = []
     with pytest.raises(Boom):  # noqa: PT012  # from the block
-        async with listening() as server, Client("c", on_exception=reported.append) as client:
+        async with (
+            listening() as server,
+            Client("c", on_event=on_exceptions(reported.append)) as client,
+        ):
             peer = await server.log_on(client)
             await together(
                 lambda: client.subscribe("orders", handler=waiting, sub_id="s"),
@@ -77,16 +81,17 @@ async def test_an_exception_that_leaves_the_block_is_reported_once() -> None:
 async def test_an_exception_of_a_listener_is_reported() -> None:
     reported: list[Exception] = []
 
-    def state(_: object) -> None:
-        raise Boom("state")
+    def fail(event: Event) -> None:
+        raise Boom(type(event).__name__)
 
     async with (
         listening() as server,
-        Client("c", on_exception=reported.append, on_state=state) as client,
+        Client("c", on_event=on_exceptions(reported.append)) as client,
     ):
+        client.add_event_listener(fail, StateChanged)
         await server.connect(client)
         await wait_all_tasks_blocked()
-        assert [repr(each) for each in reported] == ["Boom('state')"]
+        assert [repr(each) for each in reported] == ["Boom('StateChanged')"]
 
 
 @pytest.mark.row("OB7")
@@ -100,7 +105,7 @@ async def test_a_background_error_of_the_client_itself_is_reported() -> None:
     with pytest.raises(StoreFull):  # noqa: PT012  # from the block
         async with (
             listening() as server,
-            Client("c", bookmark_store=Full(), on_exception=reported.append) as client,
+            Client("c", bookmark_store=Full(), on_event=on_exceptions(reported.append)) as client,
         ):
             peer = await server.log_on(client)
             await together(
@@ -115,10 +120,10 @@ async def test_a_background_error_of_the_client_itself_is_reported() -> None:
 async def test_what_the_application_raises_itself_is_not_reported() -> None:
     reported: list[Exception] = []
     with pytest.raises(Boom):
-        async with Client("c", on_exception=reported.append):
+        async with Client("c", on_event=on_exceptions(reported.append)):
             raise Boom
     assert not reported
 
 
 def test_nobody_who_listens_costs_no_wrapper() -> None:
-    assert ExceptionReporter(Events()).watched(plain) is plain
+    assert Reporter("c", lambda: 0).watched(plain) is plain

@@ -13,8 +13,8 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import StoreError, StoreFull, TimedOut, UsageError
-from haclient.transport.events import Events
-from haclient.transport.reporter import ClientEvent, Reporter
+from haclient.events import Event, RecoveryPointMoved
+from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import StoreMaintenance, is_in_use
 from haclient_stores.adapters.recovery_point import RecoveryPoint, TimedAdapter
 from haclient_stores.bookmark_stores import tracked_store
@@ -319,13 +319,17 @@ async def test_only_recovery_points_that_may_have_moved_are_computed_for_a_liste
     store = MemoryBookmarkStore()
     for number in range(1000):
         store.discard(f"s{number}", store.log(f"s{number}", "7|1|"))
-    events: list[ClientEvent] = []
-    listeners = Events(event=events.append)
-    reporter = Reporter("c", lambda: 0, listeners)
+    events: list[RecoveryPointMoved] = []
+
+    def note(event: Event) -> None:
+        assert isinstance(event, RecoveryPointMoved)
+        events.append(event)
+
+    reporter = Reporter("c", lambda: 0, note)
     *_, report = StoreMaintenance(store, [store], reporter=reporter).tasks
     async with trio.open_nursery() as nursery:
         nursery.start_soon(report)
-        nursery.start_soon(listeners.run)
+        nursery.start_soon(reporter.run)
         await trio.sleep(1.5)
         assert sorted(computed) == sorted(each.sub_id for each in events)
         assert len(computed) == 1000
@@ -344,11 +348,11 @@ class Id(str):
 
 async def test_nothing_is_remembered_of_subscriptions_that_the_store_has_forgotten() -> None:
     store = MemoryBookmarkStore(watch=UndiscardedWatch(60.0, lambda _: None))
-    listeners = Events(event=lambda _: None)
-    maintenance = StoreMaintenance(store, [store], reporter=Reporter("c", lambda: 0, listeners))
+    reporter = Reporter("c", lambda: 0, lambda _: None)
+    maintenance = StoreMaintenance(store, [store], reporter=reporter)
     kept: list[weakref.ref[Id]] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(listeners.run)
+        nursery.start_soon(reporter.run)
         for task in maintenance.tasks:
             nursery.start_soon(task)
         for number in range(100):

@@ -10,6 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
 from support.clock import in_virtual_time
+from support.listening import on_exceptions
 from support.peer import listening
 
 pytestmark = in_virtual_time
@@ -55,7 +56,7 @@ async def test_a_tap_that_raises_is_called_no_more_and_the_connection_lasts(
     with caplog.at_level(logging.WARNING, "haclient"):
         async with (
             listening() as server,
-            Client("c", wire_tap=tap, on_exception=reported.append) as client,
+            Client("c", wire_tap=tap, on_event=on_exceptions(reported.append)) as client,
         ):
             peer = await server.log_on(client)
             await client.publish("orders", b"a")

@@ -9,6 +9,7 @@ import pytest
 from haclient.cli.demo.trace import Mark, Step, TraceReader, TraceWriter
 from haclient.cli.demo.worker import HELD, HeldMessages, body_of, number_of
 from haclient.errors import DisconnectedError
+from haclient.events import ConnectionLost
 from haclient.protocol.messages import Message
 
 MESSAGES = 2 * HELD + 3
@@ -70,7 +71,7 @@ def test_the_first_message_after_a_loss_is_reported_once(
         first, second, third = messages(store, 3)
         hands.take([first])
         assert capfd.readouterr().out == ""
-        hands.lost(DisconnectedError("gone"))
+        hands.on_event(ConnectionLost("c", 0, "", DisconnectedError("gone")))
         hands.take([second])
         hands.take([third])
     assert capfd.readouterr().out.count("resumed_ns") == 1
