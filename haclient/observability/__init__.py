@@ -1,1 +1,1 @@
-"""What a client shows of itself: its last frames, numbers, health and reports."""
+"""What a client shows of itself: its last frames, and its numbers for exporters and traces."""

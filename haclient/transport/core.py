@@ -301,17 +301,11 @@ class Core:
         self.uri = self.reporter.uri = uri if isinstance(uri, Uri) else Uri.parse(uri)
         with self.flight.attempt():
             link = await self._dialler.dial(self.uri, timeout=timeout)
+        log, gate = self.publisher.log, self.publisher.gate
         connection = Connection(
             link,
             self.session,
-            writer=Writer(
-                link,
-                self.publisher.log,
-                self.publisher.gate,
-                self.counters,
-                tap=self._tap,
-                flight=self.flight,
-            ),
+            writer=Writer(link, log, gate, self.counters, tap=self._tap, flight=self.flight),
             on_received=self._received if self._auditor is None else self._received_audited,
             callbacks=self.reporter.calls,
             ack_awaited=self._ack_awaited,

@@ -70,7 +70,8 @@ def call_of(client: object, name: str) -> Callable[[], object]:
     needed = [
         each.name
         for each in inspect.signature(method).parameters.values()
-        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+        if each.default is each.empty
+        and each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}
     ]
     return partial(method, **{each: GIVEN[each] for each in needed})
 

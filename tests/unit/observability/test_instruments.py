@@ -8,15 +8,15 @@ from pathlib import Path
 
 from haclient.client import Client
 from haclient.metrics import ClientMetrics, SubscriptionMetrics
-from haclient.observing.instruments import (
+from haclient.observability.instruments import (
     INSTRUMENTS,
     MAX_SUBSCRIPTIONS,
     Instrument,
     InstrumentKind,
     Reading,
 )
-from haclient.observing.otel import otel_name
-from haclient.observing.prometheus import prometheus_name
+from haclient.observability.otel import otel_name
+from haclient.observability.prometheus import prometheus_name
 from haclient.session.connection_state import Counters
 
 DOCS = Path(__file__).parents[3] / "docs" / "observability.md"

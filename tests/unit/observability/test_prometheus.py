@@ -17,8 +17,8 @@ from prometheus_client.samples import Sample
 from haclient import blocking
 from haclient.client import Client
 from haclient.errors import UsageError
-from haclient.observing.instruments import INSTRUMENTS
-from haclient.observing.prometheus import ClientCollector
+from haclient.observability.instruments import INSTRUMENTS
+from haclient.observability.prometheus import ClientCollector
 from haclient_fake_server.testing.cluster import Cluster
 from support.peer import client_with_stores, listening, subscribe_and_publish
 
@@ -144,12 +144,12 @@ def test_without_the_package_the_error_names_the_extra(
 ) -> None:
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
-        "import haclient, haclient.client, haclient.observing, haclient.metrics\n"
-        f"import haclient.observing.{module}\n"
+        "import haclient, haclient.client, haclient.observability, haclient.metrics\n"
+        f"import haclient.observability.{module}\n"
     )
     run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=100)
     failed = run([sys.executable, "-c", program])
     assert failed.returncode == 1
     last = failed.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"ModuleNotFoundError: haclient.observing.{module} needs ")
+    assert last.startswith(f"ModuleNotFoundError: haclient.observability.{module} needs ")
     assert last.endswith(f": pip install 'haclient[{extra}]'")

@@ -14,8 +14,8 @@ import trio
 from haclient import Message, aio, blocking
 from haclient.client import Client
 from haclient.errors import DisconnectedError, UsageError
-from haclient.observing.instruments import Reading
-from haclient.observing.snapshot_reader import SnapshotReader
+from haclient.observability.instruments import Reading
+from haclient.observability.snapshot_reader import SnapshotReader
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import NoOpTracer, SpanKind, get_current_span
 
 from haclient import EPOCH, HAClient, Message, Topic
-from haclient.observing.tracing import Tracing, context_of
+from haclient.observability.tracing import Tracing, context_of
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.broker import running_broker
 

@@ -18,7 +18,7 @@ from haclient.base_client import BaseClient
 from haclient.errors import UsageError
 from haclient.facade.methods import ClientBridge
 from haclient.metrics import ClientMetrics, Health
-from haclient.observing.instruments import Reading
+from haclient.observability.instruments import Reading
 from haclient_stores.logs import logger_of
 
 __all__ = ["MeasuredClient"]

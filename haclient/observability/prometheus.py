@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.observing.instruments import INSTRUMENTS, Instrument, InstrumentKind
-from haclient.observing.snapshot_reader import ANSWER_LIMIT_S, MeasuredClient, SnapshotReader
+from haclient.observability.instruments import INSTRUMENTS, Instrument, InstrumentKind
+from haclient.observability.snapshot_reader import ANSWER_LIMIT_S, MeasuredClient, SnapshotReader
 
 try:
     from prometheus_client.metrics_core import (
@@ -23,7 +23,8 @@ try:
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "haclient.observing.prometheus needs prometheus-client: pip install 'haclient[prometheus]'",
+        "haclient.observability.prometheus needs prometheus-client: "
+        "pip install 'haclient[prometheus]'",
         name=error.name,
     ) from error
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Final
 
-from haclient.observing.instruments import INSTRUMENTS, Instrument, InstrumentKind, Reading
-from haclient.observing.snapshot_reader import ANSWER_LIMIT_S, MeasuredClient, SnapshotReader
+from haclient.observability.instruments import INSTRUMENTS, Instrument, InstrumentKind, Reading
+from haclient.observability.snapshot_reader import ANSWER_LIMIT_S, MeasuredClient, SnapshotReader
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "haclient.observing.otel needs opentelemetry-api: pip install 'haclient[otel]'",
+        "haclient.observability.otel needs opentelemetry-api: pip install 'haclient[otel]'",
         name=error.name,
     ) from error
 

@@ -31,7 +31,7 @@ try:
     )
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "haclient.observing.tracing needs opentelemetry-api: pip install 'haclient[otel]'",
+        "haclient.observability.tracing needs opentelemetry-api: pip install 'haclient[otel]'",
         name=error.name,
     ) from error
 
