@@ -15,7 +15,7 @@ from haclient._version import __version__
 logging.getLogger("haclient").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from haclient.client import Client
+    from haclient.client import Client, HAClient
     from haclient.codecs import (
         FIX_DATA_FIELDS,
         Codec,
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
         WouldBlock,
     )
     from haclient.events import Event, EventListener
-    from haclient.ha import HAClient
     from haclient.live_records import LiveRecords, RecordChange, apply_delta
     from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
     from haclient.protocol.commands import Command
@@ -91,9 +90,9 @@ if TYPE_CHECKING:
     from haclient.servers.health import HealthAwareServerChooser
     from haclient.servers.priority import PriorityServerChooser
     from haclient.servers.random import RandomServerChooser
+    from haclient.service import run
     from haclient.session.connection_state import ConnectionState
     from haclient.session.dead_letter import DeadLetter
-    from haclient.shutdown import run
     from haclient.streams import MessageStream
     from haclient.subscription_manager import (
         FileSubscriptionManager,
@@ -239,7 +238,7 @@ _HOMES = {
     "SpreadDelayStrategy": "haclient.servers.delay",
     "TenacityDelayStrategy": "haclient.servers.delay",
     "HealthAwareServerChooser": "haclient.servers.health",
-    "HAClient": "haclient.ha",
+    "HAClient": "haclient.client",
     "LiveRecords": "haclient.live_records",
     "RecordChange": "haclient.live_records",
     "apply_delta": "haclient.live_records",
@@ -261,7 +260,7 @@ _HOMES = {
     "ConnectionState": "haclient.session.connection_state",
     "DeadLetter": "haclient.session.dead_letter",
     "MessageStream": "haclient.streams",
-    "run": "haclient.shutdown",
+    "run": "haclient.service",
     "SOWRecoveryPointAdapter": "haclient.recovery_points.sow",
     "EPOCH": _BOOKMARKS,
     "MOST_RECENT": _BOOKMARKS,

@@ -44,9 +44,7 @@ from typing import (
 
 from typing_extensions import Unpack, override
 
-import haclient.base_client
 import haclient.client
-import haclient.ha
 import haclient.streams
 from haclient.errors import UsageError
 from haclient.facade.buffer import StreamBuffer, Take
@@ -132,7 +130,7 @@ def _plain(
 
 
 def _inspects(
-    method: Callable[Concatenate[haclient.base_client.BaseClient, _P], _T],
+    method: Callable[Concatenate[haclient.client.BaseClient, _P], _T],
 ) -> Callable[Concatenate[Bridged, _P], _T]:
     """The blocking form of a method that describes a client, also before and after its run."""
     name = method.__name__
@@ -189,9 +187,9 @@ def _opened_stream(
 
 
 def _reads(
-    read: Callable[[haclient.base_client.BaseClient], _T],
-) -> FacadeProperty[haclient.base_client.BaseClient, _T]:
-    return FacadeProperty(read, haclient.base_client.BaseClient, WORDS)
+    read: Callable[[haclient.client.BaseClient], _T],
+) -> FacadeProperty[haclient.client.BaseClient, _T]:
+    return FacadeProperty(read, haclient.client.BaseClient, WORDS)
 
 
 def _reads_stream(
@@ -211,7 +209,7 @@ def _made(make: Callable[_P, _Inner], *arguments: _P.args, **options: _P.kwargs)
 class _Factory(Generic[_P]):
     """A class method that makes a client as one of the trio client does."""
 
-    def __init__(self, make: Callable[_P, haclient.ha.HAClient]) -> None:
+    def __init__(self, make: Callable[_P, haclient.client.HAClient]) -> None:
         self._make = make
         self.__doc__ = translated(make.__doc__, WORDS)
 
@@ -429,11 +427,11 @@ class Batches:
 
 
 class BaseClient(RecordsClient):
-    """What the two clients share: `haclient.base_client.BaseClient` for programs without trio."""
+    """What the two clients share: `haclient.client.BaseClient` for programs without trio."""
 
     # -- life ---------------------------------------------------------------
 
-    __bridge__: Bridge[haclient.base_client.BaseClient]
+    __bridge__: Bridge[haclient.client.BaseClient]
 
     def open(self, timeout: float | None = None) -> Self:
         """Begin to use the client, as the start of its `with` block does; then call `close`.
@@ -534,64 +532,64 @@ class BaseClient(RecordsClient):
         state = "open" if thread.is_running else "not open"
         return f"<{type(self).__module__}.{type(self).__qualname__} {thread.name!r}, {state}>"
 
-    add_event_listener = _plain(haclient.base_client.BaseClient.add_event_listener)
-    remove_event_listener = _plain(haclient.base_client.BaseClient.remove_event_listener)
+    add_event_listener = _plain(haclient.client.BaseClient.add_event_listener)
+    remove_event_listener = _plain(haclient.client.BaseClient.remove_event_listener)
     name = _reads(lambda client: client.name)
     state = _reads(lambda client: client.state)
     uri = _reads(lambda client: client.uri)
     connection_info = _reads(lambda client: client.connection_info)
     metrics = _reads(lambda client: client.metrics)
-    health = _inspects(haclient.base_client.BaseClient.health)
-    report = _inspects(haclient.base_client.BaseClient.report)
-    explain_recovery = _plain(haclient.base_client.BaseClient.explain_recovery)
+    health = _inspects(haclient.client.BaseClient.health)
+    report = _inspects(haclient.client.BaseClient.report)
+    explain_recovery = _plain(haclient.client.BaseClient.explain_recovery)
     persisted_sequence = _reads(lambda client: client.persisted_sequence)
     publish_store = _reads(lambda client: client.publish_store)
     bookmark_store = _reads(lambda client: client.bookmark_store)
     unpersisted_count = _reads(lambda client: client.unpersisted_count)
 
-    disconnect = _call(haclient.base_client.BaseClient.disconnect)
+    disconnect = _call(haclient.client.BaseClient.disconnect)
 
     # -- publishing ---------------------------------------------------------
 
-    publish = _call(haclient.base_client.BaseClient.publish)
-    publish_batch = _call(haclient.base_client.BaseClient.publish_batch)
-    publish_many = _call(haclient.base_client.BaseClient.publish_many)
-    publish_json = _call(haclient.base_client.BaseClient.publish_json)
-    publish_persisted = _call(haclient.base_client.BaseClient.publish_persisted)
-    publish_nowait = _plain(haclient.base_client.BaseClient.publish_nowait)
-    delta_publish = _call(haclient.base_client.BaseClient.delta_publish)
-    publish_flush = _call(haclient.base_client.BaseClient.publish_flush)
-    wait_persisted = _call(haclient.base_client.BaseClient.wait_persisted)
-    wait_empty = _call(haclient.base_client.BaseClient.wait_empty)
-    flush = _call(haclient.base_client.BaseClient.flush)
-    sow_delete = _call(haclient.base_client.BaseClient.sow_delete)
+    publish = _call(haclient.client.BaseClient.publish)
+    publish_batch = _call(haclient.client.BaseClient.publish_batch)
+    publish_many = _call(haclient.client.BaseClient.publish_many)
+    publish_json = _call(haclient.client.BaseClient.publish_json)
+    publish_persisted = _call(haclient.client.BaseClient.publish_persisted)
+    publish_nowait = _plain(haclient.client.BaseClient.publish_nowait)
+    delta_publish = _call(haclient.client.BaseClient.delta_publish)
+    publish_flush = _call(haclient.client.BaseClient.publish_flush)
+    wait_persisted = _call(haclient.client.BaseClient.wait_persisted)
+    wait_empty = _call(haclient.client.BaseClient.wait_empty)
+    flush = _call(haclient.client.BaseClient.flush)
+    sow_delete = _call(haclient.client.BaseClient.sow_delete)
 
     # -- subscribing --------------------------------------------------------
 
-    subscribe = _call(haclient.base_client.BaseClient.subscribe)
-    stream = _stream(haclient.base_client.BaseClient.stream)
-    bookmark_subscribe = _call(haclient.base_client.BaseClient.bookmark_subscribe)
-    bookmark_stream = _stream(haclient.base_client.BaseClient.bookmark_stream)
-    sow = _stream(haclient.base_client.BaseClient.sow)
-    sow_and_stream = _stream(haclient.base_client.BaseClient.sow_and_stream)
-    sow_and_subscribe = _call(haclient.base_client.BaseClient.sow_and_subscribe)
-    pause = _call(haclient.base_client.BaseClient.pause)
-    resume = _call(haclient.base_client.BaseClient.resume)
-    replace = _call(haclient.base_client.BaseClient.replace)
-    unsubscribe = _call(haclient.base_client.BaseClient.unsubscribe)
-    execute = _opened_stream(haclient.base_client.BaseClient.execute)
-    execute_async = _call(haclient.base_client.BaseClient.execute_async)
+    subscribe = _call(haclient.client.BaseClient.subscribe)
+    stream = _stream(haclient.client.BaseClient.stream)
+    bookmark_subscribe = _call(haclient.client.BaseClient.bookmark_subscribe)
+    bookmark_stream = _stream(haclient.client.BaseClient.bookmark_stream)
+    sow = _stream(haclient.client.BaseClient.sow)
+    sow_and_stream = _stream(haclient.client.BaseClient.sow_and_stream)
+    sow_and_subscribe = _call(haclient.client.BaseClient.sow_and_subscribe)
+    pause = _call(haclient.client.BaseClient.pause)
+    resume = _call(haclient.client.BaseClient.resume)
+    replace = _call(haclient.client.BaseClient.replace)
+    unsubscribe = _call(haclient.client.BaseClient.unsubscribe)
+    execute = _opened_stream(haclient.client.BaseClient.execute)
+    execute_async = _call(haclient.client.BaseClient.execute_async)
 
     # -- queues -------------------------------------------------------------
 
-    queue_subscribe = _call(haclient.base_client.BaseClient.queue_subscribe)
-    queue_stream = _stream(haclient.base_client.BaseClient.queue_stream)
-    ack = _call(haclient.base_client.BaseClient.ack)
-    ack_matching = _call(haclient.base_client.BaseClient.ack_matching)
-    flush_acks = _call(haclient.base_client.BaseClient.flush_acks)
+    queue_subscribe = _call(haclient.client.BaseClient.queue_subscribe)
+    queue_stream = _stream(haclient.client.BaseClient.queue_stream)
+    ack = _call(haclient.client.BaseClient.ack)
+    ack_matching = _call(haclient.client.BaseClient.ack_matching)
+    flush_acks = _call(haclient.client.BaseClient.flush_acks)
 
 
-described(BaseClient.records, haclient.base_client.BaseClient.records, WORDS)
+described(BaseClient.records, haclient.client.BaseClient.records, WORDS)
 
 
 class Client(BaseClient):
@@ -661,15 +659,15 @@ class HAClient(BaseClient):
         **options: Unpack[HAOptions],
     ) -> None:
         self.__bridge__ = _made(
-            haclient.ha.HAClient,
+            haclient.client.HAClient,
             name,
             publish_store=publish_store,
             bookmark_store=bookmark_store,
             **options,
         )
 
-    memory_backed = _Factory(haclient.ha.HAClient.memory_backed)
-    file_backed = _Factory(haclient.ha.HAClient.file_backed)
+    memory_backed = _Factory(haclient.client.HAClient.memory_backed)
+    file_backed = _Factory(haclient.client.HAClient.file_backed)
 
-    move_to = _call(haclient.ha.HAClient.move_to)
-    restore_subscriptions = _call(haclient.ha.HAClient.restore_subscriptions)
+    move_to = _call(haclient.client.HAClient.move_to)
+    restore_subscriptions = _call(haclient.client.HAClient.restore_subscriptions)

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from haclient.cli.termination import hidden_warnings, one_line, print_error
+from haclient.client import HAClient
 from haclient.errors import NameInUse, ReconnectGaveUp
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator

@@ -14,7 +14,6 @@ import click
 import msgspec
 import trio
 
-from haclient.base_client import BaseClient
 from haclient.cli.connection import Connection, open_client
 from haclient.cli.lines import Scan, open_lines, parse_delimiter, scan_file
 from haclient.cli.options import (
@@ -37,6 +36,7 @@ from haclient.cli.termination import (
     print_error,
     run_until_signal,
 )
+from haclient.client import BaseClient, HAClient
 from haclient.errors import (
     DisconnectedError,
     PublishFailed,
@@ -45,7 +45,6 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.stores import FilePublishStore, MemoryPublishStore
 

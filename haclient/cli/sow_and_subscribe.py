@@ -8,7 +8,6 @@ from functools import partial
 import click
 import trio
 
-from haclient.base_client import BaseClient
 from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
@@ -31,6 +30,7 @@ from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.queue.statistics import check_no_lease, check_no_queue
 from haclient.cli.start_time import parse_moment
 from haclient.cli.termination import ExitCode, run_until_signal
+from haclient.client import BaseClient
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.options import Options
 from haclient.streams import MessageStream

@@ -51,6 +51,7 @@ from haclient.cli.queue.statistics import check_no_lease, check_no_queue
 from haclient.cli.start_time import FORMS as START_TIMES
 from haclient.cli.start_time import parse_start_time
 from haclient.cli.termination import ExitCode, run_until_signal
+from haclient.client import HAClient
 from haclient.errors import (
     BookmarkNotFound,
     DisconnectedError,
@@ -60,7 +61,6 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.events import Event, StateChanged
-from haclient.ha import HAClient
 from haclient.protocol.identity import version_number
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options, Rate

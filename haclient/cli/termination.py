@@ -40,7 +40,7 @@ import trio
 
 from haclient.cli.output import OutputWriter
 from haclient.errors import HAClientError, StoreLocked, TimedOut, UsageError
-from haclient.shutdown import first_signal
+from haclient.service import first_signal
 from haclient.transport.nursery import open_nursery
 
 

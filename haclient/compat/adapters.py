@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar, cast
 import trio
 from typing_extensions import override
 
-import haclient.base_client
+import haclient.client
 import haclient.recovery_points.sow
 import haclient_stores.adapters.conflating
 from haclient.compat.units import seconds_of
@@ -77,7 +77,7 @@ class OfficialAdapter(Protocol):
 class PointsClient(Protocol):
     """A client that can keep the points of another one."""
 
-    def bridge(self) -> Bridge[haclient.base_client.BaseClient]:
+    def bridge(self) -> Bridge[haclient.client.BaseClient]:
         """Calls the client of `haclient` in its thread.
 
         Raises:
@@ -130,7 +130,7 @@ class SOWRecoveryPointAdapter:
             sub_id_field=sub_id_field,
             bookmark_field=bookmark_field,
         )
-        self._opened: tuple[Bridge[haclient.base_client.BaseClient], _SOWAdapter] | None = None
+        self._opened: tuple[Bridge[haclient.client.BaseClient], _SOWAdapter] | None = None
 
     def __iter__(self) -> Iterator[RecoveryPoint]:
         """The points that the topic has.
@@ -197,7 +197,7 @@ class SOWRecoveryPointAdapter:
             bridge, native = self._opened
             bridge.now(partial(native.poll, 0.0), "poll of an adapter")
 
-    def _current(self) -> tuple[Bridge[haclient.base_client.BaseClient], _SOWAdapter]:
+    def _current(self) -> tuple[Bridge[haclient.client.BaseClient], _SOWAdapter]:
         """The adapter of the client as it is connected now."""
         if self._opened is None or self._opened[0] is not self._client.bridge():
             iter(self)  # as the first thing on a connection, which says whose points they are
@@ -207,7 +207,7 @@ class SOWRecoveryPointAdapter:
 
     def _wait(
         self,
-        bridge: Bridge[haclient.base_client.BaseClient],
+        bridge: Bridge[haclient.client.BaseClient],
         function: Callable[[], Awaitable[_T]],
         what: str,
     ) -> _T:

@@ -14,7 +14,6 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
-import haclient.base_client
 import haclient.blocking
 import haclient.servers.auth
 from haclient.compat.listeners import KINDS, Listeners, MessageHandler
@@ -478,7 +477,7 @@ class ConfiguredClient(ABC):
             thread.join()  # it is about to end
             return otherwise()
 
-    def bridge(self) -> Bridge[haclient.base_client.BaseClient]:
+    def bridge(self) -> Bridge[haclient.client.BaseClient]:
         """Calls the client of `haclient` in its thread; for adapters.
 
         Raises:

@@ -36,7 +36,7 @@ from haclient.aio import HAClient, MessageStream
 from haclient.contrib.process_name import process_name
 from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.protocol.messages import Message
-from haclient.shutdown import STOP_SIGNALS
+from haclient.service import STOP_SIGNALS
 
 __all__ = ["EVENT_STREAM", "Lifespan", "lifespan", "server_sent_event"]
 

@@ -1,6 +1,6 @@
 """`haclient.aio.run`: `asyncio.run` for services that signals end in good order.
 
-See `haclient.shutdown` for the order, and `haclient.facade.shutdown` for the thread that keeps it.
+See `haclient.service` for the order, and `haclient.facade.shutdown` for the thread that keeps it.
 `main` is ended by the cancellation of its task.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from haclient.errors import UsageError
 from haclient.facade.shutdown import ThreadShutdown
-from haclient.shutdown import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
+from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
 
 _T = TypeVar("_T")
 

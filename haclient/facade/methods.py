@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Final, Generic, Never, Protocol, Self, TypeVar, cast, overload
 
-from haclient.base_client import BaseClient
+from haclient.client import BaseClient
 from haclient.facade.thread import TrioThread
 
 F = TypeVar("F", bound=Callable[..., object])

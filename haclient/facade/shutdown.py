@@ -1,6 +1,6 @@
 """`haclient.blocking.run`, and what `haclient.aio.run` has in common with it.
 
-Both do what `haclient.shutdown` does for services of trio, in the same order and with the same
+Both do what `haclient.service` does for services of trio, in the same order and with the same
 limits. Here each client has a thread of its own, so one more thread drains them all
 (`ThreadShutdown`). It is started before any signal, since a signal handler may interrupt any code.
 It waits for the consumers of all clients, then flushes all clients, then ends `main`.
@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 from haclient.errors import GraceExpired
 from haclient.facade.thread import Call, TrioThread, running_threads
-from haclient.shutdown import (
+from haclient.service import (
     CLOSING_S,
     DEFAULT_GRACE_S,
     STOP_SIGNALS,

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar, cast, overload
 
-import haclient.base_client
+import haclient.client
 import haclient.live_records
 from haclient.codecs import Topic
 from haclient.errors import UsageError
@@ -108,7 +108,7 @@ class LiveRecords(RecordMapping[T]):
 
 class _Bridged(Protocol):
     @property
-    def __bridge__(self) -> Bridge[haclient.base_client.BaseClient]: ...
+    def __bridge__(self) -> Bridge[haclient.client.BaseClient]: ...
 
 
 class RecordsClient:

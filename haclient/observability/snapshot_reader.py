@@ -14,7 +14,7 @@ from typing import Final, Protocol, cast
 
 import trio
 
-from haclient.base_client import BaseClient
+from haclient.client import BaseClient
 from haclient.errors import UsageError
 from haclient.facade.methods import ClientBridge
 from haclient.metrics import ClientMetrics, Health

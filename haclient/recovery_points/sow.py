@@ -17,7 +17,7 @@ import msgspec
 import trio
 from typing_extensions import override
 
-from haclient.base_client import BaseClient
+from haclient.client import BaseClient
 from haclient.errors import (
     DisconnectedError,
     HAClientError,

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from haclient.cli.demo.processes import reserved_ports
+from haclient.client import HAClient
 from haclient.errors import TimedOut
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.servers.delay import FixedDelayStrategy

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from haclient.cli.demo.processes import reserved_ports
+from haclient.client import HAClient
 from haclient.errors import ReconnectGaveUp
-from haclient.ha import HAClient
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.servers.health import HealthAwareServerChooser
 from haclient_fake_server.config import BrokerConfig, ReplicateTo

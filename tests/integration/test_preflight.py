@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import ConnectionRefused
-from haclient.ha import HAClient
 from haclient.protocol.uri import Uri
 from haclient.servers.delay import FixedDelayStrategy
 from haclient_fake_server.testing.processes import BrokerProcess

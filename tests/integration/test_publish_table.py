@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from support.process import LIMIT_S, SMALL_PIPE_BYTES, Child, running_broker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "publish_table.py"

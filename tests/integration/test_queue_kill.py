@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from haclient.cli.demo.processes import reserved_ports
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.stores import ProcessedMessages
 from haclient_stores.publish_stores.memory import MemoryPublishStore

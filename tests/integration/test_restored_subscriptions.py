@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from haclient import blocking
+from haclient.client import HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.subscription_manager import FileSubscriptionManager
 from haclient_fake_server.testing.processes import BrokerProcess

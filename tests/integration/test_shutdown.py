@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 import trio
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.stores import FilePublishStore
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from support.process import LIMIT_S, SMALL_PIPE_BYTES, Child, running_broker

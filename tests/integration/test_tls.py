@@ -12,8 +12,8 @@ import trio
 from typing_extensions import override
 
 from haclient.cli.app import run
+from haclient.client import HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy

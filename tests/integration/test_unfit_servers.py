@@ -25,12 +25,12 @@ import trio
 from trio.testing import MockClock
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
     ProtocolError,
 )
-from haclient.ha import HAClient
 from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.link import Link

@@ -13,7 +13,7 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.recovery_points.sow import SOWRecoveryPointAdapter
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.testing.cluster import Cluster

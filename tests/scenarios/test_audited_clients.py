@@ -9,9 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.config import BrokerConfig, SowTopic

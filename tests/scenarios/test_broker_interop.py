@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import DisconnectedError, HAClientError
-from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy

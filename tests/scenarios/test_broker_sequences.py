@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.server import BrokerServer
 from support.broker import running_broker

@@ -11,10 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.base_client import BaseClient
-from haclient.client import Client
+from haclient.client import BaseClient, Client, HAClient
 from haclient.errors import BadFilter, CommandError, DisconnectedError, TimedOut, UsageError
-from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message

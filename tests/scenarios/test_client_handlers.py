@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from haclient.base_client import BaseClient
-from haclient.client import Client
-from haclient.ha import HAClient
+from haclient.client import BaseClient, Client, HAClient
 from haclient.protocol.messages import Message
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.config import BrokerConfig, SowTopic

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser
 from support.clock import in_virtual_time

@@ -14,7 +14,6 @@ import trio
 import haclient.aio
 import haclient.blocking
 import haclient.client
-import haclient.ha
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -105,8 +104,8 @@ def single() -> haclient.client.Client:
     return haclient.client.Client("c", publish_store=MemoryPublishStore())
 
 
-def reconnecting() -> haclient.ha.HAClient:
-    return haclient.ha.HAClient.memory_backed("c", servers=["mem://nobody:1/amps/json"])
+def reconnecting() -> haclient.client.HAClient:
+    return haclient.client.HAClient.memory_backed("c", servers=["mem://nobody:1/amps/json"])
 
 
 trio_clients = pytest.mark.parametrize("make", [single, reconnecting])

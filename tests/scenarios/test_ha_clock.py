@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.resume import OVERLAP_S
 from haclient.transport.settings import wall_clock

@@ -10,8 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import Client
-from haclient.ha import HAClient
+from haclient.client import Client, HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient_fake_server.testing.cluster import Cluster

@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark import (

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import ReconnectGaveUp, UsageError
-from haclient.ha import HAClient
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.nursery import open_nursery
 from haclient_stores.publish_stores.file import FilePublishStore

@@ -13,6 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import (
     AuthenticationError,
     HAClientError,
@@ -20,7 +21,6 @@ from haclient.errors import (
     ReconnectGaveUp,
     TimedOut,
 )
-from haclient.ha import HAClient
 from haclient.servers.chooser import DefaultServerChooser, FailureCountServerChooser
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.servers.health import HealthAwareServerChooser

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import CommandError, DisconnectedError, TimedOut
-from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore

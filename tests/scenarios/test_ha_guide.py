@@ -14,10 +14,8 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.base_client import BaseClient
-from haclient.client import Client
+from haclient.client import BaseClient, Client, HAClient
 from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
-from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
 from haclient.recovery_points.sow import SOWRecoveryPointAdapter
 from haclient.servers.chooser import DefaultServerChooser

@@ -15,8 +15,8 @@ import pytest
 import trio
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import DisconnectedError, NameInUse, TimedOut, UsageError
-from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.stores import (

@@ -12,9 +12,8 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import DisconnectedError, HeartbeatLost, ReconnectGaveUp
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import (

@@ -16,9 +16,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import DisconnectedError, UsageError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.session.connection_state import ConnectionState

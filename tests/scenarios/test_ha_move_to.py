@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.client import HAClient
 from haclient.errors import AuthenticationError, DisconnectedError, TimedOut, UsageError, WouldBlock
-from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.transport.publish_hold import STALL_SHARE

@@ -13,8 +13,8 @@ import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import Unpack, override
 
+from haclient.client import HAClient
 from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp
-from haclient.ha import HAClient
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import (
     AsyncServerChooser,

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.base_client import BaseClient
-from haclient.client import Client
+from haclient.client import BaseClient, Client, HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.subscription_manager import FileSubscriptionManager
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig, SowTopic

@@ -10,6 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import (
     AuthenticationError,
     DisconnectedError,
@@ -20,7 +21,6 @@ from haclient.errors import (
     SlowClient,
     UsageError,
 )
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.subscription import Journal, Subscription

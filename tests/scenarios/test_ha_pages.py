@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import trio
 
+from haclient.client import HAClient
 from haclient.errors import InvalidOptions, InvalidTopic, UsageError
-from haclient.ha import HAClient
 from haclient.live_records import apply_delta
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message

@@ -12,9 +12,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import DisconnectedError, InvalidBookmark, InvalidOptions, UsageError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session import historical

@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.client import HAClient
 from haclient.errors import PublishGap, ReconnectGaveUp, UsageError
-from haclient.ha import HAClient
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.settings import OnPublishGap
 from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.client import HAClient
 from haclient.errors import InvalidOptions
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session import queue_acks

@@ -9,7 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import (
     AuthenticationError,
     DisconnectedError,
@@ -22,7 +22,6 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.events import Event, SubscriptionEnded, SubscriptionSilent
-from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser

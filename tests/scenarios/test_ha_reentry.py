@@ -12,8 +12,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.client import HAClient
 from haclient.errors import HAClientError
-from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy

@@ -10,6 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import (
     AuthenticationError,
     BadFilter,
@@ -24,7 +25,6 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.events import Event, SubscriptionEnded
-from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy

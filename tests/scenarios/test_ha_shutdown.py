@@ -17,8 +17,8 @@ import trio.testing
 from typing_extensions import override
 
 import haclient
+from haclient.client import HAClient
 from haclient.errors import GraceExpired
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.config import BrokerConfig, QueueTopic, ReplicateTo

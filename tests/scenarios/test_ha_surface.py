@@ -12,9 +12,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.base_client import BaseClient
+from haclient.client import BaseClient, HAClient
 from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
-from haclient.ha import HAClient
 from haclient.metrics import ClientMetrics
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from haclient.client import HAClient
 from haclient.errors import InvalidTopic
-from haclient.ha import HAClient
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.transport.settings import OnPublishGap
 from haclient_fake_server.config import BrokerConfig, LogTopic

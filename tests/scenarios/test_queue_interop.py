@@ -12,10 +12,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.base_client import BaseClient
-from haclient.client import Client
+from haclient.client import BaseClient, Client, HAClient
 from haclient.errors import InvalidOptions, InvalidTopic
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.dead_letter import DeadLetter

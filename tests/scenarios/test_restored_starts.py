@@ -8,7 +8,7 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.subscription_manager import Entry, FileSubscriptionManager

@@ -36,7 +36,7 @@ from haclient import (
     TokenAuthenticator,
     Uri,
 )
-from haclient.base_client import BaseClient
+from haclient.client import BaseClient
 from haclient.errors import HAClientError, UsageError
 from haclient.stall_detector import StallDetector
 from haclient.stores import (

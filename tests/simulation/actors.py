@@ -15,8 +15,8 @@ from typing import Final
 import trio
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import CommandError, DisconnectedError, PublishGap, TimedOut
-from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
 from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser
 from haclient.servers.delay import ExponentialDelayStrategy

@@ -12,8 +12,8 @@ from typing import Final, Literal
 import trio
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import DisconnectedError, TimedOut
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.memory_network import MemoryConnection, MemoryLink
 from haclient.transport.message_queue import Handler

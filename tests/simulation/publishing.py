@@ -8,7 +8,7 @@ from typing import Final
 import trio
 from typing_extensions import override
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient_stores.errors import StoreFull
 from haclient_stores.publish_stores.publish_log import PublishLog
 from simulation.actors import UNLOGGED_TOPIC, Surroundings

@@ -6,7 +6,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient.base_client import BaseClient
+from haclient.client import BaseClient
 from haclient.recovery_points.sow import SOWRecoveryPointAdapter
 from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore

@@ -11,8 +11,8 @@ from typing import Final
 import trio
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import CommandError, DisconnectedError, TimedOut, UsageError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Handler
 from haclient_stores.publish_stores.memory import MemoryPublishStore

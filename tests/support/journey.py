@@ -17,7 +17,7 @@ from typing import Self
 
 import trio
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore

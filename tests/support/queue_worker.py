@@ -11,7 +11,7 @@ import sys
 
 import trio
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.stores import ProcessedMessages

@@ -10,8 +10,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import Unpack, override
 
+from haclient.client import HAClient
 from haclient.errors import HAClientError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.auth import Authenticator
 from haclient.servers.chooser import DefaultServerChooser

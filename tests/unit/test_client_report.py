@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.client_report import MAX_SUBSCRIPTIONS
 from haclient.errors import ConnectionRefused
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig
 from haclient_stores.bookmark import EPOCH

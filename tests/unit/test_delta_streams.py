@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient.live_records import apply_delta
 from haclient.servers.delay import FixedDelayStrategy
 from haclient_fake_server.config import BrokerConfig, SowTopic

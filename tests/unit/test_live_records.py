@@ -12,14 +12,13 @@ import pytest
 import trio
 import trio.testing
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.codecs import Topic
 from haclient.errors import (
     DecodeError,
     DisconnectedError,
     UsageError,
 )
-from haclient.ha import HAClient
 from haclient.live_records import JsonRecord, LiveRecords, RecordChange, RecordView
 from haclient.protocol.messages import Message
 from support.clock import in_virtual_time

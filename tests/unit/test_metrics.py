@@ -11,9 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import ReconnectGaveUp, UsageError
-from haclient.ha import HAClient
 from haclient.metrics import NO_PROGRESS_S, ClientMetrics, Health, SubscriptionMetrics
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message

@@ -14,9 +14,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.recovery_explanation import RecoveryExplanation
 from haclient.session.resume import ResumeRule

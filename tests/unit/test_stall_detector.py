@@ -8,8 +8,8 @@ import pytest
 import trio
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.stall_detector import StallDetector
 from support.broker import running_broker

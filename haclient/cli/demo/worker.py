@@ -33,8 +33,8 @@ from haclient.cli.app import run
 from haclient.cli.demo.jobs import JobMark, JobTraceWriter
 from haclient.cli.demo.processes import QUEUE, TOPIC, WORKER_BACKLOG, Assignment, Report
 from haclient.cli.demo.trace import TraceWriter
+from haclient.client import HAClient
 from haclient.events import ConnectionLost, Event
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.servers.delay import ExponentialDelayStrategy
 from haclient.stores import FilePublishStore, LoggedBookmarkStore

@@ -27,7 +27,6 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.base_client import BaseClient
 from haclient.cli.connection import (
     CONNECT_TIMEOUT_S,
     GIVE_UP_AFTER_S,
@@ -35,6 +34,7 @@ from haclient.cli.connection import (
     open_client,
 )
 from haclient.cli.termination import hidden_warnings, run_before_end
+from haclient.client import BaseClient, HAClient
 from haclient.errors import (
     CommandError,
     DisconnectedError,
@@ -44,7 +44,6 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.events import Event, StateChanged
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream

@@ -32,8 +32,8 @@ from haclient.cli.output import STDOUT, OutputClosed, OutputWriter
 from haclient.cli.queue.bounded_consumer import BoundedConsumer, Process, run_connected
 from haclient.cli.queue.statistics import find_queue
 from haclient.cli.termination import ExitCode, run_until_signal
+from haclient.client import HAClient
 from haclient.errors import HAClientError, TimedOut
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 
 _CHECKPOINT_EVERY: Final = 64

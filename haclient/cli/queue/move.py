@@ -21,7 +21,6 @@ import click
 import msgspec
 import trio
 
-from haclient.base_client import BaseClient
 from haclient.cli.connection import Connection
 from haclient.cli.options import (
     client_name_option,
@@ -37,8 +36,8 @@ from haclient.cli.output import print_report
 from haclient.cli.queue.bounded_consumer import BoundedConsumer, run_connected
 from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, query_queues
 from haclient.cli.termination import ExitCode, hidden_warnings, run_until_signal
+from haclient.client import BaseClient, HAClient
 from haclient.errors import HAClientError, PublishFailed, TimedOut, UsageError
-from haclient.ha import HAClient
 from haclient.protocol.codec import check_correlation_id
 from haclient.protocol.messages import Message
 from haclient.stores import MemoryPublishStore

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from haclient.base_client import BaseClient
 from haclient.cli.connection import CONNECT_TIMEOUT_S
+from haclient.client import BaseClient
 from haclient.errors import CommandError, HAClientError, TimedOut
 from haclient.protocol.messages import Message
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.cluster_thread import ClusterThread

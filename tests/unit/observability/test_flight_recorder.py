@@ -9,9 +9,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import AuthenticationError, ConnectionRefused, DisconnectedError
-from haclient.ha import HAClient
 from haclient.observability.flight_recorder import (
     MAX_ENTRIES,
     MAX_HEADERS,

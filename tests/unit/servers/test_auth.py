@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import trio
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import DisconnectedError, UsageError
-from haclient.ha import HAClient
 from haclient.servers.auth import DefaultAuthenticator, TokenAuthenticator
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy

@@ -10,10 +10,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import CommandError, DisconnectedError, HAClientError
 from haclient.events import Event, EventListener, SubscriptionPaused, SubscriptionResumed
-from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState

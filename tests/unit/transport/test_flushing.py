@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.client import HAClient
 from haclient.errors import (
     AuthenticationError,
     CommandError,
@@ -16,7 +17,6 @@ from haclient.errors import (
     PublishFailed,
     TimedOut,
 )
-from haclient.ha import HAClient
 from support.clock import in_virtual_time
 from support.cores import core_at
 from support.peer import Server, together

@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from haclient.client import HAClient
 from haclient.errors import WouldBlock
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.intake import OpenClients, open_clients
 from haclient_fake_server.config import BrokerConfig, QueueTopic

@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
+from haclient.client import HAClient
 from haclient.errors import ConnectionRefused, HAClientError
-from haclient.ha import HAClient
 from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
 from haclient.transport.memory_network import (

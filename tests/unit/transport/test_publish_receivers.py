@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.ha import HAClient
+from haclient.client import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -13,7 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import haclient.events
-from haclient.client import Client
+from haclient.client import Client, HAClient
 from haclient.errors import UsageError
 from haclient.events import (
     AttemptFailed,
@@ -31,7 +31,6 @@ from haclient.events import (
     StateChanged,
     SubscriptionGap,
 )
-from haclient.ha import HAClient
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.transport.reporter import Reporter
 from haclient_stores.bookmark import EPOCH

@@ -8,10 +8,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.base_client import BaseClient
-from haclient.client import Client
+from haclient.client import BaseClient, Client, HAClient
 from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut, WouldBlock
-from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.session import Session

@@ -13,8 +13,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
+from haclient.client import HAClient
 from haclient.errors import CommandError, TimedOut
-from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options

@@ -6,8 +6,8 @@ import pytest
 
 from haclient.cli.app import run
 from haclient.cli.queue.statistics import check_no_lease
+from haclient.client import HAClient
 from haclient.errors import HAClientError
-from haclient.ha import HAClient
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.queue_commands import QueueCommands
 

@@ -18,10 +18,10 @@ from typing import Self
 import trio
 from typing_extensions import Unpack, override
 
-from haclient.base_client import BaseClient
-from haclient.client import Client
+from haclient.client.base import BaseClient
+from haclient.client.client import Client
+from haclient.client.restoring import OnOthers, SubscriptionRestorer
 from haclient.errors import HAClientError, TimedOut
-from haclient.restoring import OnOthers, SubscriptionRestorer
 from haclient.servers.auth import Authenticator
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
@@ -41,8 +41,6 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
-
-__all__ = ["HAClient"]
 
 
 class HAClient(BaseClient):

@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 import trio
 
+from haclient.client import HAClient
 from haclient.errors import DisconnectedError, GraceExpired, UsageError
-from haclient.ha import HAClient
-from haclient.shutdown import first_signal, run
+from haclient.service import first_signal, run
 from haclient_fake_server.config import BrokerConfig
 from support.broker_thread import broker_thread, publish
 from support.process import LIMIT_S

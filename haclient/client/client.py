@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing_extensions import Unpack
 
-from haclient.base_client import BaseClient
+from haclient.client.base import BaseClient
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
 from haclient.transport.core import Core
 from haclient.transport.settings import TIMEOUT_S, ClientOptions, Settings, check_names, seconds
 from haclient_stores.interfaces import BookmarkStore, PublishStore
-
-__all__ = ["Client"]
 
 
 class Client(BaseClient):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from haclient import Client, ConnectionState
+from haclient.client import HAClient
 from haclient.errors import UsageError
-from haclient.ha import HAClient
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -15,6 +15,7 @@ from typing import NoReturn, Self, TypeVar, overload
 
 from typing_extensions import Unpack
 
+from haclient.client.publishing import PublishingClient
 from haclient.codecs import Topic
 from haclient.errors import UsageError
 from haclient.inspecting import InspectedClient
@@ -22,7 +23,6 @@ from haclient.live_records import JsonRecord, LiveRecords, live_records
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
-from haclient.publishing import PublishingClient
 from haclient.queues import Queues
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
@@ -33,8 +33,6 @@ from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient.workers.queue_handlers import DEFAULT_MAX_BACKLOG, QueueHandlerOptions
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
-
-__all__ = ["BaseClient"]
 
 T = TypeVar("T")
 
