@@ -93,14 +93,13 @@ if TYPE_CHECKING:
     from haclient.service import run
     from haclient.session.connection_state import ConnectionState
     from haclient.session.dead_letter import DeadLetter
-    from haclient.streams import MessageStream
+    from haclient.streams import MessageStream, TypedStream
     from haclient.subscription_manager import (
         FileSubscriptionManager,
         MemorySubscriptionManager,
         SubscriptionManager,
     )
     from haclient.transport.settings import HAOptions
-    from haclient.typed_stream import TypedStream
     from haclient_stores.bookmark import (
         EPOCH,
         MOST_RECENT,
@@ -225,7 +224,7 @@ _HOMES = {
     "NvfixCodec": _CODECS,
     "ProtobufCodec": _CODECS,
     "Topic": _CODECS,
-    "TypedStream": "haclient.typed_stream",
+    "TypedStream": "haclient.streams",
     "FailureCountServerChooser": "haclient.servers.chooser",
     "ServerChooser": "haclient.servers.chooser",
     "DelayStrategy": "haclient.servers.delay",

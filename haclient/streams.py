@@ -8,24 +8,28 @@ messages, so that a cancellation is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from inspect import isawaitable
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import trio
 from typing_extensions import override
 
-from haclient.errors import HAClientError, UsageError
+from haclient.codecs import OnDecodeError, Topic
+from haclient.errors import DecodeError, HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.caller import current_caller
 from haclient.transport.message_queue import Delivery
 from haclient.transport.queue_conflation import ConflationKey, QueueConflation, sow_key
 from haclient_stores.checks import check_count, check_seconds
 
-__all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages"]
+__all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages", "TypedStream"]
+
+T = TypeVar("T")
 
 
 class MessageStream:
@@ -449,3 +453,58 @@ class Batches:
 
     async def __anext__(self) -> list[Message]:
         return await self._take()
+
+
+class TypedStream(AsyncIterator[tuple[T, Message]], Generic[T]):
+    """The messages of a stream with their values, in order.
+
+    A message that does not decode raises `DecodeError` from the iteration, and the stream goes on
+    with the next one if it is asked; or `on_decode_error` gets it, and the iteration goes on by
+    itself. It is discarded or acknowledged only by who calls `discard` or `ack`: else a bookmark
+    subscription delivers it again in the next run. (A queue stream with `auto_ack` acknowledges
+    whatever it has handed out when the next message is asked for.)
+
+    ::
+
+        async with client.bookmark_stream(orders.name, sub_id="s") as messages:
+            async for order, message in TypedStream(orders, messages):
+                await book(order)
+                message.discard()
+
+    Args:
+        topic: Decodes the messages.
+        messages: An open stream, which the caller closes.
+        on_decode_error: Called with each message that does not decode, and the error.
+
+    Attributes:
+        last: The message that was taken last, also where it did not decode.
+    """
+
+    def __init__(
+        self,
+        topic: Topic[T],
+        messages: AsyncIterator[Message],
+        *,
+        on_decode_error: OnDecodeError | None = None,
+    ) -> None:
+        self._topic = topic
+        self._messages = messages
+        self._on_decode_error = on_decode_error
+        self.last: Message | None = None
+
+    @override
+    def __aiter__(self) -> Self:
+        return self
+
+    @override
+    async def __anext__(self) -> tuple[T, Message]:
+        while True:
+            message = self.last = await anext(self._messages)
+            try:
+                return self._topic.decode(message), message
+            except DecodeError as error:
+                if self._on_decode_error is None:
+                    raise
+                result = self._on_decode_error(message, error)
+                if isawaitable(result):
+                    await result

@@ -10,21 +10,17 @@ bookmark store that is full) cancels the block and is raised from it unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from types import TracebackType
-from typing import NoReturn, Self, TypeVar, overload
+from typing import TypeVar, overload
 
 from typing_extensions import Unpack
 
 from haclient.client.publishing import PublishingClient
 from haclient.codecs import Topic
-from haclient.errors import UsageError
-from haclient.inspecting import InspectedClient
 from haclient.live_records import JsonRecord, LiveRecords, live_records
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
 from haclient.queues import Queues
-from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
@@ -32,12 +28,11 @@ from haclient.transport.message_queue import Handler
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient.workers.queue_handlers import DEFAULT_MAX_BACKLOG, QueueHandlerOptions
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
-from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 T = TypeVar("T")
 
 
-class BaseClient(PublishingClient, InspectedClient):
+class BaseClient(PublishingClient):
     """What `Client` and `HAClient` share; made by one of these.
 
     The methods that subscribe have arguments of the same names and meanings:
@@ -69,76 +64,6 @@ class BaseClient(PublishingClient, InspectedClient):
         super().__init__(core)
         self._subscriber = Subscriber(core, core.settings.on_handler_error)
         self._queues = Queues(core, self._subscriber)
-
-    # -- life ---------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        await self._core.enter()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._core.leave(kind, error, traceback)
-
-    async def disconnect(self) -> None:
-        """Close the connection; what the stores keep stays kept. The client may connect again."""
-        await self._core.disconnect()
-
-    def __enter__(self) -> NoReturn:
-        """Refuse `with`: `haclient.blocking` has the clients for it."""
-        kind = type(self).__name__
-        raise UsageError(
-            f"{kind} is entered by `async with`, in a trio program: for `with` use "
-            f"haclient.blocking.{kind}"
-        )
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # pragma: no cover  # `with` looks for it before it enters
-        pass
-
-    @property
-    def name(self) -> str:
-        """The client name."""
-        return self._core.name
-
-    @property
-    def state(self) -> ConnectionState:
-        """How far the connection is."""
-        return self._core.status.state
-
-    @property
-    def persisted_sequence(self) -> int | None:
-        """The highest sequence of this client's name that the server has reported as persisted.
-
-        It comes from the last logon and rises with each persisted ack. A `Client` that numbers its
-        publishes itself continues above it after a lost connection. `None` before the first logon,
-        and for a server that does not report it: nothing is known to be persisted then.
-        """
-        return self._core.publisher.sequences.persisted
-
-    @property
-    def publish_store(self) -> PublishStore | None:
-        """The publish store that this client was made with."""
-        return self._core.publisher.store
-
-    @property
-    def bookmark_store(self) -> BookmarkStore | None:
-        """The bookmark store that this client was made with."""
-        return self._core.commander.bookmark_store
-
-    @property
-    def unpersisted_count(self) -> int:
-        """Publishes in the store that are not persisted yet; 0 without a store."""
-        log = self._core.publisher.log
-        return 0 if log is None else log.unpersisted_count
 
     # -- subscribing ----------------------------------------------------------
 

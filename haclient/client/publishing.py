@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeVar, cast
 
 import trio
 
+from haclient.client.connected import ConnectedClient
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.codec import Payload, as_bytes, json_body
 from haclient.protocol.commands import Command
@@ -19,8 +20,6 @@ from haclient.transport.core import Core
 from haclient.transport.publisher import on_disk
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.checks import check_count, check_texts, check_word
-
-__all__ = ["PublishingClient"]
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -46,11 +45,11 @@ def _awaitable(function: _F) -> _F:
     return function
 
 
-class PublishingClient:
-    """The publishing methods of a client, a base of `haclient.client.Client`."""
+class PublishingClient(ConnectedClient):
+    """A client with the methods that publish."""
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        super().__init__(core)
         # Looked up once: `publish` is the hot path.
         self._publish = core.publisher.publish
         self._publish_nowait = core.publisher.publish_nowait

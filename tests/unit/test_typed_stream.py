@@ -12,7 +12,7 @@ from haclient.client import Client
 from haclient.codecs import Topic
 from haclient.errors import DecodeError
 from haclient.protocol.messages import Message
-from haclient.typed_stream import TypedStream
+from haclient.streams import TypedStream
 from support.clock import in_virtual_time
 from support.peer import listening, together
 

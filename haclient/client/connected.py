@@ -1,23 +1,103 @@
-"""What a client can be asked of its connection, and who is told what happens to it."""
+"""The life of a client, what it can be asked, and who is told what happens to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import TracebackType
+from typing import NoReturn, Self
 
 from haclient.client_report import report
+from haclient.errors import UsageError
 from haclient.events import Event, EventListener
 from haclient.metrics import ClientMetrics, Health, examine, measure
 from haclient.recovery_explanation import RecoveryExplanation, explain_recovery
+from haclient.session.connection_state import ConnectionState
 from haclient.transport.core import Core
 from haclient_stores.checks import check_utf8
+from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["InspectedClient"]
 
+class ConnectedClient:
+    """The life of a client, and what it says of itself.
 
-class InspectedClient:
-    """The methods of a client that look at its connection, a base of `haclient.client.Client`."""
+    Args:
+        core: Its connection and its collaborators.
+    """
 
-    _core: Core
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    # -- life ---------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._core.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._core.leave(kind, error, traceback)
+
+    async def disconnect(self) -> None:
+        """Close the connection; what the stores keep stays kept. The client may connect again."""
+        await self._core.disconnect()
+
+    def __enter__(self) -> NoReturn:
+        """Refuse `with`: `haclient.blocking` has the clients for it."""
+        kind = type(self).__name__
+        raise UsageError(
+            f"{kind} is entered by `async with`, in a trio program: for `with` use "
+            f"haclient.blocking.{kind}"
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # pragma: no cover  # `with` looks for it before it enters
+        pass
+
+    @property
+    def name(self) -> str:
+        """The client name."""
+        return self._core.name
+
+    @property
+    def state(self) -> ConnectionState:
+        """How far the connection is."""
+        return self._core.status.state
+
+    @property
+    def persisted_sequence(self) -> int | None:
+        """The highest sequence of this client's name that the server has reported as persisted.
+
+        It comes from the last logon and rises with each persisted ack. A `Client` that numbers its
+        publishes itself continues above it after a lost connection. `None` before the first logon,
+        and for a server that does not report it: nothing is known to be persisted then.
+        """
+        return self._core.publisher.sequences.persisted
+
+    @property
+    def publish_store(self) -> PublishStore | None:
+        """The publish store that this client was made with."""
+        return self._core.publisher.store
+
+    @property
+    def bookmark_store(self) -> BookmarkStore | None:
+        """The bookmark store that this client was made with."""
+        return self._core.commander.bookmark_store
+
+    @property
+    def unpersisted_count(self) -> int:
+        """Publishes in the store that are not persisted yet; 0 without a store."""
+        log = self._core.publisher.log
+        return 0 if log is None else log.unpersisted_count
+
+    # -- facts ---------------------------------------------------------------
 
     @property
     def uri(self) -> str:
