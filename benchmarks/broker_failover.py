@@ -81,7 +81,7 @@ class _Run:
             await trio.sleep(1 / self.rate)
         self.last = self.published + 1
         await self._publish_one(client)
-        await client.wait_empty(timeout=_LIMIT_S)
+        await client.publish_flush(timeout=_LIMIT_S)
 
     async def _publish_one(self, client: HAClient) -> None:
         sequence = await client.publish(TOPIC, body_of(self.published + 1))

@@ -133,7 +133,7 @@ async def _replayed(pair: Pair, store: _Store, count: int) -> float:
             )
         watch.killed()
         pair.kill(0)
-        await client.wait_empty(timeout=_LIMIT_S)
+        await client.publish_flush(timeout=_LIMIT_S)
         return time.perf_counter() - watch.timeline.killed_at
 
 

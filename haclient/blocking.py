@@ -552,15 +552,12 @@ class BaseClient(RecordsClient):
     # -- publishing ---------------------------------------------------------
 
     publish = _call(haclient.client.BaseClient.publish)
-    publish_batch = _call(haclient.client.BaseClient.publish_batch)
     publish_many = _call(haclient.client.BaseClient.publish_many)
     publish_json = _call(haclient.client.BaseClient.publish_json)
     publish_persisted = _call(haclient.client.BaseClient.publish_persisted)
     publish_nowait = _plain(haclient.client.BaseClient.publish_nowait)
-    delta_publish = _call(haclient.client.BaseClient.delta_publish)
     publish_flush = _call(haclient.client.BaseClient.publish_flush)
     wait_persisted = _call(haclient.client.BaseClient.wait_persisted)
-    wait_empty = _call(haclient.client.BaseClient.wait_empty)
     flush = _call(haclient.client.BaseClient.flush)
     sow_delete = _call(haclient.client.BaseClient.sow_delete)
 

@@ -61,7 +61,7 @@ def _stores(core: Core) -> Iterator[str]:
         kind = "none" if store is None else type(store).__name__
         yield f"  {what:14} {kind}{f' in {path}' if path is not None else ''}"
     log = core.publisher.log
-    if log is not None:
+    if core.publisher.publishes.is_kept:
         yield f"  persisted up to {log.last_persisted} of {log.last_sequence}"
 
 

@@ -147,8 +147,8 @@ def measure(core: Core) -> ClientMetrics:
         **counts,
         state=core.status.state,
         server=core.status.address,
-        unpersisted=0 if log is None else log.unpersisted_count,
-        unpersisted_bytes=0 if log is None else log.unpersisted_bytes,
+        unpersisted=log.unpersisted_count,
+        unpersisted_bytes=log.unpersisted_bytes,
         oldest_unpersisted_age=core.oldest_unpersisted_age_s,
         unacknowledged=core.queue_acks.outstanding,
         dropped_acks=core.queue_acks.dropped,
@@ -160,9 +160,9 @@ def measure(core: Core) -> ClientMetrics:
 
 
 def _unsent_bytes(core: Core) -> int:
-    writer, log = core.publisher.writer, core.publisher.log
+    writer = core.publisher.writer
     waiting = 0 if writer is None else writer.outbox_bytes
-    return waiting + (0 if log is None else log.unsent_bytes)
+    return waiting + core.publisher.log.unsent_bytes
 
 
 def _of_subscriptions(core: Core) -> tuple[SubscriptionMetrics, ...]:
@@ -253,11 +253,11 @@ def examine(core: Core) -> Health:
 
 
 def _what_holds_up(core: Core) -> list[str]:
-    log, reasons = core.publisher.log, list[str]()
-    if log is not None and log.unpersisted_bytes >= core.publisher.gate.cap_bytes:
+    publisher, reasons = core.publisher, list[str]()
+    if publisher.over_high_water:
         reasons.append(
-            f"publishing waits: {log.unpersisted_bytes} bytes are not persisted, the limit is "
-            f"{core.publisher.gate.cap_bytes}"
+            f"publishing waits: {publisher.log.unpersisted_bytes} bytes are not persisted, the "
+            f"limit is {publisher.gate.cap_bytes}"
         )
     reasons += [
         f"the queue of subscription {each.sub_id} is full: it holds {each.queued_bytes} bytes"

@@ -122,21 +122,8 @@ async def publish_persisted(
         TimedOut: It took longer.
         DisconnectedError: The connection was lost.
     """
-    if core.publisher.log is not None:
-        with trio.move_on_after(timeout):
-            sequence = await core.publisher.publish_with(topic, data, correlation_id=correlation_id)
-            await core.flusher.wait_persisted(sequence or 0, timeout=timeout)
-            return
-        raise TimedOut(f"the publish to {topic!r} waits for room since {timeout:g} s")
-    command = Command("publish", topic=topic, data=data, correlation_id=correlation_id)
-    fields = {
-        **command.to_fields(),
-        "cid": core.session.next_command_id(),
-        "a": "processed",
-    }
-    # Without a store a refusal names the command, and nothing else does.
-    await core.commander.command(fields, data, what=f"publish to {topic!r}", timeout=timeout)
-    # On this connection: another one would know nothing of the publish.
-    await core.commander.command(
-        core.fields("flush", a="persisted"), what="flush", awaited="persisted", timeout=timeout
-    )
+    with trio.move_on_after(timeout):
+        sequence = await core.publisher.publish_with(topic, data, correlation_id=correlation_id)
+        await core.flusher.wait_persisted(sequence, timeout=timeout)
+        return
+    raise TimedOut(f"the publish to {topic!r} waits for room since {timeout:g} s")

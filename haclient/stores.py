@@ -26,7 +26,7 @@ from haclient_stores.errors import PublishGap, StoreCorrupt, StoreError, StoreFu
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
 from haclient_stores.publish_stores.file import FilePublishStore, StoreSize, publish_store_size
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore, NullPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.ring import RingPublishStore
 from haclient_stores.tools.explain import Explanation
 from haclient_stores.tools.store_files import Pruned, prune
@@ -45,7 +45,6 @@ __all__ = [
     "MemoryBookmarkStore",
     "MemoryPublishStore",
     "NullBookmarkStore",
-    "NullPublishStore",
     "OldUndiscarded",
     "ProcessedMessages",
     "PrunePolicy",

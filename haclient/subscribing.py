@@ -21,7 +21,8 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.protocol.commands import AckType, Command, CommandName, parse_acks
+from haclient.protocol.codec import as_bytes
+from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.historical import is_historical
@@ -315,51 +316,14 @@ class Subscriber:
         self._core.running("a handler").start_soon(serve_until_ended)
 
     async def _publish(self, command: Command, handler: Handler | None) -> str:
-        """Publish a command; `handler` gets the acks that name it."""
         command.validate()
-        awaited = parse_acks(command.ack_type) - {AckType.PERSISTED}
-        publisher, session = self._core.publisher, self._core.session
-        if handler is None:
-            await publisher.publish_command(command, command.command_id)
-            return command.command_id
-        self._core.running(command.name)
-        handler = self._core.reporter.watched(handler)
-        if not awaited:
+        if handler is not None:
             raise UsageError(
-                f"the handler of a {command.name} gets the acks processed and completed, which "
-                "ack_type does not ask for; persisted acks do not name a command: use "
-                "publish and wait_persisted"
+                f"the acks of a {command.name} have no handler: use publish and wait_persisted, "
+                "and on_failed_write for what the server refuses"
             )
-        log, own_id = publisher.log, session.next_command_id()
-        if log is not None:
-            # A later process may send a stored publish again: it draws from a higher sequence, so
-            # no id of its own equals this one. Two tasks that publish now differ in `own_id`.
-            own_id = f"publish-{log.last_sequence + 1}-{own_id}"
-        command_id = command.command_id or own_id
-        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
-        subscription = Subscription(
-            command_id, delivery, command_id=command_id, user_acks=awaited, ends_after=awaited
-        )
-        subscription.phase = Phase.OPEN  # its wait ends with the connection if nothing is stored
-        receivers = self._core.commander.receivers
-        session.router.add(subscription)  # before it is sent, so that no ack is missed
-        if log is not None and self._core.status.reconnects:
-            receivers.add(subscription)
-        try:
-            sequence = await publisher.publish_command(command, command_id)
-        except BaseException:  # refused or cancelled: no ack will come
-            receivers.remove(subscription)
-            raise
-        receivers.stored(subscription, sequence or 0)
-
-        async def serving() -> None:
-            try:
-                await self._runner(delivery, handler).serve()
-            finally:
-                receivers.remove(subscription)
-
-        self._serve(subscription, delivery, serving)
-        return command_id
+        await self._core.publisher.publish_command(command, command.command_id)
+        return command.command_id
 
     async def execute(self, command: Command) -> MessageStream:
         """Send any command; its messages and the acks it asks for come as an open stream.
@@ -381,10 +345,10 @@ class Subscriber:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
         if self.changer.pauses(command) is not None:
             raise _has_receiver(command)
-        if self._is_stored(command):
+        if _deletes(command):
             raise UsageError(
-                "with a publish store a sow_delete is kept like a publish and has nothing to "
-                "stream: use execute_async or sow_delete"
+                "a sow_delete is published, and has nothing to stream: use execute_async or "
+                "sow_delete"
             )
         return await self.stream(command, markers=True).open()
 
@@ -422,7 +386,7 @@ class Subscriber:
             chosen = "all" if ids == ["all"] else ids
             await self.unsubscribe(chosen, timeout=timeout_of(command))
             return ""
-        if self._is_stored(command) or (_acknowledges(command) and handler is None):
+        if _deletes(command) or (_acknowledges(command) and handler is None):
             await self._delete(command, handler)
             return ""
         active = self.changer.replaces(command)
@@ -434,13 +398,13 @@ class Subscriber:
         return await self.handle(command, handler, resubscribes=resubscribes)
 
     async def _delete(self, command: Command, handler: Handler | None) -> None:
-        """Carry out a `sow_delete` that is stored, or that acknowledges messages of a queue."""
+        """Carry out a `sow_delete` of records, or one that acknowledges messages of a queue."""
         command.validate()
-        if not self._is_stored(command):
+        if not _deletes(command):
             await self.acknowledge(command, timeout=timeout_of(command))
             return
-        stats = await self._core.sow_delete(
-            command.to_fields(), command.body, timeout=timeout_of(command)
+        stats = await self._core.flusher.sow_delete(
+            command.to_fields(), as_bytes(command.body), timeout=timeout_of(command)
         )
         if handler is not None and isawaitable(result := handler(stats)):
             await result
@@ -480,11 +444,6 @@ class Subscriber:
             return await send()
         late = f"{what}: the server did not answer within {timeout:g} s"
         raise self._core.status.timed_out(late)
-
-    def _is_stored(self, command: Command) -> bool:
-        """Whether the publish store keeps this command until it is persisted."""
-        has_store = self._core.publisher.log is not None
-        return has_store and command.name is CommandName.SOW_DELETE and not _acknowledges(command)
 
     # -- ending what is active ---------------------------------------------------
 
@@ -757,6 +716,11 @@ def _has_receiver(command: Command) -> UsageError:
         f"{command.sub_id!r} is active and has its stream or handler already: use execute_async, "
         "or pause, resume and replace of the client"
     )
+
+
+def _deletes(command: Command) -> bool:
+    """Whether it deletes records, which is published."""
+    return command.name is CommandName.SOW_DELETE and not _acknowledges(command)
 
 
 def _acknowledges(command: Command) -> bool:

@@ -237,7 +237,7 @@ async def publish_lines(
 async def _publish_line(run: PublishRun, client: BaseClient, line: bytes, expected: int) -> None:
     """Publish one line, and check that it gets the sequence that the ledger expects."""
     request = run.request
-    send = client.delta_publish if request.delta else client.publish
+    send = partial(client.publish, delta=request.delta)
     sequence = await send(request.topic, line, expiration=request.expiration, sow_key=request.key)
     run.summary.published += 1
     if sequence != expected:

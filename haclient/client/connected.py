@@ -79,7 +79,7 @@ class ConnectedClient:
         publishes itself continues above it after a lost connection. `None` before the first logon,
         and for a server that does not report it: nothing is known to be persisted then.
         """
-        return self._core.publisher.sequences.persisted
+        return self._core.publisher.publishes.persisted
 
     @property
     def publish_store(self) -> PublishStore | None:
@@ -93,9 +93,8 @@ class ConnectedClient:
 
     @property
     def unpersisted_count(self) -> int:
-        """Publishes in the store that are not persisted yet; 0 without a store."""
-        log = self._core.publisher.log
-        return 0 if log is None else log.unpersisted_count
+        """Publishes that are not persisted yet."""
+        return self._core.publisher.log.unpersisted_count
 
     # -- facts ---------------------------------------------------------------
 
@@ -116,7 +115,7 @@ class ConnectedClient:
         What is not known is empty. Others may be added.
         """
         core = self._core
-        uri, seen = core.uri, core.publisher.sequences.seen
+        uri, seen = core.uri, core.publisher.publishes.seen
         return {
             "client_name": core.name,
             "state": str(core.status.state),

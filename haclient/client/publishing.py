@@ -55,7 +55,7 @@ class PublishingClient(ConnectedClient):
         self._publish_nowait = core.publisher.publish_nowait
 
     @_awaitable
-    def publish(  # the parts of one wire frame
+    def publish(  # noqa: PLR0913  # the parts of one wire frame
         self,
         topic: str,
         data: Payload,
@@ -64,10 +64,13 @@ class PublishingClient(ConnectedClient):
         correlation_id: str = "",
         sow_key: str = "",
         sequence: int | None = None,
-    ) -> Coroutine[object, None, int | None]:
+        delta: bool = False,
+    ) -> Coroutine[object, None, int]:
         """Publish one message; returns when it is stored and on its way, not when acked.
 
         With a store, a lost connection is not an error: the message is sent after the next logon.
+        Without one, what is not persisted is lost with the connection: `publish_flush` and
+        `wait_persisted` say so.
         A `Client` without a store may number its messages itself, to publish the same message under
         the same number again after a crash: the server drops the second one.
 
@@ -78,11 +81,13 @@ class PublishingClient(ConnectedClient):
             correlation_id: Passed on to subscribers; characters of the Base64 alphabet.
             sow_key: The key, for topics that want one from the publisher.
             sequence: The number of the message, on a `Client` without a store: above those
-                published before on this connection and above `persisted_sequence` at the logon. It
-                asks for a persisted ack; see `wait_persisted`, `publish_flush`, `on_failed_write`.
+                published before on this connection and above `persisted_sequence` at the logon.
+                Then every publish of the connection needs one.
+            delta: Whether `data` is only what changed of a SOW record: the changed fields, and
+                those that the key is made of.
 
         Returns:
-            The sequence number under which it is stored or sent, `None` without either.
+            The sequence number under which it is stored, for `wait_persisted`.
 
         Raises:
             DisconnectedError: There is no store and no connection; or the store is at its cap and
@@ -91,38 +96,65 @@ class PublishingClient(ConnectedClient):
             UsageError: `data` is neither bytes nor text, or the topic cannot be written; or the
                 server would drop `sequence` as a duplicate, or this client takes none.
         """
-        if expiration is None and not correlation_id and not sow_key and sequence is None:
+        is_plain = expiration is None and not correlation_id and not sow_key and not delta
+        if is_plain and sequence is None:
             return self._publish(topic, data)  # the coroutine itself: one await less per message
         return self._core.publisher.publish_with(
             topic,
             data,
+            command=_WIRE_COMMANDS["delta_publish" if delta else "publish"],
             expiration=expiration,
             correlation_id=correlation_id,
             sow_key=sow_key,
             sequence=sequence,
         )
 
-    async def publish_many(self, topic: str, bodies: Sequence[Payload]) -> int | None:
-        """Publish several messages to one topic, in order; otherwise like `publish`.
+    async def publish_many(
+        self,
+        topic: str | Sequence[str],
+        bodies: Sequence[Payload],
+        *,
+        first_sequence: int | None = None,
+        command: Literal["publish", "delta_publish", "sow_delete"] = "publish",
+        expiration: int | Sequence[int | None] | None = None,
+        correlation_ids: Sequence[str] = (),
+    ) -> int:
+        """Publish several messages, in order; otherwise like `publish`.
 
         One call for many messages is for callers to whom each call costs something: other threads
-        and event loops, and a store with the durability `fsync`, which is synced once.
+        and event loops, a store with the durability `fsync`, which is synced once, and callers who
+        number their messages.
 
         Args:
-            topic: A literal topic.
+            topic: A literal topic, or one for each message.
             bodies: The bodies; text is sent as UTF-8. All are checked before the first is stored.
+            first_sequence: The number of the first message, as the `sequence` of `publish`; the
+                others follow it.
+            command: What each message is; a `sow_delete` deletes the record that its body would
+                update.
+            expiration: Lifetime of the SOW records in seconds, `None` for no limit; one for all
+                messages, or one for each.
+            correlation_ids: One for each message, or none.
 
         Returns:
-            The sequence number of the last message, for `wait_persisted`; `None` without a store
-            and without a message.
+            The sequence number of the last message, for `wait_persisted`; without a message, that
+            of the last publish before, or 0.
 
         Raises:
             DisconnectedError: As for `publish`. A note of the error says how many messages were
                 accepted; those before them are stored, or on their way.
             StoreFull: As for `publish`, with the same note.
-            UsageError: As for `publish`; nothing was stored.
+            UsageError: As for `publish`, or the lists differ in length; nothing was stored.
         """
-        return await self._core.publisher.publish_many(topic, bodies)
+        check_word("the command of a batch", command, tuple(_WIRE_COMMANDS))
+        return await self._core.publisher.publish_many(
+            topic,
+            bodies,
+            first_sequence=first_sequence,
+            command=_WIRE_COMMANDS[command],
+            expiration=expiration,
+            correlation_ids=correlation_ids,
+        )
 
     async def publish_persisted(
         self, topic: str, data: Payload, *, timeout: float | None = None
@@ -142,17 +174,13 @@ class PublishingClient(ConnectedClient):
 
         Raises:
             PublishFailed: The server refused it.
-            TimedOut: It took longer; the message stays in the store, and is sent all the same.
-            DisconnectedError: The connection was lost; the message stays in the store.
+            TimedOut: It took longer; the message is sent all the same.
+            DisconnectedError: The connection was lost; the message stays in the store if there is
+                one.
             StoreFull: The store has no room; nothing was stored.
-            UsageError: There is no publish store; or as for `publish`.
+            UsageError: As for `publish`.
         """
         limit_s = seconds(timeout)
-        if self._core.publisher.log is None:
-            raise UsageError(
-                "publish_persisted needs a publish store; without one, give publish a sequence, "
-                "and wait with wait_persisted"
-            )
         sequence = None
         with trio.move_on_after(limit_s) as scope:  # publish may wait for room
             sequence = await self.publish(topic, data)
@@ -167,7 +195,7 @@ class PublishingClient(ConnectedClient):
 
     async def publish_json(
         self, topic: str, value: object, *, expiration: int | None = None, sow_key: str = ""
-    ) -> int | None:
+    ) -> int:
         """Publish a value as JSON.
 
         Args:
@@ -188,49 +216,7 @@ class PublishingClient(ConnectedClient):
         body = json_body(value)
         return await self.publish(topic, body, expiration=expiration, sow_key=sow_key)
 
-    async def publish_batch(
-        self,
-        topic: str | Sequence[str],
-        data: Sequence[Payload],
-        *,
-        first_sequence: int,
-        command: Literal["publish", "delta_publish", "sow_delete"] = "publish",
-        expiration: int | Sequence[int | None] | None = None,
-        correlation_ids: Sequence[str] = (),
-    ) -> int:
-        """Publish many messages under consecutive sequences, many in one write.
-
-        Several times as fast as `publish` with `sequence`, and otherwise the same. It waits only
-        for room. When it raises or is cancelled, the first messages may have been sent.
-
-        Args:
-            topic: A literal topic, or one for each message.
-            data: The bodies; text is sent as UTF-8.
-            first_sequence: The sequence of the first message; see `publish`.
-            command: What each message is; a `sow_delete` deletes the record that its body would
-                update.
-            expiration: Lifetime of the SOW records in seconds, `None` for no limit; one for all
-                messages, or one for each.
-            correlation_ids: One for each message, or none.
-
-        Returns:
-            The sequence of the last message, `first_sequence - 1` where there is none.
-
-        Raises:
-            DisconnectedError: There is no connection.
-            UsageError: As for `publish`; or the lists differ in length.
-        """
-        check_word("the command of a batch", command, tuple(_WIRE_COMMANDS))
-        return await self._core.publisher.publish_batch(
-            topic,
-            data,
-            first_sequence=first_sequence,
-            command=_WIRE_COMMANDS[command],
-            expiration=expiration,
-            correlation_ids=correlation_ids,
-        )
-
-    def publish_nowait(self, topic: str, data: Payload) -> int | None:
+    def publish_nowait(self, topic: str, data: Payload) -> int:
         """Like `publish`, without ever suspending.
 
         Args:
@@ -238,11 +224,10 @@ class PublishingClient(ConnectedClient):
             data: The body; text is sent as UTF-8.
 
         Returns:
-            The sequence number under which it is stored, `None` without a store.
+            The sequence number under which it is stored.
 
         Raises:
-            WouldBlock: It would have to wait, for room or, without a store, for the end of a
-                planned move; nothing was stored.
+            WouldBlock: It would have to wait for room; nothing was stored.
             StoreFull: The store has no room; nothing was stored.
             DisconnectedError: There is no store and no connection.
             UsageError: The store's durability is `fsync`, `data` is neither bytes nor text, or
@@ -250,49 +235,8 @@ class PublishingClient(ConnectedClient):
         """
         return self._publish_nowait(topic, data)
 
-    async def delta_publish(  # the parts of one wire frame
-        self,
-        topic: str,
-        data: Payload,
-        *,
-        expiration: int | None = None,
-        correlation_id: str = "",
-        sow_key: str = "",
-        sequence: int | None = None,
-    ) -> int | None:
-        """Publish only what changed of a SOW record; otherwise like `publish`.
-
-        Args:
-            topic: A literal topic with a state of the world.
-            data: The changed fields, and those that the key is made of; text is sent as UTF-8.
-            expiration: Lifetime of the SOW record in seconds.
-            correlation_id: Passed on to subscribers; characters of the Base64 alphabet.
-            sow_key: The key, for topics that want one from the publisher.
-            sequence: The number of the message, as for `publish`.
-
-        Returns:
-            The sequence number under which it is stored or sent, `None` without either.
-
-        Raises:
-            DisconnectedError: As for `publish`.
-            StoreFull: As for `publish`.
-            UsageError: As for `publish`.
-        """
-        return await self._core.publisher.publish_with(
-            topic,
-            data,
-            command="delta_publish",
-            expiration=expiration,
-            correlation_id=correlation_id,
-            sow_key=sow_key,
-            sequence=sequence,
-        )
-
     async def publish_flush(self, *, timeout: float | None = None, durable: bool = False) -> None:
-        """Wait until everything published so far is persisted.
-
-        Without a store, what was published with a `sequence` is waited for in the same way; if
-        there is none, the server has processed everything then.
+        """Wait until everything published so far is persisted, or refused.
 
         Args:
             timeout: Seconds; `None` waits for as long as it takes.
@@ -301,7 +245,8 @@ class PublishingClient(ConnectedClient):
 
         Raises:
             TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
-            DisconnectedError: There is no connection, or it was lost.
+            DisconnectedError: There is no connection. Or, without a store, publishes were lost with
+                one; each of them is reported once.
             UsageError: `durable`, and there is no store with files.
         """
         self._core.thread.check("publish_flush")
@@ -320,31 +265,18 @@ class PublishingClient(ConnectedClient):
         the server's ack conflation allows.
 
         Args:
-            sequence: What `publish` returned, with a store or for a `sequence` of its own.
+            sequence: What `publish` returned.
             timeout: Seconds; `None` waits for as long as it takes.
 
         Raises:
             PublishFailed: The server refused it.
             TimedOut: It took longer; the message stays in the store if there is one.
-            DisconnectedError: The connection was lost.
+            DisconnectedError: The connection was lost, without a store the publish with it.
             UsageError: Nothing was published under so high a sequence.
         """
         self._core.thread.check("wait_persisted")
         check_count("sequence", sequence)
         await self._core.flusher.wait_persisted(sequence, timeout=seconds(timeout))
-
-    async def wait_empty(self, *, timeout: float | None = None) -> None:
-        """Wait until the store holds nothing unpersisted, also of what is published meanwhile.
-
-        Args:
-            timeout: Seconds; `None` waits for as long as it takes.
-
-        Raises:
-            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
-            DisconnectedError: There is no connection, or it was lost.
-        """
-        self._core.thread.check("wait_empty")
-        await self._core.flusher.wait_empty(timeout=seconds(timeout))
 
     async def flush(
         self,
@@ -357,16 +289,16 @@ class PublishingClient(ConnectedClient):
         Args:
             timeout: Seconds; `None` waits for as long as it takes.
             ack: What the server answers: `persisted` once every publish so far is persisted, on its
-                synchronous replicas too, or refused. It needs no publish store.
+                synchronous replicas too, or refused.
 
         Raises:
             TimedOut: The server has not answered within `timeout` seconds.
-            DisconnectedError: There is no connection, or it was lost.
+            DisconnectedError: There is no connection, or it was lost; or as for `publish_flush`.
             UsageError: `ack` is neither.
         """
         self._core.thread.check("flush")
         check_word("ack", ack, ("processed", "persisted"))
-        await self._core.flusher.processed(timeout=seconds(timeout), ack=ack)
+        await self._core.flusher.flush(timeout=seconds(timeout), ack=ack)
 
     async def sow_delete(
         self,
@@ -389,19 +321,17 @@ class PublishingClient(ConnectedClient):
             timeout: Seconds; `None` waits for as long as it takes.
 
         Returns:
-            The `stats` ack: `records_deleted`, `matches`, `topic_matches`. With a store, the counts
-            are missing when the connection was lost after the server had carried it out.
+            The `stats` ack: `records_deleted`, `matches`, `topic_matches`. The counts are missing
+            when the connection was lost after the server had carried it out.
 
         Raises:
-            UsageError: Not exactly one of the three was given.
+            UsageError: Not exactly one of the three was given, or a key has a comma.
             CommandError: The server refused it.
             TimedOut: The server has not answered within `timeout` seconds. With a store the delete
                 is kept, and sent again after a lost connection.
             DisconnectedError: There is no connection, or it was lost before the answer.
         """
         self._core.thread.check("sow_delete")
-        if isinstance(keys, str):
-            raise UsageError(f"keys is a list of SOW keys: keys=[{keys!r}]")
         body = as_bytes(data)
         if sum(map(bool, (filter, keys, body))) != 1:
             raise UsageError("sow_delete takes exactly one of filter, keys and data")
@@ -409,8 +339,28 @@ class PublishingClient(ConnectedClient):
             "sow_delete",
             topic=topic,
             filter=filter,
-            sow_keys=",".join(check_texts("keys", keys)),
+            sow_keys=_joined_keys(keys),
             options=options,
             timeout=timeout,
         )
-        return await self._core.sow_delete(command.to_fields(), body, timeout=seconds(timeout))
+        return await self._core.flusher.sow_delete(
+            command.to_fields(), body, timeout=seconds(timeout)
+        )
+
+
+def _joined_keys(keys: Sequence[str]) -> str:
+    """The keys of a `sow_delete` as it sends them.
+
+    Raises:
+        UsageError: It is not a list of texts, or a server would read another list.
+    """
+    if isinstance(keys, str):
+        raise UsageError(f"keys is a list of SOW keys: keys=[{keys!r}]")
+    texts = check_texts("keys", keys)
+    for key in texts:
+        if not key or "," in key or key != key.strip():
+            raise UsageError(
+                f"keys are sent as a list with commas, in which {key!r} would be another key or "
+                "several: delete the record by filter or by data"
+            )
+    return ",".join(texts)

@@ -199,7 +199,7 @@ class Client(ConfiguredClient):
 
     # -- publishing --------------------------------------------------------------------------
 
-    def publish(self, topic: str, data: Payload, expiration: int | None = None) -> int | None:
+    def publish(self, topic: str, data: Payload, expiration: int | None = None) -> int:
         """Publish a message.
 
         Args:
@@ -208,14 +208,14 @@ class Client(ConfiguredClient):
             expiration: Lifetime of the record in seconds.
 
         Returns:
-            The sequence number; `None` without a publish store.
+            The sequence number.
 
         Raises:
             DisconnectedError: There is no connection, and no store to keep the message.
         """
         return self._open.publish(topic, data, expiration=expiration)
 
-    def delta_publish(self, topic: str, data: Payload, expiration: int | None = None) -> int | None:
+    def delta_publish(self, topic: str, data: Payload, expiration: int | None = None) -> int:
         """Publish the changed fields of a record.
 
         Args:
@@ -224,12 +224,12 @@ class Client(ConfiguredClient):
             expiration: Lifetime of the record in seconds.
 
         Returns:
-            The sequence number; `None` without a publish store.
+            The sequence number.
 
         Raises:
             DisconnectedError: There is no connection, and no store to keep the message.
         """
-        return self._open.delta_publish(topic, data, expiration=expiration)
+        return self._open.publish(topic, data, expiration=expiration, delta=True)
 
     def publish_flush(self, timeout: float = 0) -> None:
         """Wait until all earlier publishes are persisted.
@@ -326,7 +326,7 @@ class Client(ConfiguredClient):
         Returns:
             The `stats` ack.
         """
-        chosen = keys.split(",") if isinstance(keys, str) else keys
+        chosen = [each.strip() for each in keys.split(",")] if isinstance(keys, str) else keys
         return Message(self._open.sow_delete(topic, keys=chosen, timeout=seconds_of(timeout)))
 
     # -- subscribing -----------------------------------------------------------------------

@@ -498,4 +498,4 @@ class ConfiguredClient(ABC):
         Raises:
             TimedOut: It took longer.
         """
-        self._open.wait_empty(timeout=timeout_s)
+        self._open.publish_flush(timeout=timeout_s)

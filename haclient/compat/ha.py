@@ -296,12 +296,3 @@ class HAClient(Client):
     def get_subscription_manager(self) -> SubscriptionManager:
         """The subscription manager: the one that was set, or one in memory."""
         return self._manager
-
-    def set_retry_on_disconnect(self, retry: bool) -> None:  # noqa: FBT001  # the official signature
-        """Whether a publish without a store waits for the next connection; before connecting."""
-        self._check_not_open("set_retry_on_disconnect")
-        self._options["retry_on_disconnect"] = retry
-
-    def get_retry_on_disconnect(self) -> bool:
-        """Whether a publish without a store waits for the next connection."""
-        return self._options.get("retry_on_disconnect", False)

@@ -47,7 +47,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from haclient.errors import ProtocolError, UsageError
-from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES, MAX_PUBLISH_BYTES
+from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES
 from haclient.protocol.messages import BY_SPELLING, Message, Unsigned
 
 HeaderFields: TypeAlias = "dict[str, str | int | None]"
@@ -121,7 +121,6 @@ def publish_head(
     expiration: int | None = None,
     correlation_id: str = "",
     sow_key: str = "",
-    persisted: bool = True,
 ) -> bytes:
     r"""The header of a stored publish, up to the digits of its sequence.
 
@@ -133,9 +132,21 @@ def publish_head(
         UsageError: The topic is empty, a value has the wrong type, or the correlation id has
             characters outside of the Base64 alphabet.
     """
-    fields = _publish_fields(topic, command, expiration, correlation_id, sow_key)
-    if persisted:
-        fields["a"] = "persisted"
+    check_topic(topic)
+    if not topic:
+        raise UsageError("a publish needs a topic")
+    fields: dict[str, str | int] = {"c": command, "t": topic}
+    if sow_key:
+        check_text("sow_key", sow_key)
+        fields["k"] = sow_key
+    if correlation_id:
+        check_text("correlation_id", correlation_id)
+        check_correlation_id(correlation_id)
+        fields["x"] = correlation_id
+    if expiration is not None:
+        check_number("expiration", expiration)
+        fields["e"] = expiration
+    fields["a"] = "persisted"
     return encode_header(fields)[:-1] + b',"s":'
 
 
@@ -201,50 +212,6 @@ def _heads_with_ids(
         shown = b',"x":"%b"' % correlation_id.encode() if correlation_id else b""
         heads.append(b"%b%b%b" % (before, shown, after))
     return heads
-
-
-def publish_frame_without_store(
-    topic: str,
-    body: bytes,
-    *,
-    command: str = "p",
-    expiration: int | None = None,
-    correlation_id: str = "",
-    sow_key: str = "",
-) -> bytes:
-    """A complete publish frame without a store: it has no sequence and requests no ack.
-
-    Raises:
-        UsageError: As in `publish_head`; or the frame is too large to be accepted.
-    """
-    fields = _publish_fields(topic, command, expiration, correlation_id, sow_key)
-    return _frame(encode_header(fields), body, limit=MAX_PUBLISH_BYTES)
-
-
-def numbered_frames(
-    heads: Sequence[bytes], first_sequence: int, bodies: Sequence[Payload]
-) -> bytes:
-    """Complete frames of publishes with consecutive sequences, joined.
-
-    Args:
-        heads: What `publish_head` returns, one for each message or one for all.
-        first_sequence: The sequence of the first message.
-        bodies: Their bodies.
-
-    Raises:
-        UsageError: A body is neither text nor bytes, or a frame is too large to be accepted.
-    """
-    pack = LENGTH.pack
-    parts: list[bytes] = []
-    own = repeat(heads[0], len(bodies)) if len(heads) == 1 else heads
-    for sequence, (head, data) in enumerate(zip(own, bodies, strict=True), first_sequence):
-        body = data if isinstance(data, bytes) else as_bytes(data)
-        header = b"%b%d}" % (head, sequence)
-        length = len(header) + len(body)
-        if length > MAX_PUBLISH_BYTES:
-            raise _too_large(length, MAX_PUBLISH_BYTES)
-        parts += (pack(length), header, body)
-    return b"".join(parts)
 
 
 def sow_batch(
@@ -326,35 +293,13 @@ def _encode_value(value: str | int) -> bytes:
     return encode_string(value) if isinstance(value, str) else b"%d" % value
 
 
-def _frame(header: bytes, body: bytes, *, limit: int = MAX_FRAME_BYTES) -> bytes:
+def _frame(header: bytes, body: bytes) -> bytes:
     length = len(header) + len(body)
-    if length > limit:
-        raise _too_large(length, limit)
+    if length > MAX_FRAME_BYTES:
+        raise UsageError(
+            f"a frame of {length} bytes is too large: no peer accepts more than {MAX_FRAME_BYTES}"
+        )
     return b"".join((LENGTH.pack(length), header, body))
-
-
-def _too_large(length: int, limit: int) -> UsageError:
-    return UsageError(f"a frame of {length} bytes is too large: no peer accepts more than {limit}")
-
-
-def _publish_fields(
-    topic: str, command: str, expiration: int | None, correlation_id: str, sow_key: str
-) -> dict[str, str | int]:
-    check_topic(topic)
-    if not topic:
-        raise UsageError("a publish needs a topic")
-    fields: dict[str, str | int] = {"c": command, "t": topic}
-    if sow_key:
-        check_text("sow_key", sow_key)
-        fields["k"] = sow_key
-    if correlation_id:
-        check_text("correlation_id", correlation_id)
-        check_correlation_id(correlation_id)
-        fields["x"] = correlation_id
-    if expiration is not None:
-        check_number("expiration", expiration)
-        fields["e"] = expiration
-    return fields
 
 
 def check_payload(data: object) -> None:

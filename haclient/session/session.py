@@ -258,9 +258,8 @@ class Session:
             out.log_reached = ack.log_starts  # a logon ack names positions that were not reached
         subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
         # The sequence in a subscription's ack is not of a publish: it must not trim the store.
-        is_of_publish = subscription is None or subscription.request is None
-        numbered = ack.sequence is not None and is_of_publish
-        if ack.ack_type == "persisted" and (numbered or _is_refusal(ack)):
+        is_of_publish = subscription is None and ack.sequence is not None
+        if ack.ack_type == "persisted" and (is_of_publish or _is_refusal(ack)):
             self._publish_ack(ack, out)
         if subscription is not None:
             own = ack.command_id in {"", subscription.command_id}
@@ -275,22 +274,12 @@ class Session:
             out.deliveries.append((replaced, Marker.REPLACED))
 
     def _refused(self, subscription: Subscription, ack: Message, out: Received) -> None:
-        """End a subscription whose command failed after it had been accepted.
-
-        Nobody waits for the answer to a publish: its failure ack is delivered like any other ack
-        that the application requested.
-        """
-        is_publish = subscription.request is None and subscription.is_query
-        if is_publish and ack.ack_type not in subscription.user_acks:
-            return
+        """End a subscription whose command failed after it had been accepted."""
         error = command_error(f"subscription {subscription.sub_id!r}", ack.reason, ack.detail)
         self.router.remove(subscription)
         if ack.ack_type in subscription.user_acks:
             ack.sub_id = subscription.sub_id
             out.deliveries.append((subscription, [ack]))
-        if is_publish:
-            out.deliveries.append((subscription, Marker.ENDED))
-            return
         out.ended.append((subscription, error))
         out.deliveries.append((subscription, error))
 

@@ -8,7 +8,7 @@ what waits for it is woken. `Auditor.received` records a chunk of deliveries bef
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from typing_extensions import override
@@ -69,9 +69,9 @@ class Auditor:
             self._topics[written] = topic
         self.log.published(sequence, topic, self.clock_us(), is_delete=_DELETE in head)
 
-    def kept(self, store: FrameLog | None) -> None:
+    def kept(self, store: FrameLog) -> None:
         """Record what the publish store has of earlier runs, once it is open."""
-        if store is not None and store.unpersisted_count:
+        if store.unpersisted_count:
             self.log.kept(store.lowest_unpersisted, store.last_sequence)
 
 
@@ -134,20 +134,11 @@ class AuditedPublisher(Publisher):
         return sequence
 
     @override
-    async def publish(self, topic: str, body: Payload) -> int | None:
+    async def publish(self, topic: str, body: Payload) -> int:
         sequence = await super().publish(topic, body)
-        if sequence is not None:  # one that `append` has recorded is not recorded again
-            self.auditor.log.published(sequence, topic, self.auditor.clock_us())
+        # One that `append` has recorded is not recorded again.
+        self.auditor.log.published(sequence, topic, self.auditor.clock_us())
         return sequence
-
-    @override
-    def send_numbered(
-        self, heads: Sequence[bytes], bodies: Sequence[Payload], first_sequence: int
-    ) -> None:
-        super().send_numbered(heads, bodies, first_sequence)
-        for index in range(len(bodies)):
-            head = heads[0] if len(heads) == 1 else heads[index]
-            self.auditor.published(head, first_sequence + index)
 
     @override
     def reconcile(self, server: LoggedOn, clock_us: int) -> None:
@@ -161,7 +152,7 @@ class AuditedPublisher(Publisher):
         super().acknowledged(sequence)
 
     @override
-    def refused(self, ack: Message) -> Message:
+    def refused(self, ack: Message) -> Message | None:
         if ack.sequence is not None:
             self.auditor.log.refused(ack.sequence, self.auditor.clock_us())
         return super().refused(ack)

@@ -41,7 +41,6 @@ from haclient.transport.auditing import AuditedOwner, Auditor
 from haclient.transport.callers import AckLot, AckWaits
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
-from haclient.transport.publish_receivers import PublishReceivers
 from haclient.transport.reporter import Reporter
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -66,7 +65,6 @@ class Commander:
     Attributes:
         resume: Where bookmark subscriptions resume.
         waits: The waits of the client's callers for acks.
-        receivers: The receivers of the acks of stored publishes.
         generated_ids: The ids in the bookmark store that the application did not choose.
     """
 
@@ -91,7 +89,6 @@ class Commander:
         self.reporter = reporter
         self.resume = ResumeContext(reporter.clock_us)
         self.connection: Connection | None = None
-        self.receivers = PublishReceivers(session.router)
         self._leaving: dict[str, PendingCommand] = {}  # ids that the server may still send for
         self._left = AckLot(self.waits)  # callers that wait for any of them
 

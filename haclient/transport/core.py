@@ -30,8 +30,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.observability.flight_recorder import FlightRecorder
-from haclient.protocol.codec import Payload, encode_frame
-from haclient.protocol.messages import Message
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.session.acks import refused_publish
@@ -55,18 +54,17 @@ from haclient.transport.commands import (
 )
 from haclient.transport.connection import ClosedByClient, Connection
 from haclient.transport.dial import Dialler
-from haclient.transport.draining import drain, drain_acks, release_queues
+from haclient.transport.draining import release_queues
 from haclient.transport.flushing import Flusher
 from haclient.transport.intake import Intake, OpenClients, open_clients
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
-from haclient.transport.publisher import Publisher, what_remains
+from haclient.transport.publisher import Publisher
 from haclient.transport.reporter import Reporter
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
-from haclient.transport.stored_deletes import delete_stored
 from haclient.transport.subscription_changes import SubscriptionChanges
 from haclient.transport.wire_tap import guarded
 from haclient.transport.writer import Writer
@@ -173,16 +171,13 @@ class Core:
     def _new_publisher(self) -> Publisher:
         settings = self.settings
         publisher = Publisher if self._auditor is None else partial(AuditedPublisher, self._auditor)
-        made = publisher(
+        return publisher(
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
             waits=self.commander.waits,
             status=self.status,
             thread=self.thread,
         )
-        made.move_hold.is_exempt = lambda: self.commander.waits.is_stopped_by_caller
-        made.move_hold.backlog = self._stopping_backlog
-        return made
 
     # -- life -----------------------------------------------------------------
 
@@ -272,9 +267,8 @@ class Core:
     def stop(self, reason: HAClientError) -> None:
         """Expect no other connection: every task that waits for one gets the reason."""
         self.status.stop(reason)
-        self.publisher.persisted.release()  # no ack will come: each waiter looks at the status
+        self.publisher.watermark.release()  # no ack will come: each waiter looks at the status
         self._recovery.unpark_all()
-        self.commander.receivers.end(reason)
         if self.status.state is ConnectionState.RECONNECTING:
             self.set_state(ConnectionState.DISCONNECTED)
 
@@ -383,19 +377,14 @@ class Core:
         """Trim the publish store to what the server has persisted, and number above it."""
         if self.status.server is not None:
             self.publisher.reconcile(self.status.server, self.settings.clock_us())
-        if self.publisher.log is not None:
-            self.commander.receivers.resume(self.publisher.log.last_persisted)
 
     def open_log(self) -> None:
-        """Start to send the publish store: first its unpersisted publishes, then every new one."""
+        """Start to send the log: first its unpersisted publishes, then every new one."""
         log = self.publisher.log
-        if log is not None and log.unpersisted_count:
-            count, sequence = log.unpersisted_count, log.last_sequence
-            self.reporter.emit(events.PublishesReplayed, count=count, sequence=sequence)
+        if count := log.unpersisted_count:
+            last = log.last_sequence
+            self.reporter.emit(events.PublishesReplayed, count=count, sequence=last)
         self.publisher.open_log()
-        # Before LIVE: that may take an ack behind messages of the handler whose publish is held.
-        self.publisher.move_hold.end()
-        self._recovery.unpark_all()
 
     def check_connected(self, connection: Connection | None = None) -> Connection:
         """The connection in use, which has to be this one if one is given.
@@ -507,8 +496,6 @@ class Core:
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
         """The connection of a subscription is lost."""
         expects_connection = self.status.expects_connection
-        if expects_connection and subscription in self.commander.receivers:
-            return  # its publish is sent again
         is_kept = self.resumable.get(subscription.sub_id) is subscription
         for action in LOST[kind_of(subscription, is_kept=is_kept), expects_connection]:
             match action:
@@ -560,17 +547,10 @@ class Core:
             UsageError: The wait would deadlock: the recovery waits for an answer that stands behind
                 messages which the calling task has yet to take.
         """
-        await self._recovered(lambda: self.status.is_live)
-
-    async def takes_publishes(self) -> None:
-        """Wait until publishes may be sent, which is before the subscriptions are; see `ready`."""
-        await self._recovered(lambda: self.publisher.sends)
-
-    async def _recovered(self, is_enough: Callable[[], bool]) -> None:
         while self.status.reconnects:
             if self.status.stop_reason is not None:
                 raise self.status.stop_reason
-            if is_enough():
+            if self.status.is_live:
                 return
             await self._recovery.park("a call that waits for the connection")
 
@@ -633,34 +613,28 @@ class Core:
 
     async def drain(self) -> None:
         """Before leaving: wait until publishes are sent and, within a limit, persisted."""
-        publisher, limit_s = self.publisher, seconds(self.settings.exit_timeout)
-        if limit_s == 0 or (publisher.log is None and not self.status.is_logged_on):
+        limit_s = seconds(self.settings.exit_timeout)
+        if limit_s == 0:
             return
-        began = trio.current_time()
         if self.status.is_logged_on:
             self._send_acks()  # first: publishes that no server persists take the whole limit
-        left = await drain(publisher, self.flusher.persisted, limit_s=limit_s)
-        if publisher.log is not None:
-            self._drained_up_to = publisher.log.last_sequence
-        if left:
+        unpersisted, unacknowledged = await self.flusher.finish(limit_s=limit_s)
+        self._drained_up_to = self.publisher.log.last_sequence
+        if unpersisted:
             self.reporter.log.warning(
-                "client %s leaves with publishes not persisted: %s", self.name, left
+                "client %s leaves with publishes not persisted: %s", self.name, unpersisted
             )
-        if not self.queue_acks.is_idle and self.status.is_logged_on:
-            left = await drain_acks(
-                self.flusher.acks, limit_s=max(0.0, limit_s - (trio.current_time() - began))
+        if unacknowledged:
+            self.reporter.log.warning(
+                "client %s leaves with unacknowledged messages, which may be redelivered: %s",
+                self.name,
+                unacknowledged,
             )
-            if left:
-                self.reporter.log.warning(
-                    "client %s leaves with unacknowledged messages, which may be redelivered: %s",
-                    self.name,
-                    left,
-                )
 
     def _warn_of_late_publishes(self) -> None:
         """Warn of what listeners and other threads have published since `drain` ended."""
         log, last = self.publisher.log, self._drained_up_to
-        if log is None or last is None:
+        if last is None:
             return
         if count := min(log.last_sequence - last, log.unpersisted_count):
             self.reporter.log.warning(
@@ -670,37 +644,18 @@ class Core:
                 count,
             )
 
-    def hold_publishes(self, until: trio.Event) -> None:
+    def block_publishes(self, until: trio.Event) -> None:
         """Let every publish wait from now on, and fail when `until` is set."""
-        self.publisher.hold(until)
+        self.publisher.block_publishes(until)
 
     def unfinished(self) -> list[str]:
         """What is neither persisted nor acknowledged, in words."""
-        log, told = self.publisher.log, list[str]()
-        if log is not None and log.unpersisted_count:
-            told.append(f"{log.unpersisted_count} publishes not persisted, {what_remains(log)}")
+        publishes, told = self.publisher.publishes, list[str]()
+        if count := publishes.log.unpersisted_count:
+            told.append(f"{count} publishes not persisted, {publishes.what_remains()}")
         if not self.queue_acks.is_idle:
             told.append("acknowledgements of queue messages not sent")
         return told
-
-    async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float) -> Message:
-        """Delete SOW records.
-
-        With a store the command is kept like a publish until it is persisted. Without one it is
-        sent once: after a lost connection it would also delete what was published meanwhile.
-        """
-        body = body.encode() if isinstance(body, str) else bytes(body)
-        if self.publisher.log is not None:
-            return await delete_stored(
-                self.commander, self.publisher, fields, body, timeout=timeout
-            )
-        with trio.move_on_after(timeout):
-            await self.ready()
-            header = {**fields, "cid": self.session.next_command_id(), "a": "processed,stats"}
-            return await self.commander.command(
-                header, body, what="sow_delete", awaited="stats", timeout=timeout
-            )
-        raise self.status.timed_out(f"sow_delete: the server did not answer within {timeout:g} s")
 
     def fields(self, command: str, **others: str | int) -> Fields:
         """The header of a command with a new id."""
@@ -737,14 +692,10 @@ class Core:
         return self._nursery is not None
 
     def _ack_awaited(self) -> bool:
-        return bool(self.session.pending or self.publisher.persisted)
+        return bool(self.session.pending or self.publisher.watermark)
 
     def _recheck_waits(self) -> None:
         self.commander.waits.recheck()
-        self.publisher.move_hold.recheck()
-
-    def _stopping_backlog(self) -> object | None:
-        return None if self.connection is None else self.connection.stopping_backlog
 
     def _received_audited(self, received: Received) -> None:
         if self._auditor is not None:
@@ -754,10 +705,10 @@ class Core:
     def _received(self, received: Received) -> None:
         self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
-            if self.publisher.has_reported_refusal(ack.sequence):
+            message = self.publisher.refused(ack)
+            if message is None:
                 continue  # once for each publish, however often servers say so
             self.counters.failed_writes += 1
-            message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"
             refused = refused_publish(f"publish {which} was refused", ack)
             why = str(refused).partition(" was refused: ")[2]

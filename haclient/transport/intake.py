@@ -90,7 +90,7 @@ class Drained(Protocol):
     async def drain(self) -> None:
         """Wait until publishes are persisted and acknowledgements processed, within a limit."""
 
-    def hold_publishes(self, until: trio.Event) -> None:
+    def block_publishes(self, until: trio.Event) -> None:
         """Let every publish wait from now on, and fail when `until` is set."""
 
     def unfinished(self) -> list[str]:
@@ -152,7 +152,7 @@ class OpenClients:
         """Send what is left, after `finish_consumers`; later publishes wait."""
         await self._flush()
         for client in self._clients:
-            client.hold_publishes(self._publishes_fail)
+            client.block_publishes(self._publishes_fail)
         await self._flush()  # what was published during the first one
 
     async def _flush(self) -> None:

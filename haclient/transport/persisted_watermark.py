@@ -11,7 +11,7 @@ from haclient.transport.callers import AckWaits
 
 
 class Watermark:
-    """Tasks that wait until the mark reaches their level.
+    """Tasks that wait until the mark reaches their sequence.
 
     Args:
         waits: The waits of the client's callers.
@@ -27,10 +27,10 @@ class Watermark:
     def __bool__(self) -> bool:
         return bool(self._heap)
 
-    def rise(self, level: int) -> None:
-        """Raise the mark to `level` and wake the tasks that wait for it."""
+    def advance(self, sequence: int) -> None:
+        """Raise the mark to `sequence` and wake the tasks that wait for it."""
         heap = self._heap
-        while heap and heap[0][0] <= level:
+        while heap and heap[0][0] <= sequence:
             heapq.heappop(heap)[2].set()
 
     def release(self) -> None:
@@ -39,11 +39,11 @@ class Watermark:
             event.set()
         self._heap.clear()
 
-    async def reached(self, level: int, what: str, event: trio.Event | None = None) -> None:
-        """Wait for `rise` to at least `level`, or for `release`.
+    async def wait_for(self, sequence: int, what: str, event: trio.Event | None = None) -> None:
+        """Wait for `advance` to at least `sequence`, or for `release`.
 
         Args:
-            level: What to wait for.
+            sequence: What to wait for.
             what: What the caller does, for the error.
             event: Another event that also ends the wait if it happens first.
 
@@ -53,7 +53,7 @@ class Watermark:
         is_popped = event is None
         if event is None:
             event = trio.Event()
-        entry = (level, next(self._order), event)
+        entry = (sequence, next(self._order), event)
         heapq.heappush(self._heap, entry)
         try:
             await self._waits.until(event, what)

@@ -50,7 +50,6 @@ from haclient.session.recovery import (
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
-from haclient.transport.move_drain import MoveDrain
 from haclient.transport.nursery import open_nursery
 from haclient.transport.progress_watchdog import ProgressWatchdog
 from haclient.transport.requested_move import RequestedMove
@@ -92,7 +91,6 @@ class Reconnector:
         self._left_uri = ""  # of the server that a planned move left, until it or another is live
         self._move: RequestedMove | None = None  # that the application has asked for
         self._asked_to_move = trio.Event()
-        self._drain = MoveDrain(core, limit_s=settings.connect_timeout)
         self._is_chosen = True  # whether the chooser has chosen the current server
         self._settings = settings
         self._chooser = settings.server_chooser or DefaultServerChooser(settings.servers)
@@ -121,8 +119,6 @@ class Reconnector:
             Recovery.LIVE: self._serve,
         }
         core.drops = self._drops
-        if settings.retry_on_disconnect:
-            core.publisher.wait_for_connection = core.takes_publishes
         core.commander.resume.overlap_us = int(settings.failover_overlap * 1_000_000)
 
     async def connect_and_logon(self) -> None:
@@ -212,7 +208,7 @@ class Reconnector:
 
     async def _run(self) -> None:
         with self._scope, ExitStack() as at_end:
-            at_end.callback(self._core.publisher.move_hold.end)
+            at_end.callback(self._core.publisher.move_failed)
             at_end.callback(self._log_failure)
             at_end.callback(lambda: self._end_move(self._core.status.stop_reason or _ENDED))
             while self._core.status.stop_reason is None:
@@ -242,7 +238,7 @@ class Reconnector:
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
         core, state = self._core, self._plan.state
-        core.publisher.move_hold.end()
+        core.publisher.move_failed()
         if core.status.stop_reason is not None:  # stopped on purpose, which is what made it fail
             return
         self._end_move(error)
@@ -402,17 +398,17 @@ class Reconnector:
         core.check_connected()
         if self._is_chosen:
             self._chooser.report_success(self._info())
-        log, server = core.publisher.log, core.status.server
+        publishes, server = core.publisher.publishes, core.status.server
         self._check_name()
-        if self._settings.refuses_gaps and log is not None and server is not None:
-            persisted = server.has_of(log.last_persisted)
-            if persisted < log.last_persisted:
-                # Before the store is reconciled: a store written by the user might accept the gap.
-                raise PublishGap(log.last_persisted, persisted)
+        if self._settings.refuses_gaps and server is not None:
+            # Before the store is reconciled: a store written by the user might accept the gap.
+            gap = publishes.gap_at(server)
+            if gap is not None:
+                raise gap
         core.reconcile()
-        if log is not None and log.gap is not None:
+        if publishes.log.gap is not None:
             self._core.reporter.log.warning(
-                "client %s goes on with %s: %s", core.name, self._info()["uri"], log.gap
+                "client %s goes on with %s: %s", core.name, self._info()["uri"], publishes.log.gap
             )
 
     def _check_name(self) -> None:
@@ -425,11 +421,13 @@ class Reconnector:
             NameInUse: Another client does; this ends the client.
         """
         core, server = self._core, self._core.status.server
-        log = core.publisher.log
-        if log is None or server is None:
+        if server is None:
             return
-        highest = log.last_sequence
-        if self._name_conflicts.note_logon(core.status.address, seen=server.seen, highest=highest):
+        highest, log = core.publisher.publishes.highest, core.publisher.log
+        if (
+            self._name_conflicts.note_logon(core.status.address, seen=server.seen, highest=highest)
+            and highest
+        ):
             self._failures.fatal = error = NameInUse(
                 f"another client publishes as {core.name!r}: the server has seen sequence "
                 f"{server.seen}, this client has used {highest} at most. Its publishes that are "
@@ -509,7 +507,6 @@ class Reconnector:
         self._left_uri = ""
         self._live_since = trio.current_time()
         core.live()
-        core.publisher.move_hold.end()
         if self._move is not None and self._move.has_left:
             self._end_move(None)
         end_reasons: list[Exception] = []
@@ -522,7 +519,6 @@ class Reconnector:
                 nursery.cancel_scope.cancel()
 
         async with open_nursery() as nursery:
-            nursery.start_soon(core.publisher.move_hold.watch, self._settings.connect_timeout)
             nursery.start_soon(run_until_end, self._move_when_asked)
             if isinstance(self._chooser, MovingServerChooser):
                 nursery.start_soon(run_until_end, partial(self._watch, self._chooser))
@@ -556,9 +552,9 @@ class Reconnector:
                 chooser.report_check(uri, error, trio.current_time())
             if not await self._answer(chooser.is_move_due(trio.current_time())):
                 continue
-            if await self._drain.can_leave(lambda: True):
-                chooser.report_move()
-                raise _Moved
+            await self._drain()
+            chooser.report_move()
+            raise _Moved
 
     async def _move_when_asked(self) -> None:
         """Leave for the server that the application names, if it does.
@@ -568,18 +564,25 @@ class Reconnector:
         """
         while True:
             await self._asked_to_move.wait()
-            move, passed = self._move, self._core.publisher.move_hold.passed
+            move = self._move
             if move is None:
                 await trio.lowlevel.checkpoint()
                 continue
-            if await self._drain.can_leave(lambda: self._move is move):  # noqa: B023  # called at once
+            await self._drain()
+            if self._move is move:  # still wanted
                 move.has_left = True
                 raise _Moved
-            if self._core.connection is None:
-                await trio.sleep_forever()  # lost meanwhile, which ends the move and this task
-            self._forget_move(move)
-            stays = f"move_to: the client stays at {self._info()['uri']}"
-            move.end(DisconnectedError(f"{stays}, {self._drain.why_unconfirmed(passed)}"))
+
+    async def _drain(self) -> None:
+        """Have the server take what was sent to it, before the client leaves it.
+
+        What is published meanwhile stays in the log, and goes to the next server.
+        """
+        core = self._core
+        if core.connection is not None:
+            await core.flusher.drain(limit_s=self._settings.connect_timeout)
+        if core.connection is None:
+            await trio.sleep_forever()  # lost meanwhile, which ends the move and this task
 
     async def _leave_for_another(self) -> None:
         """Close a connection that works; the next attempt is at the chooser's new server."""
@@ -593,6 +596,7 @@ class Reconnector:
         why = "the client moves to a server of higher priority"
         if self._move is not None and self._move.has_left:
             why = f"the client moves to {self._move.safe_uri}, as it was asked to"
+        core.publisher.is_moving = True
         await core.abandon(DisconnectedError(why))
         if core.status.state is ConnectionState.DISCONNECTED:
             core.set_state(ConnectionState.RECONNECTING)

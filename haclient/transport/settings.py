@@ -187,9 +187,6 @@ class HAOptions(ClientOptions, total=False):
             a persisted ack for this many seconds, although the connection is alive and the
             subscription is not held back. Choose more than the longest silence of its topics;
             `None`, the default, for no limit.
-        retry_on_disconnect: Whether a publish without a publish store waits for the next connection
-            while there is none, instead of raising `DisconnectedError`. A publish that was in
-            flight when the connection was lost is still lost.
     """
 
     servers: Sequence[str]
@@ -202,7 +199,6 @@ class HAOptions(ClientOptions, total=False):
     on_resubscribe_failure: OnResubscribeFailure
     failover_overlap: float
     progress_timeout: float | None
-    retry_on_disconnect: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +281,6 @@ class HASettings(Settings):
     on_resubscribe_failure: OnResubscribeFailure = "fail"
     failover_overlap: float = 5.0
     progress_timeout: float | None = None
-    retry_on_disconnect: bool = False
 
     @override
     def __post_init__(self) -> None:

@@ -1,11 +1,11 @@
 """The writing side of a connection: one cursor over the log, and a small outbox.
 
-Publishes are not queued: they are in the publish store's log as wire frames, and the writer sends
+Publishes are not queued: they are in the client's log as wire frames, and the writer sends
 them from there without copying. Everything else goes through the control outbox:
 
-* *ordered* frames (subscribe, query, flush, publishes without a store) leave exactly where they
-  were issued: after everything that the log held then, before everything appended later, so that a
-  query sees what was published before it;
+* *ordered* frames (subscribe, query, flush) leave exactly where they were issued: after everything
+  that the log held then, before everything appended later, so that a query sees what was published
+  before it;
 * *urgent* frames (logon, heartbeats) leave at the next frame boundary, so that a heartbeat never
   waits behind a backlog.
 
@@ -93,7 +93,7 @@ class Writer:
     def __init__(
         self,
         link: Link,
-        log: FrameLog | None,
+        log: FrameLog,
         gate: SendGate,
         counters: Counters | None = None,
         *,
@@ -118,7 +118,7 @@ class Writer:
 
     def send(self, frame: bytes) -> None:
         """Queue a frame after everything published so far."""
-        ahead = 0 if self._log is None else self._log_sent_bytes + self._log.unsent_bytes
+        ahead = self._log_sent_bytes + self._log.unsent_bytes
         self._ordered.append((ahead, frame))
         self.flight.sent(frame)
         self.outbox_bytes += len(frame)
@@ -131,8 +131,6 @@ class Writer:
             Its value is higher each time that the server has taken or persisted more of them.
         """
         log = self._log
-        if log is None:
-            return lambda: (0, 0)
         last_byte, last_sequence = self._log_sent_bytes + log.unsent_bytes, log.last_sequence
         return lambda: (
             min(self._log_sent_bytes, last_byte),
@@ -191,10 +189,9 @@ class Writer:
     def _set_gate(self) -> None:
         """Set when the publisher checks next: not again for what the socket does not take."""
         log, gate = self._log, self._gate
-        if log is not None:
-            gate.check_at = FLUSH_BYTES + (log.unsent_bytes if self.blocked else 0)
-            if log.unpersisted_bytes >= gate.cap_bytes:
-                gate.has_to_check = True
+        gate.check_at = FLUSH_BYTES + (log.unsent_bytes if self.blocked else 0)
+        if log.unpersisted_bytes >= gate.cap_bytes:
+            gate.has_to_check = True
 
     def _next_piece(self) -> memoryview:
         """The next piece to send: a control piece at its place, else the log up to that place."""
@@ -235,7 +232,7 @@ class Writer:
         if len(self._partial):
             self._partial = self._partial[count:]
             self.outbox_bytes -= count
-        elif self._log is not None:
+        else:
             self._log_sent_bytes += count
             self.flight.published_bytes += count
             self._log.advance(count)
@@ -254,8 +251,7 @@ class Writer:
         """
         while True:
             everything_left = self.pump()
-            if self._log is not None:
-                self._gate.unpersisted_ages.note(self._log.last_sequence, trio.current_time())
+            self._gate.unpersisted_ages.note(self._log.last_sequence, trio.current_time())
             self._room.unpark_all()
             if everything_left:
                 self._gate.parked = True

@@ -45,7 +45,7 @@ async def test_every_publish_of_a_client_with_a_store_is_recorded(tmp_path: Path
             await client.publish("orders", body),
             client.publish_nowait('with "quotes"', body),
             await client.publish("orders", body, correlation_id="ab"),
-            await client.delta_publish("prices", body),
+            await client.publish("prices", body, delta=True),
         ]
         await client.execute_async(Command("publish", topic="last", data=body))
         await client.sow_delete("prices", data=body)
@@ -96,8 +96,8 @@ async def test_deliveries_and_discards_are_recorded_in_the_order_of_receipt(
         async with Client("pub", audit_log=AuditLog(tmp_path / "pub")) as client:
             await client.connect(uri)
             await client.logon()
-            await client.publish_batch("orders", [b"a", b"b", b"c"], first_sequence=1)
-            await client.publish_batch(
+            await client.publish_many("orders", [b"a", b"b", b"c"], first_sequence=1)
+            await client.publish_many(
                 ["x", "y"], [b"d", b"e"], first_sequence=9, correlation_ids=["aa", "bb"]
             )
             await client.flush(ack="persisted")

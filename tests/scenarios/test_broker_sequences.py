@@ -32,7 +32,7 @@ async def test_a_broker_drops_what_is_published_again_after_a_crash() -> None:
             await client.connect(uri)
             await client.logon()
             assert (client.connection_info["seen_sequence"], client.persisted_sequence) == ("0", 0)
-            await client.publish_batch("orders", bodies[:3000], first_sequence=1)
+            await client.publish_many("orders", bodies[:3000], first_sequence=1)
             await client.flush(ack="persisted")
             assert client.persisted_sequence == 3000
         async with Client("sink") as client:
@@ -41,8 +41,8 @@ async def test_a_broker_drops_what_is_published_again_after_a_crash() -> None:
             persisted = client.persisted_sequence or 0
             assert (client.connection_info["seen_sequence"], persisted) == ("3000", 3000)
             with pytest.raises(UsageError, match="persisted this publisher up to 3000"):
-                await client.publish_batch("orders", bodies, first_sequence=1)
-            await client.publish_batch("orders", bodies[persisted:], first_sequence=persisted + 1)
+                await client.publish_many("orders", bodies, first_sequence=1)
+            await client.publish_many("orders", bodies[persisted:], first_sequence=persisted + 1)
             await client.wait_persisted(5000, timeout=LIMIT_S)
         async with Client("reader") as reader:
             await reader.connect(uri)
@@ -63,8 +63,8 @@ async def test_a_batch_of_deletes_removes_the_records_that_the_bodies_would_upda
         await client.connect(address(broker))
         await client.logon()
         bodies = [b'{"id": %d}' % number for number in range(4)]
-        await client.publish_batch("orders", bodies, first_sequence=1)
-        await client.publish_batch("orders", bodies[1:3], first_sequence=5, command="sow_delete")
+        await client.publish_many("orders", bodies, first_sequence=1)
+        await client.publish_many("orders", bodies[1:3], first_sequence=5, command="sow_delete")
         await client.flush(ack="persisted")
         assert client.persisted_sequence == 6
         async with client.sow("orders") as records:

@@ -58,11 +58,10 @@ async def test_a_delete_returns_its_statistics(
         async def script() -> None:
             command = await peer.answer("sow_delete")
             assert {name: getattr(command, name) for name in wanted} == wanted
-            assert (command.sequence is not None) is with_store
-            assert ("persisted" in command.ack_type) is with_store
+            assert command.sequence is not None
+            assert "persisted" in command.ack_type
             await peer.ack(command, "stats", records_deleted=3)
-            if with_store:
-                await peer.persisted(command.sequence or 0)
+            await peer.persisted(command.sequence)
 
         stats, _ = await together(lambda: client.sow_delete("orders", **arguments), script)  # type: ignore[arg-type]  # drawn from a table
         assert stats.records_deleted == 3
@@ -205,74 +204,17 @@ async def test_a_store_numbers_publishes_itself(server: Server) -> None:
             Command("publish", topic="t", data="a", sequence=5),
             Command("sow_delete", topic="t", filter="1=1", sequence=5),
         ):
-            with pytest.raises(UsageError, match=r"store numbers .* found the sequence 5"):
+            with pytest.raises(UsageError, match=r"number.* found the sequence 5"):
                 await client.execute_async(command)
         assert store.unpersisted_count == 0
 
 
-@pytest.mark.row("CC18", "CC10")
-@pytest.mark.parametrize("with_store", [True, False])
-async def test_the_acks_of_a_publish_command_go_to_its_handler(
-    server: Server,
-    with_store: bool,  # noqa: FBT001  # a parameter
-) -> None:
-    store = MemoryPublishStore() if with_store else None
-    got: list[tuple[str, str]] = []
-    async with Client("c", publish_store=store) as client:
-        peer = await server.log_on(client)
-        command = Command("publish", topic="orders", data="a", ack_type="processed,completed")
-        sent = await client.execute_async(command, lambda m: got.append((m.ack_type, m.status)))
-        heard = await peer.expect("publish", command_id=sent)
-        await peer.ack(heard)
-        await peer.ack(heard, "completed")
-        if store is not None:
-            await peer.persisted(store.last_sequence)
-        await wait_all_tasks_blocked()
-        assert got == [("processed", "success"), ("completed", "success")]
-        assert client._core.session.router.all() == []
-        with pytest.raises(UsageError, match="use publish and wait_persisted"):
-            await client.execute_async(replace(command, ack_type="persisted"), print)
-
-
 @pytest.mark.row("CC18")
-async def test_two_tasks_may_publish_commands_with_handlers_at_the_same_time(
-    server: Server,
-) -> None:
-    got: list[str] = []
-    async with Client("c", publish_store=MemoryPublishStore(), exit_timeout=0) as client:
-        peer = await server.log_on(client)
-
-        async def publish() -> None:
-            command = Command("publish", topic="orders", data="a", ack_type="processed")
-            await client.execute_async(command, lambda ack: got.append(ack.command_id))
-
-        await together(publish, publish)
-        heard = [await peer.expect("publish") for _ in range(2)]
-        for each in heard:
-            await peer.ack(each)
-        await wait_all_tasks_blocked()
-        assert sorted(got) == sorted({each.command_id for each in heard})
-
-
-@pytest.mark.row("CC18", "PS6")
-@pytest.mark.parametrize("stored", [True, False])
-async def test_a_refused_publish_is_told_to_its_handler_and_the_client_goes_on(
-    server: Server,
-    stored: bool,  # noqa: FBT001  # a parameter
-) -> None:
-    store = MemoryPublishStore() if stored else None
-    got: list[tuple[str, str]] = []
-    async with Client("c", publish_store=store, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        for status in ("failure", "success"):
-            command = Command("publish", topic="orders", data=b"x", ack_type="processed")
-            await client.execute_async(command, lambda m: got.append((m.status, m.reason)))
-            publish = await peer.expect("publish")
-            if publish.sequence is not None:
-                await peer.ack(publish, "persisted", s=publish.sequence, status=status)
-            await peer.ack(publish, status=status, reason="not entitled")
-            await wait_all_tasks_blocked()
-    assert got == [("failure", "not entitled"), ("success", "not entitled")]
+async def test_the_acks_of_a_publish_command_have_no_handler(client: Client) -> None:
+    command = Command("publish", topic="orders", data="a", ack_type="processed")
+    with pytest.raises(UsageError, match="have no handler: use publish and wait_persisted"):
+        await client.execute_async(command, print)
+    assert client.unpersisted_count == 0
 
 
 @pytest.mark.row("CC10")
@@ -398,7 +340,7 @@ async def test_so_is_one_that_waits_for_its_publishes(
         assert len(errors) == 1
         assert "publish_flush waits for an ack" in str(errors[0])
         await peer.persisted(store.last_sequence)
-        await client.wait_empty()
+        await client.publish_flush()
 
 
 async def test_a_query_with_a_handler_ends_quietly_with_its_connection(server: Server) -> None:

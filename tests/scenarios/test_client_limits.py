@@ -208,7 +208,6 @@ async def test_a_full_stream_that_nobody_takes_any_more_does_not_hold_up_leaving
                 await peer.publish(command.sub_id, b"first")
                 await trio.sleep(1)
                 await peer.publish(command.sub_id, *[bytes(500)] * 20)
-                await peer.answer("flush")
 
             nursery.start_soon(script)
             stream = await client.execute(Command("subscribe", topic="orders"))

@@ -12,7 +12,7 @@ from haclient.protocol.messages import Message
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import answering, close_link, listening, together
+from support.peer import close_link, listening, together
 
 pytestmark = in_virtual_time
 
@@ -31,20 +31,24 @@ async def test_connect_log_on_publish_ack(store: PublishStore) -> None:
         await wait_all_tasks_blocked()
         assert client.unpersisted_count == 1
         await peer.persisted(first + 2)
-        await client.wait_empty(timeout=1)
+        await client.publish_flush(timeout=1)
         assert client.unpersisted_count == 0
 
 
 @pytest.mark.row("CC6", "PS4")
-async def test_without_a_store_a_publish_asks_for_no_ack_and_has_no_number() -> None:
+async def test_without_a_store_a_publish_has_a_number_and_asks_for_an_ack_as_well() -> None:
     async with listening() as server, Client("pub") as client:
+        with pytest.raises(DisconnectedError, match="there is no publish store to keep it"):
+            await client.publish("orders", b"early")
+        with pytest.raises(DisconnectedError, match="there is no publish store to keep it"):
+            client.publish_nowait("orders", b"early")
         peer = await server.log_on(client)
-        assert await client.publish("orders", b"a") is None
-        assert client.publish_nowait("orders", b"b") is None
-        await peer.expect("publish", sequence=None, ack_type="", data=b"a")
-        await peer.expect("publish", sequence=None, ack_type="", data=b"b")
-        async with answering(peer):
-            await client.publish_flush(timeout=1)
+        first = await client.publish("orders", b"a")
+        assert client.publish_nowait("orders", b"b") == first + 1
+        await peer.expect("publish", sequence=first, ack_type="persisted", data=b"a")
+        await peer.expect("publish", sequence=first + 1, ack_type="persisted", data=b"b")
+        await peer.persisted(first + 1)
+        await client.publish_flush(timeout=1)
         assert client.unpersisted_count == 0
 
 
@@ -54,7 +58,7 @@ async def test_delta_publish_and_the_other_header_fields(with_store: bool) -> No
     made = MemoryPublishStore() if with_store else None
     async with listening() as server, Client("pub", publish_store=made) as client:
         peer = await server.log_on(client)
-        await client.delta_publish("orders", b"d")
+        await client.publish("orders", b"d", delta=True)
         await client.publish("orders", b"p", expiration=5, correlation_id="abc", sow_key="k")
         await peer.expect("delta_publish", topic="orders", data=b"d")
         await peer.expect("publish", expiration=5, correlation_id="abc", sow_key="k", data=b"p")
@@ -153,7 +157,7 @@ async def test_a_refused_publish_is_told_and_the_run_around_it_goes_on(store: Pu
         assert failed == [(b"3", "orders", "not entitled", first + 2)]
         assert store.lowest_unpersisted == first + 3
         await peer.persisted(first + 4)
-        await client.wait_empty(timeout=1)
+        await client.publish_flush(timeout=1)
 
 
 @pytest.mark.row("PS6")
@@ -180,7 +184,7 @@ async def test_a_refusal_is_the_last_word_even_when_acks_before_it_come_late(
         if not together_:
             await wait_all_tasks_blocked()
             await peer.persisted(first + 1)
-        await client.wait_empty(timeout=1)
+        await client.publish_flush(timeout=1)
         await wait_all_tasks_blocked()
         assert failed == [first + 2]
 
@@ -270,8 +274,6 @@ async def test_publish_flush_gives_up_in_time_and_keeps_everything(store: Publis
         with pytest.raises(TimedOut, match=r"1 publishes are not persisted after 2\.5 s"):
             await client.publish_flush(timeout=2.5)
         assert trio.current_time() - start == pytest.approx(2.5)
-        with pytest.raises(TimedOut, match="wait_empty"):
-            await client.wait_empty(timeout=1)
         assert client.unpersisted_count == 1
 
 
@@ -295,7 +297,7 @@ async def test_publish_flush_ends_with_the_connection(store: PublishStore) -> No
 async def test_with_nothing_to_wait_for_there_is_no_wait() -> None:
     async with Client("pub", publish_store=MemoryPublishStore()) as client:
         await client.publish_flush()
-        await client.wait_empty()
+        await client.publish_flush()
 
 
 @pytest.mark.row("CC10")

@@ -27,7 +27,9 @@ async def test_a_publish_carries_the_sequence_and_asks_for_a_persisted_ack(serve
         peer = await server.log_on(client, seen=9, persisted=5)
         assert (client.connection_info["seen_sequence"], client.persisted_sequence) == ("9", 5)
         assert await client.publish("orders", b"a", sequence=6) == 6
-        assert await client.delta_publish("orders", b"b", sequence=8, correlation_id="ab") == 8
+        assert (
+            await client.publish("orders", b"b", sequence=8, correlation_id="ab", delta=True) == 8
+        )
         command = Command("publish", topic="orders", data=b"c", sequence=9)
         await client.execute_async(command)
         await peer.expect("publish", sequence=6, ack_type="persisted", data=b"a")
@@ -50,14 +52,14 @@ async def test_before_a_logon_nothing_is_known_of_the_publisher() -> None:
 
 
 @pytest.mark.row("SK4")
-@pytest.mark.parametrize("method", ["publish", "delta_publish"])
-async def test_a_client_with_a_store_takes_no_sequence(server: Server, method: str) -> None:
+@pytest.mark.parametrize("delta", [False, True])
+async def test_a_client_with_a_store_takes_no_sequence(server: Server, *, delta: bool) -> None:
     async with Client("c", publish_store=MemoryPublishStore()) as client:
         await server.log_on(client)
         with pytest.raises(UsageError, match=r"the publish store numbers .* the sequence 7"):
-            await getattr(client, method)("orders", b"a", sequence=7)
+            await client.publish("orders", b"a", sequence=7, delta=delta)
         with pytest.raises(UsageError, match=r"the publish store numbers .* the sequence 7"):
-            await client.publish_batch("orders", [b"a"], first_sequence=7)
+            await client.publish_many("orders", [b"a"], first_sequence=7)
         assert client.unpersisted_count == 0
 
 
@@ -101,10 +103,11 @@ async def test_publish_flush_waits_for_the_persisted_ack_of_numbered_publishes(
         peer = await server.log_on(client)
         await client.publish("orders", b"a", sequence=1)
         await peer.expect("publish")
-        await together(lambda: client.publish_flush(timeout=1), lambda: answer_flush(peer))
+        await peer.persisted(1)
+        await client.publish_flush(timeout=1)
         await client.disconnect()
-        peer = await server.log_on(client)  # nothing was published on this connection
-        await together(lambda: client.publish_flush(timeout=1), lambda: peer.answer("flush"))
+        await server.log_on(client)  # nothing was published on this connection
+        await client.publish_flush(timeout=1)
 
 
 @pytest.mark.row("SK4", "SK5")
@@ -118,7 +121,7 @@ async def test_a_lost_connection_ends_every_wait_with_its_reason(server: Server)
             await peer.ack(None, status="failure", reason="name in use")
             peer.link.close()
 
-        with pytest.raises(DisconnectedError, match="1 is not persisted") as caught:
+        with pytest.raises(DisconnectedError, match="publish 1 was lost") as caught:
             await together(lambda: client.wait_persisted(1, timeout=1), be_displaced)
         assert isinstance(caught.value.__cause__, NameInUse)
         with pytest.raises(DisconnectedError, match="name in use") as caught:
@@ -132,17 +135,17 @@ async def test_a_lost_connection_ends_every_wait_with_its_reason(server: Server)
 async def test_a_batch_is_numbered_in_order(server: Server) -> None:
     async with Client("c", exit_timeout=0) as client:
         peer = await server.log_on(client)
-        last = await client.publish_batch("orders", [b"a", "b"], first_sequence=5, expiration=60)
+        last = await client.publish_many("orders", [b"a", "b"], first_sequence=5, expiration=60)
         assert last == 6
-        assert await client.publish_batch("orders", [], first_sequence=7) == 6
-        await client.publish_batch(
+        assert await client.publish_many("orders", [], first_sequence=7) == 6
+        await client.publish_many(
             ["one", "two"],
             [b"c", memoryview(b"d")],
             first_sequence=7,
             command="delta_publish",
             correlation_ids=["aa", "bb"],
         )
-        await client.publish_batch(["one", "two"], [b"e", b"f"], first_sequence=20)
+        await client.publish_many(["one", "two"], [b"e", b"f"], first_sequence=20)
         kind, acked = "publish", "persisted"
         await peer.expect(kind, sequence=5, data=b"a", ack_type=acked, expiration=60)
         await peer.expect(kind, sequence=6, data=b"b", ack_type=acked, topic="orders")
@@ -161,7 +164,7 @@ async def test_each_message_of_a_batch_may_have_an_expiration_of_its_own(
 ) -> None:
     async with Client("c", exit_timeout=0) as client:
         peer = await server.log_on(client)
-        await client.publish_batch(
+        await client.publish_many(
             topics,
             [b"a", b"b", b"c"],
             first_sequence=1,
@@ -182,18 +185,18 @@ async def test_the_lists_of_a_batch_have_one_length(server: Server) -> None:
     async with Client("c") as client:
         await server.log_on(client)
         with pytest.raises(UsageError, match="one topic for each message: 2 messages, 1 found"):
-            await client.publish_batch(["t"], [b"a", b"b"], first_sequence=1)
+            await client.publish_many(["t"], [b"a", b"b"], first_sequence=1)
         with pytest.raises(UsageError, match="one correlation_ids for each message"):
-            await client.publish_batch("t", [b"a"], first_sequence=1, correlation_ids=["a", "b"])
+            await client.publish_many("t", [b"a"], first_sequence=1, correlation_ids=["a", "b"])
         for given in ([], [1, 2]):
             with pytest.raises(UsageError, match="one expiration for each message: 1 messages, "):
-                await client.publish_batch("t", [b"a"], first_sequence=1, expiration=given)
+                await client.publish_many("t", [b"a"], first_sequence=1, expiration=given)
         with pytest.raises(UsageError, match="expiration is a whole number of at least 0, not -1"):
-            await client.publish_batch("t", [b"a"], first_sequence=1, expiration=[-1])
+            await client.publish_many("t", [b"a"], first_sequence=1, expiration=[-1])
         with pytest.raises(UsageError, match="the command of a batch is one of publish, "):
-            await client.publish_batch("t", [b"a"], first_sequence=1, command="p")  # type: ignore[arg-type]  # what is tested
+            await client.publish_many("t", [b"a"], first_sequence=1, command="p")  # type: ignore[arg-type]  # what is tested
         with pytest.raises(UsageError, match="data is bytes, bytearray, memoryview or str"):
-            await client.publish_batch("t", [5], first_sequence=1)  # type: ignore[list-item]  # what is tested
+            await client.publish_many("t", [5], first_sequence=1)  # type: ignore[list-item]  # what is tested
         assert await client.publish("t", b"a", sequence=1) == 1  # nothing of them was sent
 
 

@@ -25,7 +25,6 @@ from haclient.stores import (
     HybridPublishStore,
     LoggedBookmarkStore,
     MemoryPublishStore,
-    NullPublishStore,
     PublishStore,
     RingPublishStore,
 )
@@ -114,7 +113,7 @@ async def test_publish_waits_for_an_ack_where_the_store_asks_for_it(
         assert number == last + 1  # nobody has used a number for nothing
         await peer.expect("publish", sequence=number, data=b"late")
         await peer.persisted(number)
-        await client.wait_empty(timeout=1)
+        await client.publish_flush(timeout=1)
 
 
 @in_virtual_time
@@ -135,7 +134,7 @@ async def test_a_store_that_would_rather_raise_is_full_at_once(store: PublishSto
         with pytest.raises(StoreFull):
             client.publish_nowait("orders", KIB)
         with pytest.raises(StoreFull):
-            await client.delta_publish("orders", KIB)
+            await client.publish("orders", KIB, delta=True)
         async with answering(peer):
             await client.publish_flush(timeout=1)
         assert await client.publish("orders", KIB)
@@ -171,7 +170,7 @@ async def test_delta_publish_and_sow_delete_wait_for_room_too() -> None:
             await wait_all_tasks_blocked()
             await peer.persisted(last)
 
-        number, _ = await together(lambda: client.delta_publish("orders", KIB), ack)
+        number, _ = await together(lambda: client.publish("orders", KIB, delta=True), ack)
         assert number == last + 1
         await peer.expect("delta_publish", sequence=number)
         last = fill(client)
@@ -232,7 +231,7 @@ async def test_more_than_a_store_holds_goes_through_it_in_order(kind: str, tmp_p
             await client.logon()
             for number in range(500):
                 await client.publish("orders", b"%d " % number + KIB)
-            await client.wait_empty()
+            await client.publish_flush()
             async with RawClient.connect(server.uris[0]) as reader:
                 await reader.logon("reader")
                 await reader.send(c="subscribe", cid="1", t="orders", bm="0")
@@ -299,27 +298,13 @@ async def test_waiting_for_the_disk_has_a_limit_and_needs_one(tmp_path: Path) ->
         with pytest.raises(TimedOut, match=r"not on disk after 0\.05 s"):
             await client.publish_flush(timeout=0.05, durable=True)
         released.set()
-    for nowhere in (None, NullPublishStore(), MemoryPublishStore()):
+    for nowhere in (None, MemoryPublishStore()):
         async with Client("pub", publish_store=nowhere) as client:
             with pytest.raises(UsageError, match="needs a publish store with files"):
                 await client.publish_flush(durable=True)
 
 
 # -- no store, an old message, and stores that are refused ------------------------------------
-
-
-@in_virtual_time
-@pytest.mark.row("PS1")
-async def test_a_null_store_is_as_good_as_none() -> None:
-    async with listening() as server, Client("pub", publish_store=NullPublishStore()) as client:
-        with pytest.raises(DisconnectedError):
-            await client.publish("orders", b"a")
-        peer = await server.log_on(client)
-        assert await client.publish("orders", b"a") is None
-        await peer.expect("publish", sequence=None, ack_type="")
-        assert (client.unpersisted_count, client.metrics.oldest_unpersisted_age) == (0, 0.0)
-        async with answering(peer):
-            await client.publish_flush(timeout=1)
 
 
 @in_virtual_time

@@ -310,7 +310,6 @@ async def test_a_stream_is_closed_although_another_that_is_full_hides_the_answer
             async with client.stream("orders"):
                 await trio.sleep(1)
             assert trio.current_time() < 2
-        nursery.start_soon(peer.answer, "flush")
 
 
 @pytest.mark.row("MS8")

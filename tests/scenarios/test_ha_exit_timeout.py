@@ -163,7 +163,7 @@ async def test_what_was_left_to_the_file_is_sent_by_the_next_client(tmp_path: Pa
         await east.start()
         async with client() as second:
             assert second.unpersisted_count == len(TEN)
-            await second.wait_empty(timeout=10)
+            await second.publish_flush(timeout=10)
             async with second.bookmark_stream("orders", sub_id="s") as messages:
                 assert [(await anext(messages)).data for _ in TEN] == TEN
 
@@ -184,7 +184,7 @@ async def test_nothing_is_persisted_until_a_sync_replica_returns_or_is_downgrade
             with pytest.raises(TimeoutError, match="1 publishes are not persisted"):
                 await client.publish_flush(timeout=30)
             with pytest.raises(TimeoutError):
-                await client.wait_empty(timeout=30)
+                await client.publish_flush(timeout=30)
             assert client.unpersisted_count == 1, "it is persisted at the first broker only"
 
             async def resolve() -> None:

@@ -25,7 +25,7 @@ CAP = 10_000
 RECORDS = [bytes(1_000)] * 40
 
 
-@pytest.mark.parametrize("call", ["publish", "flush"])
+@pytest.mark.parametrize("call", ["flush"])
 async def test_a_handler_that_uses_its_client_does_not_keep_it_from_becoming_live(
     server: Server, call: str
 ) -> None:
@@ -33,7 +33,6 @@ async def test_a_handler_that_uses_its_client_does_not_keep_it_from_becoming_liv
     client = HAClient(
         "ha",
         servers=[server.uri],
-        retry_on_disconnect=True,
         max_queued_bytes=CAP,
         heartbeat=None,
         exit_timeout=0,

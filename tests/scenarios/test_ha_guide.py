@@ -238,14 +238,14 @@ async def test_a_delete_that_was_not_confirmed_is_sent_again_as_publishes_are(
         await client.publish("prices", b'{"id":1}')
         await client.publish("prices", b'{"id":2}')
         assert await records() == [b'{"id":1}', b'{"id":2}']
-        await client.wait_empty(timeout=60)
+        await client.publish_flush(timeout=60)
         await east.stop()
         nursery.start_soon(lambda: client.sow_delete("prices", filter="/id = 1", timeout=3600))
         await trio.sleep(1)
         assert client.unpersisted_count == 1
         await client.publish("prices", b'{"id":3}')
         await east.start()
-        await client.wait_empty(timeout=60)
+        await client.publish_flush(timeout=60)
         assert await records() == [b'{"id":2}', b'{"id":3}']
 
 
@@ -272,11 +272,11 @@ async def test_stores_in_memory_end_with_their_process_and_those_in_files_do_not
             await client.bookmark_subscribe("orders", sub_id="s", handler=inbox)
             await client.publish("orders", b"1")
             await inbox.until(b"1")
-            await client.wait_empty(timeout=60)
+            await client.publish_flush(timeout=60)
             await restart(east)
             await client.publish("orders", b"2")
             await inbox.until(b"1", b"2")  # a lost connection repeats nothing with either
-            await client.wait_empty(timeout=60)
+            await client.publish_flush(timeout=60)
             await east.stop()
             await client.publish("orders", b"3")
         await east.start()
@@ -530,7 +530,7 @@ async def test_a_publish_store_is_as_large_as_the_outage_at_the_highest_rate(
                 await trio.sleep(1)
             assert client.unpersisted_count == size.messages
             await east.start()
-            await client.wait_empty(timeout=3600)
+            await client.publish_flush(timeout=3600)
         await east.stop()
         many = [bytes(100_000)] * (size.bytes // 100_000)
         with trio.move_on_after(60) as waits:  # for room: a ring never takes more
@@ -553,6 +553,6 @@ async def test_a_publish_store_uses_the_space_of_persisted_messages_again(tmp_pa
         sizes: list[int] = []
         for _ in range(20):  # 10 MB in all, of which 0.5 MB wait at a time
             await client.publish_many("orders", [bytes(1000)] * 500)
-            await client.wait_empty(timeout=3600)
+            await client.publish_flush(timeout=3600)
             sizes.append(used())
         assert max(sizes) <= sizes[0] + 256 * 1024

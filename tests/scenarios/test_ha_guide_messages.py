@@ -92,7 +92,7 @@ async def test_a_publisher_that_ends_says_what_is_not_persisted_and_the_next_run
         assert "3 publishes are not persisted" in caplog.text
         await east.start()
         async with publisher() as client:  # the same name, the same file
-            await client.wait_empty(timeout=60)
+            await client.publish_flush(timeout=60)
         await inbox.until(*(b"%d" % number for number in range(6)))
 
 
@@ -106,7 +106,7 @@ async def test_the_count_stays_above_zero_until_a_synchronous_replica_returns_or
         HAClient.memory_backed("c", servers=[east.uri]) as client,
     ):
         await client.publish("orders", b"1")
-        await client.wait_empty(timeout=10)
+        await client.publish_flush(timeout=10)
         await west.stop()
         await client.publish("orders", b"2")
         for _ in range(6):
@@ -116,7 +116,7 @@ async def test_the_count_stays_above_zero_until_a_synchronous_replica_returns_or
             await west.start()
         else:
             east.running.downgrade(address("west"))
-        await client.wait_empty(timeout=10)
+        await client.publish_flush(timeout=10)
 
 
 @pytest.mark.row("HA27", "ID4", "ID5")
@@ -128,12 +128,12 @@ async def test_each_instance_has_a_name_of_its_own(tmp_path: Path) -> None:
         ):
             await one.publish("orders", b"1")
             await another.publish("orders", b"2")
-            await one.wait_empty(timeout=60)
-            await another.wait_empty(timeout=60)
+            await one.publish_flush(timeout=60)
+            await another.publish_flush(timeout=60)
         with pytest.raises(NameInUse):  # noqa: PT012  # the block raises it
             async with HAClient.memory_backed("same", servers=[east.uri]) as first:
                 await first.publish("orders", b"3")
-                await first.wait_empty(timeout=60)
+                await first.publish_flush(timeout=60)
                 async with HAClient.memory_backed("same", servers=[east.uri]) as second:
                     await second.flush(timeout=60)
                     await trio.sleep(3600)  # the first one has ended, and does not come back
@@ -181,7 +181,7 @@ def test_a_publisher_that_is_killed_sends_what_it_had_published_in_its_next_run(
                 ) as client:
                     assert client.unpersisted_count >= 1000
                     await client.publish("orders", "end")
-                    await client.wait_empty(timeout=60)
+                    await client.publish_flush(timeout=60)
                     async with client.bookmark_stream("orders", sub_id="s") as messages:
                         async for message in messages:
                             if message.text == "end":
@@ -284,7 +284,7 @@ async def test_a_subscription_manager_of_ones_own_has_the_commands_and_no_messag
         await restart(east)
         await client.flush(timeout=60)
         await client.publish("orders", b'{"id":3}')
-        await client.wait_empty(timeout=60)
+        await client.publish_flush(timeout=60)
         await trio.sleep(10)
         assert len(inbox.got) == 2
 

@@ -15,7 +15,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import HAClient
-from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.session.recovery import Recovery
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -281,7 +280,7 @@ async def test_fifty_losses_leave_no_task_and_lose_no_message(server: Server) ->
             await peer.answer("subscribe")
             await peer.persisted(sequences[-1])
         async with answering(peer):
-            await client.wait_empty(timeout=1)
+            await client.publish_flush(timeout=1)
     assert got == [b"%d" % number for number in range(1, 51)]
     assert sequences == sorted(set(sequences))
     assert len(counts) == 1
@@ -383,19 +382,3 @@ async def test_a_slow_handler_does_not_make_a_recovery_fail(server: Server) -> N
             await client.flush(timeout=2 * slow_s)
         assert [each for each in seen if each.startswith(("failure", "success"))] == ["success A"]
         await client.disconnect()
-
-
-@pytest.mark.row("CC18", "HA8")
-async def test_who_waits_for_the_acks_of_an_unstored_publish_waits_as_long_as_its_connection_lasts(
-    server: Server,
-) -> None:
-    """One in the store is sent again, and its acks with it: see `PublishReceivers`."""
-    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
-    async with entered(client, partial(live, server)) as peer:
-        command = Command("publish", topic="orders", data=b"x", ack_type="processed")
-        await client.execute_async(command, lambda _: None)
-        await peer.expect("publish")
-        await lose(peer)
-        await live(server)
-        await wait_all_tasks_blocked()
-        assert not client._subscriber._served

@@ -11,17 +11,14 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import HAClient
-from haclient.errors import AuthenticationError, DisconnectedError, TimedOut, UsageError, WouldBlock
-from haclient.protocol.codec import encode_frame
+from haclient.errors import AuthenticationError, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.messages import Message
-from haclient.transport.publish_hold import STALL_SHARE
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.inbox import until
-from support.peer import Peer, Server, answering, delivery
+from support.peer import Peer, Server, answering
 from support.recovery import entered, live, not_answering, quiet_client
 
 pytestmark = in_virtual_time
@@ -148,32 +145,57 @@ async def test_a_client_stays_where_it_is_when_the_other_server_cannot_be_used(
 
 
 @pytest.mark.row("HA29")
-async def test_a_client_stays_when_its_server_does_not_confirm(
-    server: Server, other: Server
+@pytest.mark.parametrize("has_store", [False, True])
+async def test_publishes_go_on_during_a_move_and_the_new_server_gets_what_is_not_confirmed(
+    server: Server, other: Server, *, has_store: bool
 ) -> None:
-    async with at(server, has_store=False) as (client, peer), trio.open_nursery() as nursery:
-        nursery.start_soon(checked, other)
-        with pytest.raises(DisconnectedError, match=r"the client stays at .* did not confirm"):
-            await client.move_to(other.uri)
+    async with at(server, has_store=has_store) as (client, peer), trio.open_nursery() as nursery:
+        first = await client.publish("orders", b"1")
+        await peer.expect("publish")
+        began = trio.current_time()
+        nursery.start_soon(client.move_to, other.uri)
+        await checked(other)
         await peer.expect("flush")
-        nursery.start_soon(client.publish, "orders", b"1")
-        assert (await peer.expect("publish")).data == b"1"
+        second = client.publish_nowait("orders", b"2")
+        await peer.persisted(first)
+        await wait_all_tasks_blocked()
+        third = await client.publish("orders", b"3")  # between the two servers
+        there = await live(other, seen=first, persisted=first)
+        assert await there.sequences(2) == [second, third]
+        assert trio.current_time() - began < 3.0  # nobody waits for what was published since
+        await there.persisted(third)
+        await client.publish_flush(timeout=1)
 
 
 @pytest.mark.row("HA29")
-async def test_a_move_that_is_cancelled_while_the_server_is_drained_lets_publishes_go_on(
+@pytest.mark.parametrize("has_store", [False, True])
+async def test_a_client_leaves_a_server_that_does_not_confirm_after_the_limit(
+    server: Server, other: Server, *, has_store: bool
+) -> None:
+    async with at(server, has_store=has_store) as (client, _), trio.open_nursery() as nursery:
+        sequence = await client.publish("orders", b"1")
+        began = trio.current_time()
+        nursery.start_soon(client.move_to, other.uri)
+        await checked(other)
+        there = await live(other)
+        assert trio.current_time() - began == 3.0
+        assert await there.sequences(1) == [sequence]
+
+
+@pytest.mark.row("HA29")
+async def test_a_move_that_is_cancelled_while_the_server_is_drained_does_not_happen(
     server: Server, other: Server
 ) -> None:
     async with at(server, has_store=False) as (client, peer), trio.open_nursery() as nursery:
         nursery.start_soon(checked, other)
+        sequence = await client.publish("orders", b"1")
+        await peer.expect("publish")
         with trio.CancelScope() as scope:
             nursery.start_soon(cancelled_when_drained, peer, scope)
             await client.move_to(other.uri)
         assert scope.cancelled_caught
-        nursery.start_soon(client.publish, "orders", b"1")
+        await peer.persisted(sequence)
         await wait_all_tasks_blocked()
-        await peer.ack(peer.heard[-1], "persisted")
-        assert (await peer.expect("publish")).data == b"1"
         client.publish_nowait("orders", b"2")
         assert (await peer.expect("publish")).data == b"2"
 
@@ -181,23 +203,6 @@ async def test_a_move_that_is_cancelled_while_the_server_is_drained_lets_publish
 async def cancelled_when_drained(peer: Peer, scope: trio.CancelScope) -> None:
     await peer.expect("flush")
     scope.cancel()
-
-
-@pytest.mark.row("HA29")
-async def test_a_publish_that_may_not_wait_is_refused_only_while_a_move_drains_the_connection(
-    server: Server, other: Server
-) -> None:
-    async with at(server, has_store=False) as (client, peer), trio.open_nursery() as nursery:
-        nursery.start_soon(client.move_to, other.uri)
-        await checked(other)
-        flush = await peer.expect("flush")
-        with pytest.raises(WouldBlock, match="about to move to another server"):
-            client.publish_nowait("orders", b"1")
-        await peer.ack(flush, "persisted")
-        await live(other)
-        await wait_all_tasks_blocked()
-        client.publish_nowait("orders", b"2")
-        assert (await other.peers[-1].expect("publish")).data == b"2"
 
 
 @pytest.mark.row("HA29")
@@ -275,6 +280,8 @@ async def test_a_connection_that_is_lost_during_a_move_ends_the_move(
             await peer.expect("flush")
             peer.link.close()
 
+        await client.publish("orders", b"1")
+        await peer.expect("publish")
         nursery.start_soon(lose)
         with pytest.raises(DisconnectedError, match=r"is not at .* but reconnects"):
             await client.move_to(other.uri)
@@ -315,6 +322,8 @@ async def test_a_client_that_is_disconnected_during_a_move_ends_it(
             with pytest.raises(DisconnectedError, match="move_to: "):
                 await client.move_to(other.uri)
 
+        await client.publish("orders", b"1")
+        await peer.expect("publish")
         nursery.start_soon(move)
         if moment == "check":
             check = await other.accept()
@@ -326,83 +335,11 @@ async def test_a_client_that_is_disconnected_during_a_move_ends_it(
             await client.disconnect()
 
 
-@pytest.mark.row("HA29")
-async def test_a_publish_that_a_move_has_held_is_sent_before_the_subscriptions_are_back(
-    server: Server, other: Server
-) -> None:
-    """A handler waits with it: the answer to its subscription may be behind its full queue."""
-    client = quiet_client(server)
-    async with entered(client, partial(live, server)) as peer:
-        async with answering(peer):
-            await client.subscribe("orders", sub_id="s", handler=lambda _: None)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.move_to, other.uri)
-            checked = await live(other)
-            await checked.expect_end()
-            flush = await peer.expect("flush")
-            nursery.start_soon(client.publish, "orders", b"held")
-            await wait_all_tasks_blocked()
-            await peer.ack(flush)
-            await peer.ack(flush, "persisted")
-            moved = await live(other)
-            heard = [await moved.hear(), await moved.hear()]
-            assert {each.command for each in heard} == {"publish", "subscribe"}
-            await moved.ack(next(each for each in heard if each.command == "subscribe"))
-        await client.disconnect()
-
-
-@pytest.mark.row("HA29")
-async def test_a_handler_whose_full_queue_has_stopped_the_reading_publishes_during_a_move(
-    server: Server, other: Server
-) -> None:
-    """The confirmation of the old server comes behind the messages that it has yet to take."""
-    client = quiet_client(server, max_queued_bytes=4_000)
-
-    has_moved = trio.Event()
-
-    async def republish(message: Message) -> None:
-        await client.publish("copies", message.data[:1])
-
-    async def move() -> None:
-        await client.move_to(other.uri)
-        has_moved.set()
-
-    async with entered(client, partial(live, server)) as peer:
-        async with answering(peer):
-            await client.subscribe("orders", sub_id="s", handler=republish)
-        async with trio.open_nursery() as nursery:
-            began = trio.current_time()
-            nursery.start_soon(move)
-            await checked(other)
-            flush = await peer.expect("flush")
-            bodies = [bytes([number]) + bytes(1_000) for number in range(16)]
-            for half in (bodies[:8], bodies[8:]):
-                await peer.publish("s", *half)
-                await wait_all_tasks_blocked()
-            await peer.ack(flush, "persisted")
-            copies: list[bytes] = []
-            while (heard := await peer.hear()).command == "publish":
-                copies.append(heard.data)
-            assert heard.command == "flush", "what has passed is to be confirmed, too"
-            assert 0 < len(copies) < 16
-            await peer.ack(heard, "persisted")
-            moved = await live(other)
-            async with answering(moved):
-                await has_moved.wait()
-                await wait_all_tasks_blocked()
-            copies += [each.data for each in moved.heard if each.command == "publish"]
-        assert copies == [body[:1] for body in bodies]
-        assert trio.current_time() == began
-        await client.disconnect()
-
-
 class Relay:
     """A handler that hands each message to another task, and waits until that has published it."""
 
     def __init__(self, client: HAClient) -> None:
         self._client = client
-        self.may_work = trio.Event()
-        self.may_work.set()
         self._jobs, self._work = trio.open_memory_channel[Message](0)
         self._done, self._results = trio.open_memory_channel[bytes](0)
         self.copied: list[bytes] = []
@@ -414,100 +351,8 @@ class Relay:
     async def work(self) -> None:
         async for message in self._work:
             body = message.data.rstrip(b"\0")
-            await self.may_work.wait()
             await self._client.publish("copies", body)
             await self._done.send(body)
-
-
-@pytest.mark.row("HA29")
-@pytest.mark.parametrize("has_more", [False, True])
-async def test_what_a_task_publishes_for_a_handler_with_a_full_queue_passes_a_move(
-    server: Server, other: Server, *, has_more: bool
-) -> None:
-    client = quiet_client(server, max_queued_bytes=4_000)
-    relay, has_moved = Relay(client), trio.Event()
-    count = 16
-
-    async def publish(peer: Peer) -> None:
-        for start in (count - 16, count - 8):
-            await peer.publish("s", *(b"%d" % at + bytes(1_000) for at in range(start, start + 8)))
-            await wait_all_tasks_blocked()
-
-    async def move() -> None:
-        await client.move_to(other.uri)
-        has_moved.set()
-
-    async with entered(client, partial(live, server)) as peer:
-        async with answering(peer):
-            await client.subscribe("orders", sub_id="s", handler=relay.handle)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(relay.work)
-            began = trio.current_time()
-            nursery.start_soon(move)
-            await checked(other)
-            flush = await peer.expect("flush")
-            await publish(peer)
-            await peer.ack(flush, "persisted")
-            copies: list[bytes] = []
-            while (heard := await peer.hear_or_end()) is not None:
-                if heard.command == "publish":
-                    copies.append(heard.data)
-                    continue
-                assert heard.command == "flush", "what has passed is to be confirmed, too"
-                if has_more:  # what stops the reading again lets publishes pass at once
-                    has_more, count = False, count + 16
-                    await publish(peer)
-                await peer.ack(heard, "persisted")
-            assert trio.current_time() <= began + 2 * 10.0 * STALL_SHARE
-            moved = await live(other)
-            async with answering(moved):
-                await has_moved.wait()
-                await wait_all_tasks_blocked()
-            copies += [each.data for each in moved.heard if each.command == "publish"]
-            nursery.cancel_scope.cancel()
-        assert copies == relay.copied == [b"%d" % number for number in range(count)]
-        await client.disconnect()
-
-
-@pytest.mark.row("HA29")
-async def test_publishes_of_others_stay_held_while_a_handler_with_a_full_queue_makes_progress(
-    server: Server, other: Server
-) -> None:
-    client = quiet_client(server, max_queued_bytes=4_000)
-
-    async def handle(_: Message) -> None:
-        await trio.sleep(0.3)
-
-    async with entered(client, partial(live, server)) as peer:
-        async with answering(peer):
-            await client.subscribe("orders", sub_id="s", handler=handle)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.move_to, other.uri)
-            await checked(other)
-            flush = await peer.expect("flush")
-            for _ in range(2):
-                await peer.publish("s", *[bytes(1_000)] * 8)
-                await wait_all_tasks_blocked()
-            nursery.start_soon(client.publish, "orders", b"held")
-            await peer.ack(flush, "persisted")
-            await peer.expect_end()
-            moved = await live(other)
-            async with answering(moved):
-                await wait_all_tasks_blocked()
-            assert [each.data for each in moved.heard if each.command == "publish"] == [b"held"]
-            nursery.cancel_scope.cancel()
-        await client.disconnect()
-
-
-async def move_with_full_queue(client: HAClient, relay: Relay, uri: str) -> None:
-    """Move while the queue is full and its handler waits for a publish that is held."""
-    relay.may_work = trio.Event()
-    core = client._core
-    await until(lambda: core.connection is not None and bool(core.connection.reading_stopped_by))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(client.move_to, uri)
-        await until(lambda: core.publisher.move_hold.is_active)
-        relay.may_work.set()
 
 
 async def everything(client: HAClient, topic: str) -> list[bytes]:
@@ -556,7 +401,7 @@ async def test_moves_of_a_client_without_a_store_that_relays_steadily_lose_and_d
             publishing.start_soon(publish_own)
             publishing.start_soon(publish_input, source)
             for uri in (west, east, west):
-                await move_with_full_queue(client, relay, uri)
+                await client.move_to(uri)
             is_done = True
         await trio.sleep(10.0)
         await client.publish_flush()
@@ -564,115 +409,3 @@ async def test_moves_of_a_client_without_a_store_that_relays_steadily_lose_and_d
         nursery.cancel_scope.cancel()
     assert copies == relay.copied
     assert others == [b"%d" % number for number in range(own)]
-
-
-@pytest.mark.row("HA29")
-async def test_a_move_tells_that_a_full_queue_keeps_the_client_from_reading(
-    server: Server, other: Server
-) -> None:
-    client = HAClient(
-        "ha",
-        servers=[server.uri],
-        heartbeat=None,
-        connect_timeout=3.0,
-        exit_timeout=0,
-        max_queued_bytes=4_000,
-    )
-
-    async def never(_: Message) -> None:
-        await trio.sleep_forever()
-
-    async with entered(client, partial(live, server)) as peer:
-        async with answering(peer):
-            await client.subscribe("orders", sub_id="s", handler=never)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(checked, other)
-            for _ in range(2):
-                await peer.publish("s", *[bytes(1_000)] * 8)
-                await wait_all_tasks_blocked()
-            with pytest.raises(DisconnectedError, match=r"the client stays at .* a full queue has"):
-                await client.move_to(other.uri)
-        await client.disconnect()
-
-
-@pytest.mark.row("HA29")
-async def test_what_passes_while_acknowledgements_are_confirmed_is_confirmed_before_a_move(
-    server: Server, other: Server
-) -> None:
-    client = quiet_client(server, max_queued_bytes=4_000)
-
-    async def republish(message: Message) -> None:
-        await client.publish("copies", message.data[:1])
-
-    async with entered(client, partial(live, server)) as peer:
-        async with answering(peer):
-            await client.subscribe("orders", sub_id="s", handler=republish)
-        async with trio.open_nursery() as nursery:
-
-            async def consume() -> None:
-                async with client.queue_stream("jobs", sub_id="q") as stream:
-                    async for message in stream:
-                        message.ack()
-
-            nursery.start_soon(consume)
-            await peer.ack(await peer.expect("subscribe"), opts="max_backlog=9")
-            await peer.say("p", b"1", t="jobs", sids="q", bm="7|1|", lp="20990321T221052.535075Z")
-            nursery.start_soon(client.move_to, other.uri)
-            await checked(other)
-            ack = None
-            while (flush := await peer.hear()).command != "flush":
-                ack = flush
-            await peer.ack(flush, "persisted")
-            while (second := await peer.hear()).command != "flush":
-                ack = second
-            bodies = [bytes([number]) + bytes(1_000) for number in range(16)]
-            for half in (bodies[:8], bodies[8:]):
-                await peer.publish("s", *half)
-                await wait_all_tasks_blocked()
-            if ack is not None:
-                await peer.ack(ack)
-            await peer.ack(second, second.ack_type)
-            heard: list[str] = []
-            while (message := await peer.hear_or_end()) is not None:
-                heard.append(message.command)
-                if message.command == "flush":
-                    await peer.ack(message, message.ack_type)
-            assert heard[0] == "publish"
-            assert heard[-1] == "flush", "what has passed is to be confirmed, too"
-            nursery.cancel_scope.cancel()
-        await client.disconnect()
-
-
-@pytest.mark.row("HA29")
-@pytest.mark.parametrize("_", range(8))  # the tasks that the answer wakes run in any order
-async def test_nothing_passes_once_a_move_is_confirmed(
-    server: Server, other: Server, _: int
-) -> None:
-    client = quiet_client(server, max_queued_bytes=4_000)
-
-    async def republish(message: Message) -> None:
-        await client.publish("copies", message.data[:1])
-
-    async with entered(client, partial(live, server)) as peer:
-        async with answering(peer):
-            await client.subscribe("orders", sub_id="s", handler=republish)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.move_to, other.uri)
-            await checked(other)
-            flush = await peer.expect("flush")
-            await peer.publish("s", b"0")
-            await wait_all_tasks_blocked()
-            header = {"c": "ack", "a": "persisted", "status": "success", "cid": flush.command_id}
-            await peer.send(encode_frame(header) + delivery("s", *[b"1" * 1_000] * 8))
-            heard: list[str] = ["flush"]
-            while (message := await peer.hear_or_end()) is not None:
-                heard.append(message.command)
-                if message.command == "flush":
-                    await peer.ack(message, message.ack_type)
-            assert heard[-1] == "flush", heard
-            moved = await live(other)
-            async with answering(moved):
-                await wait_all_tasks_blocked()
-            copies = [each.command for each in moved.heard if each.command == "publish"]
-            assert heard.count("publish") + len(copies) == 9
-        await client.disconnect()

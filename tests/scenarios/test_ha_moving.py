@@ -237,45 +237,7 @@ async def test_publishes_and_subscriptions_move_along_without_loss(
         await wait_all_tasks_blocked()
         assert got == [b"new"]
         await back.persisted(later)
-        await pair.client.wait_empty(timeout=1)
-        await pair.client.disconnect()
-
-
-@pytest.mark.row("SC8")
-async def test_without_a_store_publishes_wait_for_the_move_and_none_is_cut_off(
-    server: Server, other: Server
-) -> None:
-    pair = Pair(server, other, store=False)
-    async with entered(pair.client, pair.serve) as peer:
-        await pair.client.publish("orders", b"1")
-        await peer.expect("publish")
-        for _ in range(5):
-            await check(server)
-        flush = await peer.expect("flush")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.client.publish, "orders", b"2")
-            await wait_all_tasks_blocked()
-            await peer.ack(flush, "persisted")
-            await peer.expect_end()  # and no publish before it
-            back = await live(server)
-            assert (await back.expect("publish")).data == b"2"
-        await pair.client.disconnect()
-
-
-@pytest.mark.row("SC8")
-async def test_a_client_without_a_store_stays_when_its_server_does_not_confirm_what_was_sent(
-    server: Server, other: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    pair = Pair(server, other, store=False)
-    async with entered(pair.client, pair.serve) as peer:
-        for _ in range(5):
-            await check(server)
-        await peer.expect("flush")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.client.publish, "orders", b"2")
-            assert (await peer.expect("publish")).data == b"2"  # after 3 s
-        assert pair.client.state.is_logged_on
-        assert "client ha does not move: flush: the server did not answer" in caplog.text
+        await pair.client.publish_flush(timeout=1)
         await pair.client.disconnect()
 
 
@@ -311,6 +273,8 @@ async def test_a_connection_that_is_lost_while_it_is_drained_is_a_loss_like_any_
     caplog.set_level(logging.WARNING)
     pair = Pair(server, other, store=False)
     async with entered(pair.client, pair.serve) as peer:
+        await pair.client.publish("orders", b"1")
+        await peer.expect("publish")
         for _ in range(5):
             await check(server)
         await peer.expect("flush")
@@ -320,24 +284,6 @@ async def test_a_connection_that_is_lost_while_it_is_drained_is_a_loss_like_any_
         await pair.client.publish("orders", b"2")
         assert (await back.expect("publish")).data == b"2"
         assert "client ha lost its connection" in caplog.text
-        await pair.client.disconnect()
-
-
-@pytest.mark.row("SC8")
-async def test_a_move_that_does_not_take_place_leaves_no_trace(
-    server: Server, other: Server
-) -> None:
-    pair = Pair(server, other, store=False)
-    async with entered(pair.client, pair.serve) as peer:
-        for _ in range(5):
-            await check(server)
-        flush = await peer.expect("flush")
-        await peer.refuse(flush, "not entitled", "persisted")
-        for _ in range(2):
-            await check(server)  # the client has stayed, and goes on checking
-        assert len(pair.lost) == 1
-        peer.link.close()
-        await live(other)  # after a loss the same server is tried first
         await pair.client.disconnect()
 
 

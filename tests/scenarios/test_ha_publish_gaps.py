@@ -34,7 +34,7 @@ async def acknowledged(client: HAClient, peer: Peer) -> int:
     assert sequence is not None
     await peer.expect("publish")
     await peer.persisted(sequence)
-    await client.wait_empty(timeout=1)
+    await client.publish_flush(timeout=1)
     return sequence
 
 
@@ -94,7 +94,7 @@ async def test_a_server_that_was_not_told_yet_what_its_replicas_have_lacks_nothi
         back = await live(server, seen=first + 1, persisted=0)
         await back.expect("publish", data=b"kept", sequence=first + 1)  # seen is not persisted
         await back.persisted(first + 1)
-        await client.wait_empty(timeout=1)
+        await client.publish_flush(timeout=1)
 
 
 @pytest.mark.row("PS8", "PS9")
@@ -235,7 +235,7 @@ async def after_no_message(
         ) as client:
             await client.publish("orders", b'{"id":1}')
             await client.publish(topic, body)
-            await client.wait_empty(timeout=5)
+            await client.publish_flush(timeout=5)
             yield east, west, client, states
 
 
@@ -252,7 +252,7 @@ async def test_a_server_whose_replica_is_down_is_taken_back_after_a_publish_that
         await trio.sleep(10)
         assert states.count("DISCONNECTED") == 1
         await west.start()
-        await c.wait_empty(timeout=30)
+        await c.publish_flush(timeout=30)
 
 
 @NO_MESSAGE
@@ -264,5 +264,5 @@ async def test_a_replica_takes_over_after_a_publish_that_is_no_message(
         await east.stop()
         west.running.downgrade(address("east"))
         await c.publish("orders", b'{"id":2}')
-        await c.wait_empty(timeout=10)
+        await c.publish_flush(timeout=10)
         assert states.count("DISCONNECTED") == 1

@@ -29,7 +29,6 @@ from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
-from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -205,7 +204,7 @@ async def test_what_a_server_has_seen_of_an_earlier_process_is_nobody_elses(
         assert client.state is ConnectionState.RESUBSCRIBED
         async with answering(again):
             await client.publish("orders", b"2")
-            await client.wait_empty(timeout=1)
+            await client.publish_flush(timeout=1)
 
 
 @pytest.mark.row("HA28")
@@ -239,7 +238,7 @@ async def test_what_was_not_persisted_is_replayed_before_anything_new(server: Se
         assert heard == [b"1", b"2", b"3", b"new"]
         async with answering(again):
             await again.persisted(store.last_sequence)
-            await client.wait_empty(timeout=1)
+            await client.publish_flush(timeout=1)
             await client.flush(timeout=1)
 
 
@@ -253,31 +252,50 @@ async def test_without_a_store_a_publish_while_disconnected_is_an_error(server: 
         assert not client.state.is_logged_on
 
 
-@pytest.mark.row("HA17")
-async def test_without_a_store_a_publish_waits_for_the_next_connection_where_so_set(
+@pytest.mark.row("CC9", "CC10")
+async def test_without_a_store_what_is_lost_with_its_connection_is_reported_once(
     server: Server,
 ) -> None:
-    client = HAClient(
-        "ha", servers=[server.uri], heartbeat=None, retry_on_disconnect=True, exit_timeout=0
-    )
-    async with entered(client, partial(live, server)) as peer:
-        await lose(peer)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.publish, "orders", b"plain")
-            nursery.start_soon(partial(client.publish, "orders", b"with", correlation_id="x"))
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as first:
+        peer = first
+        for wait in (client.publish_flush, client.flush):
+            persisted = await client.publish("orders", b"1")
+            lost = [await client.publish("orders", b"2") for _ in range(2)]
+            await peer.persisted(persisted)
             await wait_all_tasks_blocked()
-            with pytest.raises(DisconnectedError):
-                client.publish_nowait("orders", b"never waits")
-            again = await live(server)
-        heard = {(await again.expect("publish")).data for _ in range(2)}
-        assert heard == {b"plain", b"with"}
-        server.stop_listening()
-        await lose(again)
-        with pytest.raises(DisconnectedError, match="on purpose"):  # noqa: PT012  # two tasks
-            async with open_nursery() as nursery:
-                nursery.start_soon(client.publish, "orders", b"hopeless")
-                await wait_all_tasks_blocked()
-                await client.disconnect()
+            await lose(peer)
+            peer = await live(server)
+            async with answering(peer):
+                with pytest.raises(
+                    DisconnectedError, match="flush: 2 publishes were not persisted"
+                ):
+                    await wait(timeout=1)
+                await wait(timeout=1)
+                await client.wait_persisted(persisted, timeout=1)
+                for sequence in lost:
+                    with pytest.raises(DisconnectedError, match=f"publish {sequence} was lost"):
+                        await client.wait_persisted(sequence, timeout=1)
+            assert [message.command for message in peer.heard].count("publish") == 0
+        await client.disconnect()
+
+
+@pytest.mark.row("CC9")
+async def test_without_a_store_a_flush_that_waits_ends_with_its_connection(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as peer:
+        await client.publish("orders", b"1")
+
+        async def cut() -> None:
+            await peer.expect("publish")
+            await peer.expect("flush")
+            await lose(peer)
+
+        with pytest.raises(DisconnectedError, match="publish_flush: 1 publishes were not persis"):
+            await together(lambda: client.publish_flush(timeout=60), cut)
+        await client.publish_flush(timeout=1)  # nothing has been published since
+        await live(server)
+        await client.disconnect()
 
 
 @pytest.mark.row("SM1", "SM2", "SM11")

@@ -98,7 +98,7 @@ class Service:
             await client.queue_subscribe(
                 "work", handler=partial(self.handle, client=client), max_backlog=10
             )
-            async with HAClient("other", servers=[broker.uri]) as other:
+            async with HAClient("other", servers=[broker.uri], exit_timeout=0) as other:
                 for body in (b"1", b"2", b"3"):
                     await other.publish("orders", body)
             await trio.sleep(1.5 * self.seconds)

@@ -54,7 +54,7 @@ async def test_a_server_that_records_nothing_forgets_what_it_acknowledged(
     ):
         for number in range(10):
             await client.publish("orders", b"%d" % number)
-        await client.wait_empty(timeout=1)
+        await client.publish_flush(timeout=1)
         await east.stop()
         await client.publish("orders", b"later")
         await east.start()

@@ -103,8 +103,7 @@ def _discard_before_handler(stack: contextlib.ExitStack) -> None:
 def _new_publish_before_replay(stack: contextlib.ExitStack) -> None:
     def reconcile(self: publisher.Publisher, *values: Ours) -> None:
         reconciled(self, *values)
-        if self.log is not None:
-            self.log.rewind(self.log.last_sequence)
+        self.log.rewind(self.log.last_sequence)
 
     reconciled = replace_attribute(stack, publisher.Publisher, "reconcile", reconcile)
 

@@ -24,5 +24,7 @@ async def core_at(server: Server, *, has_store: bool) -> AsyncGenerator[tuple[Co
     await together(lambda: core.connect(server.uri, timeout=1), trio.lowlevel.checkpoint)
     peer = await server.accept()
     await together(lambda: core.logon(timeout=1), peer.log_on)
-    yield core, peer
-    await core.leave(None, None, None)
+    try:
+        yield core, peer
+    finally:
+        await core.leave(None, None, None)

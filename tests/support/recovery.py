@@ -221,7 +221,7 @@ class World:
         await peer.persisted(self.numbers[-1])
         async with answering(peer):
             await self.client.flush(timeout=1)
-            await self.client.wait_empty(timeout=1)
+            await self.client.publish_flush(timeout=1)
         await wait_all_tasks_blocked()
         assert self.got == [b"1", b"2", b"3", b"4"]
 

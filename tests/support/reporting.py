@@ -7,6 +7,7 @@ from haclient.transport.connection import Connection
 from haclient.transport.link import Link
 from haclient.transport.reporter import CallQueue, Reporter
 from haclient.transport.writer import SendGate, Writer
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 
 
 def unheard(clock_us: int = 1_700_000_000_000_000) -> Reporter:
@@ -19,7 +20,7 @@ def unheard_connection(link: Link, session: Session) -> Connection:
     return Connection(
         link,
         session,
-        writer=Writer(link, None, SendGate(1 << 40)),
+        writer=Writer(link, MemoryPublishStore(), SendGate(1 << 40)),
         on_received=lambda _: None,
         callbacks=CallQueue(),
         ack_awaited=lambda: True,

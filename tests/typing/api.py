@@ -105,25 +105,25 @@ async def staying_connected() -> None:
 
 
 async def publishing(client: Client) -> None:
-    assert_type(await client.publish("orders", b"{}"), int | None)
+    assert_type(await client.publish("orders", b"{}"), int)
     await client.publish("orders", "text", expiration=60, correlation_id="c")
     await client.publish("orders", memoryview(b"{}"))
     await client.publish("orders", bytearray(b"{}"))
-    assert_type(await client.publish_batch("orders", [b"a", "b"], first_sequence=1), int)
+    assert_type(await client.publish_many("orders", [b"a", "b"], first_sequence=1), int)
     assert_type(client.persisted_sequence, int | None)
-    assert_type(client.publish_nowait("orders", b"{}"), int | None)
+    assert_type(client.publish_nowait("orders", b"{}"), int)
     await client.publish_flush(timeout=10)
     assert_type(client.unpersisted_count, int)
 
 
 async def publishing_in_other_ways(client: Client) -> None:
-    assert_type(await client.publish_many("orders", ["a", b"b", bytearray(b"c")]), int | None)
+    assert_type(await client.publish_many("orders", ["a", b"b", bytearray(b"c")]), int)
     assert_type(await client.publish_persisted("orders", b"{}", timeout=10), int)
-    assert_type(await client.publish_json("orders", {"id": 1}, expiration=60), int | None)
-    assert_type(await client.delta_publish("orders", b"{}", sow_key="1"), int | None)
+    assert_type(await client.publish_json("orders", {"id": 1}, expiration=60), int)
+    assert_type(await client.publish("orders", b"{}", sow_key="1", delta=True), int)
     await client.publish_persisted("orders", b"{}", expiration=60)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]  # it has none
     await client.wait_persisted(1, timeout=None)
-    await client.wait_empty(timeout=10)
+    await client.publish_flush(timeout=10)
     await client.flush(ack="persisted")
     assert_type(client.metrics.oldest_unpersisted_age, float)
 

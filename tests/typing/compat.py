@@ -36,7 +36,7 @@ def connecting() -> None:
 
 
 def commanding(client: AMPS.Client) -> None:
-    assert_type(client.publish("orders", "{}"), int | None)
+    assert_type(client.publish("orders", "{}"), int)
     client.publish_flush(2000)
     assert_type(client.subscribe(handle, "orders", "/id > 1"), str)
     assert_type(client.subscribe("orders", "/id > 1"), AMPS.MessageStream)

@@ -46,8 +46,8 @@ def blocks() -> None:
         plain.connect(SERVERS[0], timeout=10.0)
     with blocking.HAClient.memory_backed("orders-7", servers=SERVERS, on_event=print) as client:
         assert_type(client, blocking.HAClient)
-        assert_type(client.publish("orders", b"{}"), int | None)
-        assert_type(client.publish_many("orders", ["a", b"b"]), int | None)
+        assert_type(client.publish("orders", b"{}"), int)
+        assert_type(client.publish_many("orders", ["a", b"b"]), int)
         assert_type(client.publish_persisted("orders", b"{}"), int)
         assert_type(client.subscribe("orders", handler=handle), str)
         assert_type(client.state, ConnectionState)
@@ -77,10 +77,10 @@ async def awaits() -> None:
     made = aio.HAClient.memory_backed("orders-7", servers=SERVERS, on_event=listener)
     async with made as client:
         assert_type(client, aio.HAClient)
-        assert_type(await client.publish("orders", b"{}"), int | None)
-        assert_type(await client.publish_many("orders", ["a", b"b"]), int | None)
+        assert_type(await client.publish("orders", b"{}"), int)
+        assert_type(await client.publish_many("orders", ["a", b"b"]), int)
         assert_type(await client.publish_persisted("orders", b"{}"), int)
-        assert_type(client.publish_nowait("orders", b"{}"), int | None)
+        assert_type(client.publish_nowait("orders", b"{}"), int)
         assert_type(await client.subscribe("orders", handler=handle), str)
         assert_type(await client.subscribe("orders", handler=handle_later), str)
         assert_type(await client.queue_subscribe("jobs", handler=handle_later, workers=2), str)
@@ -89,7 +89,7 @@ async def awaits() -> None:
         client.add_event_listener(listener)
         task = asyncio.create_task(client.flush(timeout=1))
         await asyncio.wait_for(task, 2)
-        assert_type(await asyncio.wait_for(client.publish("orders", b""), 1), int | None)
+        assert_type(await asyncio.wait_for(client.publish("orders", b""), 1), int)
         assert_type(await client.execute(Command("sow", topic="orders")), aio.MessageStream)
         await client.publish("orders", 7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # no body
         client.name = "other"  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]  # read-only

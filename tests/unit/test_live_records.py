@@ -203,7 +203,7 @@ async def test_a_program_sees_the_records_and_each_change(tmp_path: Path, *, del
         assert list(prices.items()) == list(prices.snapshot().items())
         assert [each["px"] for each in prices.values()] == [1, 2]
         assert prices.caught_up
-        await publisher.delta_publish("prices", b'{"id":1,"px":5}')
+        await publisher.publish("prices", b'{"id":1,"px":5}', delta=True)
         await publisher.publish("prices", b'{"id":3,"px":3}')
         with trio.fail_after(60):
             first = await anext(prices)

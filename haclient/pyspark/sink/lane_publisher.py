@@ -239,7 +239,7 @@ class _Connection:
             TimedOut: The server takes no rows.
         """
         with self._limit("has taken no more rows"):
-            await self.client.publish_batch(
+            await self.client.publish_many(
                 rows.topics,
                 rows.bodies,
                 first_sequence=first_sequence,

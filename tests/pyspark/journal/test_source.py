@@ -554,7 +554,7 @@ def test_topics_of_one_name_are_told_apart_by_their_message_type(tmp_path: Path)
         async with Client(name) as client:
             await client.connect(uri)
             await client.logon()
-            await client.publish_batch("prices", [body] * 3, first_sequence=1)
+            await client.publish_many("prices", [body] * 3, first_sequence=1)
             await client.flush(ack="persisted")
 
     with BrokerProcess(data_dir=tmp_path) as broker:

@@ -48,7 +48,6 @@ def test_settings_come_before_connecting(ha: compat.HAClient) -> None:
         lambda: ha.set_server_chooser(chooser()),
         lambda: ha.set_reconnect_delay_strategy(compat.FixedDelayStrategy()),
         lambda: ha.set_subscription_manager(compat.MemorySubscriptionManager()),
-        lambda: ha.set_retry_on_disconnect(True),
     )
     for change in changes:
         with pytest.raises(UsageError, match=late):

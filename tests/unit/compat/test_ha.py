@@ -135,9 +135,8 @@ def test_without_stores_and_with_given_ones(broker: BrokerThread) -> None:
     with compat.HAClient("desk-4", no_store=True) as client:
         client.set_publish_store(MemoryPublishStore())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # one of haclient works, too
         client.set_server_chooser(chooser(broker.uri))
-        client.set_retry_on_disconnect(True)
         client.set_timeout(5000)
-        assert (client.get_timeout(), client.get_retry_on_disconnect()) == (5000, True)
+        assert client.get_timeout() == 5000
         client.connect_and_logon()
         client.publish("orders", "x")
         client.publish_flush()

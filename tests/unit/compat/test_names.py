@@ -67,6 +67,8 @@ MAY_BE_ABSENT = {
     "Client.set_default_max_depth",
     "Client.set_publish_batching",
     "Client.set_thread_created_callback",
+    "HAClient.get_retry_on_disconnect",
+    "HAClient.set_retry_on_disconnect",
     "MMapBookmarkStore.log",
     "MMapBookmarkStore.persisted",
     "MMapBookmarkStore.set_server_version",

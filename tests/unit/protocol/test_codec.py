@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import json
 from array import array
-from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from haclient.errors import ProtocolError, UsageError
-from haclient.protocol import codec
 from haclient.protocol.codec import (
     MAX_BATCH_RECORDS,
     PUBLISH_TAIL,
@@ -18,17 +15,12 @@ from haclient.protocol.codec import (
     encode_frame,
     encode_header,
     encode_string,
-    numbered_frames,
     parse_header,
-    publish_frame_without_store,
     publish_head,
     sow_batch,
 )
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def decode(data: bytes, *, expand_sow: bool = True) -> list[Message]:
@@ -235,7 +227,7 @@ def test_a_batch_has_a_largest_number_of_records() -> None:
 
 
 def test_the_published_frames_are_written_byte_by_byte() -> None:
-    assert publish_frame_without_store("test", b"Data=0\x01") == bytes.fromhex(
+    assert encode_frame({"c": "p", "t": "test"}, b"Data=0\x01") == bytes.fromhex(
         "0000001b 7b2263223a2270222c2274223a2274657374227d 446174613d3001".replace(" ", "")
     )
     beat = encode_frame({"c": "heartbeat", "opts": "beat"})
@@ -293,7 +285,6 @@ def test_numbers_are_written_without_quotes() -> None:
 @pytest.mark.row("PS4")
 def test_the_head_of_a_stored_publish_ends_where_the_sequence_begins() -> None:
     assert publish_head("orders") == b'{"c":"p","t":"orders","a":"persisted","s":'
-    assert publish_head("orders", persisted=False) == b'{"c":"p","t":"orders","s":'
     assert publish_head('a"}', command="delta_publish", expiration=0, correlation_id="Zm8=") == (
         rb'{"c":"delta_publish","t":"a\"}","x":"Zm8=","e":0,"a":"persisted","s":'
     )
@@ -302,35 +293,16 @@ def test_the_head_of_a_stored_publish_ends_where_the_sequence_begins() -> None:
     )
 
 
-def test_a_publish_without_a_store_asks_for_nothing() -> None:
-    frame = publish_frame_without_store("o", b"x", expiration=5, correlation_id="a", sow_key="k")
-    assert frame[4:] == b'{"c":"p","t":"o","k":"k","x":"a","e":5}x'
-
-
-def publish_nothing(topic: str, *, correlation_id: str = "") -> bytes:
-    return publish_frame_without_store(topic, b"", correlation_id=correlation_id)
-
-
-@pytest.mark.parametrize("publish", [publish_head, publish_nothing])
-def test_a_publish_needs_a_topic_and_a_clean_correlation_id(publish: Callable[..., bytes]) -> None:
+def test_a_publish_needs_a_topic_and_a_clean_correlation_id() -> None:
     with pytest.raises(UsageError, match="topic"):
-        publish("")
+        publish_head("")
     with pytest.raises(UsageError, match="'a b'"):
-        publish("t", correlation_id="a b")
+        publish_head("t", correlation_id="a b")
 
 
-def test_a_frame_that_no_peer_accepts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_no_peer_accepts_is_refused() -> None:
     with pytest.raises(UsageError, match=f"is too large: no peer accepts more than {256 * 2**20}"):
         encode_frame({"c": "p"}, bytes(256 * 2**20))
-    monkeypatch.setattr(codec, "MAX_PUBLISH_BYTES", 20)
-
-    def numbered(body: bytes) -> bytes:
-        return numbered_frames([b'{"c":"p","s":'], 7, [body])
-
-    for publish in (partial(publish_frame_without_store, "o"), numbered):
-        assert len(publish(b"x")) <= 24
-        with pytest.raises(UsageError, match="is too large: no peer accepts more than 20"):
-            publish(b"x" * 20)
 
 
 @pytest.mark.parametrize(
@@ -349,8 +321,6 @@ def test_a_publish_with_a_value_of_the_wrong_type_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(UsageError, match=wanted):
         publish_head(**arguments)  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(UsageError, match=wanted):
-        publish_frame_without_store(body=b"", **arguments)  # type: ignore[arg-type]  # likewise
 
 
 def fields(header: bytes) -> dict[str, str | int | None]:

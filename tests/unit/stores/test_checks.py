@@ -20,7 +20,6 @@ from haclient.stores import (
     MemoryBookmarkStore,
     MemoryPublishStore,
     NullBookmarkStore,
-    NullPublishStore,
     PrunePolicy,
     RingBookmarkStore,
     RingPublishStore,
@@ -48,7 +47,6 @@ MAKE: Final[dict[str, Make]] = {
         HybridPublishStore,
         RingPublishStore,
         MemoryPublishStore,
-        NullPublishStore,
         PrunePolicy,
         UndiscardedWatch,
         SqliteRecoveryPointAdapter,
@@ -65,7 +63,6 @@ STORES: Final = (
     "NullBookmarkStore",
     *DIRECTORIES,
     "MemoryPublishStore",
-    "NullPublishStore",
 )
 
 

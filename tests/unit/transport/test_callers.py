@@ -449,7 +449,7 @@ def is_stuck(client: blocking.HAClient | aio.HAClient) -> bool:
     core = client.__bridge__.inner._core
     connection = core.connection
     is_stopped = connection is not None and connection.reading_stopped_by is not None
-    return is_stopped and bool(core.publisher.persisted)
+    return is_stopped and bool(core.publisher.watermark)
 
 
 @in_virtual_time

@@ -24,6 +24,7 @@ from haclient.transport.memory_network import MemoryLink, link_pair
 from haclient.transport.message_queue import Delivery
 from haclient.transport.reporter import CallQueue
 from haclient.transport.writer import SendGate, Writer
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, delivery
 
@@ -51,7 +52,7 @@ class Bench:
         self.connection = Connection(
             self.link,
             self.session,
-            writer=Writer(self.link, None, SendGate(1 << 40)),
+            writer=Writer(self.link, MemoryPublishStore(), SendGate(1 << 40)),
             on_received=self._on_received,
             callbacks=self.calls,
             ack_awaited=lambda: self.ack_awaited,

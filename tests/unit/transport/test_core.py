@@ -195,7 +195,7 @@ async def test_a_stored_delete_has_an_id_that_no_later_command_repeats(server: S
     async with answering(peer):
         for _ in range(2):
             with trio.move_on_after(1):
-                await core.sow_delete({"c": "sow_delete", "t": "t"}, "{}", timeout=inf)
+                await core.flusher.sow_delete({"c": "sow_delete", "t": "t"}, b"{}", timeout=inf)
     ids = [message.command_id for message in peer.heard if message.command == "sow_delete"]
     assert ids == [f"sow_delete-{store.last_sequence - 1}", f"sow_delete-{store.last_sequence}"]
     await core.leave(None, None, None)
@@ -267,7 +267,7 @@ async def test_when_a_store_fails_as_a_connection_ends_nobody_waits_on(
 
         async def flush() -> None:
             with pytest.raises(DisconnectedError):
-                await core.flusher.processed(timeout=inf)
+                await core.flusher.flush(timeout=inf, ack="processed")
 
         nursery.start_soon(flush)
         await wait_all_tasks_blocked()

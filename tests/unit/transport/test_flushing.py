@@ -31,46 +31,43 @@ async def test_everything_before_a_flush_is_processed_when_it_is_answered(
     server: Server, ack: str
 ) -> None:
     async with core_at(server, has_store=False) as (core, peer):
-        core.publisher.publish_nowait("t", b"x")
+        sequence = core.publisher.publish_nowait("t", b"x")
 
         async def answer() -> None:
             await peer.expect("publish")
             await peer.ack(await peer.expect("flush", ack_type=ack), ack)
+            await peer.persisted(sequence)
 
-        await together(lambda: core.flusher.processed(timeout=1, ack=ack), answer)
+        await together(lambda: core.flusher.flush(timeout=1, ack=ack), answer)
         with pytest.raises(TimedOut, match="flush: the server did not answer within 1 s"):
-            await core.flusher.processed(timeout=1)
+            await core.flusher.flush(timeout=1, ack="processed")
 
 
 @pytest.mark.row("CC9", "PS14")
 async def test_a_stored_publish_is_persisted_when_its_ack_has_come(server: Server) -> None:
     async with core_at(server, has_store=True) as (core, peer):
         await core.flusher.persisted(timeout=0)
-        await core.flusher.wait_empty(timeout=0)
         sequence = core.publisher.publish_nowait("t", b"x")
 
         async def answer() -> None:
             await peer.expect("publish")
             await peer.expect("flush", ack_type="persisted")
-            await peer.persisted(sequence or 0)
+            await peer.persisted(sequence)
 
         with pytest.raises(TimedOut, match="publish_flush: 1 publishes are not persisted after 1"):
             await core.flusher.persisted(timeout=1)
         with pytest.raises(TimedOut, match=f"wait_persisted: {sequence} is not persisted after 1"):
-            await core.flusher.wait_persisted(sequence or 0, timeout=1)
+            await core.flusher.wait_persisted(sequence, timeout=1)
         with pytest.raises(TimedOut, match="is not persisted after 1 s"):  # what is left of a limit
-            await core.flusher.wait_persisted(sequence or 0, timeout=0.99995)
-        with pytest.raises(TimedOut, match="wait_empty: not everything is persisted after 1"):
-            await core.flusher.wait_empty(timeout=1)
+            await core.flusher.wait_persisted(sequence, timeout=0.99995)
         await together(lambda: core.flusher.persisted(timeout=1), answer)
-        await core.flusher.wait_persisted(sequence or 0, timeout=0.1)
-        await core.flusher.wait_empty(timeout=0.1)
+        await core.flusher.wait_persisted(sequence, timeout=0.1)
 
 
 @pytest.mark.row("PS6")
 async def test_a_refused_publish_is_told_to_whoever_waits_for_it(server: Server) -> None:
     async with core_at(server, has_store=True) as (core, peer):
-        sequence = core.publisher.publish_nowait("t", b"x") or 0
+        sequence = core.publisher.publish_nowait("t", b"x")
 
         async def refuse() -> None:
             await peer.expect("publish")
@@ -88,7 +85,7 @@ async def test_a_refused_publish_is_told_to_whoever_waits_for_it(server: Server)
 @pytest.mark.row("CC9", "CC10")
 async def test_every_wait_ends_with_a_connection_that_none_follows(server: Server) -> None:
     async with core_at(server, has_store=True) as (core, peer), trio.open_nursery() as nursery:
-        sequence = core.publisher.publish_nowait("t", b"x") or 0
+        sequence = core.publisher.publish_nowait("t", b"x")
         flusher = core.flusher
 
         async def fails(wait: Callable[[], Awaitable[None]]) -> None:
@@ -96,10 +93,9 @@ async def test_every_wait_ends_with_a_connection_that_none_follows(server: Serve
                 await wait()
 
         for wait in (
-            partial(flusher.processed, timeout=inf),
+            partial(flusher.flush, timeout=inf, ack="processed"),
             partial(flusher.persisted, timeout=inf),
             partial(flusher.wait_persisted, sequence, timeout=inf),
-            partial(flusher.wait_empty, timeout=inf),
         ):
             nursery.start_soon(fails, wait)
         await wait_all_tasks_blocked()
@@ -123,3 +119,35 @@ async def test_a_refused_flush_is_an_answer_and_not_repeated(server: Server, rea
         await wait_all_tasks_blocked()
         assert [each.command for each in peer.heard] == ["logon", "flush"]
         await client.disconnect()
+
+
+@pytest.mark.row("HA25")
+@pytest.mark.parametrize("has_store", [False, True])
+async def test_what_is_left_at_the_end_is_told_with_the_reason(
+    server: Server, *, has_store: bool
+) -> None:
+    async with core_at(server, has_store=has_store) as (core, peer):
+        assert await core.flusher.finish(limit_s=3.0) == ("", "")
+        sequence = core.publisher.publish_nowait("t", b"x")
+        unpersisted, _ = await core.flusher.finish(limit_s=3.0)
+        assert "1 publishes are not persisted after 3 s" in unpersisted
+        await peer.expect("publish")
+
+        async def persist_and_publish() -> None:
+            await wait_all_tasks_blocked()
+            core.publisher.publish_nowait("t", b"by a handler that goes on")
+            await peer.persisted(sequence)
+
+        (unpersisted, _), _ = await together(
+            lambda: core.flusher.finish(limit_s=inf), persist_and_publish
+        )
+        assert unpersisted == "1 were published during the shutdown"
+
+
+@pytest.mark.row("HA29")
+async def test_a_server_that_is_left_has_a_while_to_take_what_was_sent(server: Server) -> None:
+    async with core_at(server, has_store=False) as (core, _):
+        core.publisher.publish_nowait("t", b"x")
+        began = trio.current_time()
+        await core.flusher.drain(limit_s=3.0)
+        assert trio.current_time() - began == 3.0

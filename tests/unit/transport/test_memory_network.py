@@ -179,5 +179,5 @@ async def test_a_client_and_a_broker_without_sockets_and_without_time() -> None:
             await client.publish("orders", b"{}")
             network().connections[0].reset()
             await client.publish("orders", b"{}")
-            await client.wait_empty(timeout=20)
+            await client.publish_flush(timeout=20)
     assert network().connections == []

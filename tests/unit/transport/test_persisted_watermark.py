@@ -18,7 +18,7 @@ async def waiters(mark: Watermark, nursery: trio.Nursery, *levels: int) -> list[
     woken: list[int] = []
 
     async def wait(level: int) -> None:
-        await mark.reached(level, "flush")
+        await mark.wait_for(level, "flush")
         woken.append(level)
 
     for level in levels:
@@ -32,11 +32,11 @@ async def test_a_rise_wakes_all_up_to_its_level_and_no_more() -> None:
     mark = Watermark(AckWaits())
     async with trio.open_nursery() as nursery:
         woken = await waiters(mark, nursery, 5, 3, 9, 3)
-        mark.rise(5)
+        mark.advance(5)
         await wait_all_tasks_blocked()
         assert sorted(woken) == [3, 3, 5]
         assert mark
-        mark.rise(9)
+        mark.advance(9)
     assert not mark
 
 
@@ -53,9 +53,9 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     async with trio.open_nursery() as nursery:
         woken = await waiters(mark, nursery, 5)
         with trio.move_on_after(0):
-            await mark.reached(1, "flush")
+            await mark.wait_for(1, "flush")
         assert len(mark._heap) == 1
-        mark.rise(5)
+        mark.advance(5)
     assert woken == [5]
     assert not mark
 
@@ -73,21 +73,21 @@ async def test_a_waiter_that_is_refused_leaves_nothing_behind() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_reading, current_caller())
         with pytest.raises(UsageError, match="flush waits for an ack"):
-            await mark.reached(1, "flush")
+            await mark.wait_for(1, "flush")
     assert not mark
 
 
 async def test_something_else_may_end_the_wait_and_leaves_nothing() -> None:
     mark, other = Watermark(AckWaits()), trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(mark.reached, 5, "flush", other)
+        nursery.start_soon(mark.wait_for, 5, "flush", other)
         await wait_all_tasks_blocked()
         assert mark
         other.set()
     assert not mark
     async with trio.open_nursery() as nursery:
         again = trio.Event()
-        nursery.start_soon(mark.reached, 5, "flush", again)
+        nursery.start_soon(mark.wait_for, 5, "flush", again)
         await wait_all_tasks_blocked()
-        mark.rise(5)
+        mark.advance(5)
     assert again.is_set()

@@ -23,6 +23,7 @@ from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.ring import RingPublishStore
+from haclient_stores.publish_stores.volatile import VolatilePublishLog
 from support.client_threads import bound_thread
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
@@ -69,7 +70,7 @@ async def test_a_store_of_our_own_is_its_own_log_and_any_other_gets_one() -> Non
     ours, custom = MemoryPublishStore(), DictPublishStore()
     assert Bench(ours).publisher.log is ours
     assert isinstance(Bench(custom).publisher.log, SendingStore)
-    assert Bench().publisher.log is None
+    assert isinstance(Bench().publisher.log, VolatilePublishLog)
 
 
 @pytest.mark.row("CC6", "PS2", "PS4")
@@ -181,7 +182,7 @@ async def test_a_publisher_waits_no_more_when_no_other_link_will_come(
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
         bench.status.stop(DisconnectedError("no more"))
-        bench.publisher.persisted.release()
+        bench.publisher.watermark.release()
 
 
 @pytest.mark.row("HA18")
@@ -216,6 +217,7 @@ async def test_a_refused_publish_is_read_back_and_forgotten(store: PublishStore)
         await bench.publisher.publish_with("t", body, correlation_id="abc")
     first = store.lowest_unpersisted
     message = bench.publisher.refused(failure(first + 2))
+    assert message is not None
     assert (message.data, message.topic, message.correlation_id) == (b"c", "t", "abc")
     assert (message.reason, message.sequence) == ("no", first + 2)
     assert store.unpersisted_count == 4
@@ -223,6 +225,7 @@ async def test_a_refused_publish_is_read_back_and_forgotten(store: PublishStore)
     bench.publisher.acknowledged(first)
     assert store.lowest_unpersisted == first + 3
     unknown = bench.publisher.refused(failure(first + 99))
+    assert unknown is not None
     assert (unknown.sequence, unknown.data) == (first + 99, b"")
     bench.publisher.acknowledged(first + 3)
     assert store.unpersisted_count == 0
@@ -236,32 +239,19 @@ async def test_a_gap_is_an_error_where_the_store_minds() -> None:
         bench.log_on(seen=3, persisted=3)
 
 
-async def test_without_a_store_acks_and_refusals_mean_little() -> None:
-    bench = Bench()
-    bench.log_on()
-    bench.publisher.acknowledged(3)
-    assert bench.publisher.refused(failure(3)).sequence == 3
-    await bench.publisher.wait_persisted(0, "test")
-    with pytest.raises(UsageError, match="up to 0, found 3"):
-        await bench.publisher.wait_persisted(3, "test")
-    with pytest.raises(UsageError, match="needs a publish store"):
-        bench.publisher.append(b"", b"")
-
-
-async def test_without_a_store_publishes_stand_in_the_outbox_up_to_its_cap() -> None:
+async def test_publishes_wait_in_the_log_when_the_socket_is_full_also_without_a_store() -> None:
     bench = Bench()
     peer = bench.log_on()
     bench.near.sending.capacity_bytes = 10
     count = 0
-    with pytest.raises(WouldBlock):  # noqa: PT012  # until it is full
+    with pytest.raises(WouldBlock, match="the socket is full"):  # noqa: PT012  # until it is full
         while True:
             bench.publisher.publish_nowait("t", bytes(100_000))
             count += 1
-    assert 10 <= count <= 14
+    assert 3 <= count <= 6
     bench.near.sending.capacity_bytes = 1 << 30
     bench.writer.pump()
-    for _ in range(count):
-        await peer.expect("publish", ack_type="", sequence=None)
+    assert len(await peer.sequences(count)) == count
     bench.publisher.publish_nowait("t", b"")
 
 
@@ -349,7 +339,7 @@ async def test_once_publishes_are_held_none_passes_that_has_waited_for_room() ->
         nursery.start_soon(publish)
         await peer.expect("publish")
         await wait_all_tasks_blocked()
-        bench.publisher.hold(trio.Event())
+        bench.publisher.block_publishes(trio.Event())
         bench.publisher.gate.cap_bytes = 1 << 20
         bench.publisher.acknowledged(accepted[0] or 0)
         await wait_all_tasks_blocked()
@@ -373,32 +363,49 @@ async def test_once_publishes_are_held_none_passes_that_has_waited_for_room_in_t
         nursery.start_soon(publish)
         await wait_all_tasks_blocked()
         before = accepted.copy()
-        bench.publisher.hold(trio.Event())
+        bench.publisher.block_publishes(trio.Event())
         bench.publisher.acknowledged(before[0] or 0)
         await wait_all_tasks_blocked()
         assert accepted == before
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.row("HA24")
-@pytest.mark.parametrize("waits_for", ["connection", "move"])
-async def test_once_publishes_are_held_none_passes_that_no_store_keeps(waits_for: str) -> None:
-    bench, is_connected = Bench(reconnects=True), trio.Event()
-    bench.publisher.wait_for_connection = is_connected.wait
-    if waits_for == "move":
-        bench.log_on()
-        bench.publisher.move_hold.add()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.publisher.publish, "orders", b"body")
-        await wait_all_tasks_blocked()
-        bench.publisher.hold(trio.Event())
-        if waits_for == "connection":
-            bench.log_on()
-            is_connected.set()
-        bench.publisher.move_hold.end()
-        await wait_all_tasks_blocked()
-        assert bench.publisher.sent_unstored == 0
-        nursery.cancel_scope.cancel()
+@pytest.mark.row("HA29")
+async def test_during_a_planned_move_publishes_go_on_and_the_next_server_gets_them() -> None:
+    bench = Bench(reconnects=True)
+    bench.log_on()
+    publish = bench.publisher.publish
+    first = await publish("t", b"1")
+    second = await publish("t", b"2")
+    bench.publisher.acknowledged(first)
+    bench.publisher.is_moving = True
+    bench.publisher.lost()
+    third = await publish("t", b"3")
+    peer = bench.log_on()
+    bench.writer.pump()
+    assert [(await peer.expect("publish")).sequence for _ in range(2)] == [second, third]
+    bench.publisher.publishes.check_none_lost("flush")
+
+
+@pytest.mark.row("HA29")
+async def test_a_planned_move_that_fails_loses_nothing_and_publishes_are_refused_again() -> None:
+    bench = Bench(reconnects=True)
+    bench.log_on()
+    last = await bench.publisher.publish("t", b"1")
+    bench.publisher.is_moving = True
+    bench.publisher.lost()
+    bench.publisher.move_failed()
+    with pytest.raises(DisconnectedError, match="there is no publish store"):
+        await bench.publisher.publish("t", b"2")
+    near, _ = link_pair()
+    bench.publisher.connected(Writer(near, bench.publisher.log, bench.publisher.gate))
+    bench.publisher.lost()  # before its logon
+    peer = bench.log_on()
+    bench.writer.pump()
+    assert (await peer.expect("publish")).sequence == last
+    bench.publisher.lost()
+    with pytest.raises(DisconnectedError, match="flush: 1 publishes were not persisted"):
+        bench.publisher.publishes.check_none_lost("flush")
 
 
 async def test_a_number_that_was_refused_may_be_published_again_on_the_next_connection() -> None:
@@ -408,4 +415,5 @@ async def test_a_number_that_was_refused_may_be_published_again_on_the_next_conn
         await bench.publisher.publish_with("orders", b"1", sequence=5)
         if is_refused:
             bench.publisher.refused(failure(5))
-        assert (5 in bench.publisher.refusals) is is_refused
+        assert (5 in bench.publisher.publishes.refusals) is is_refused
+        bench.publisher.lost()

@@ -10,7 +10,7 @@ from haclient.transport.publisher import on_disk, sync_accepted
 from haclient.transport.store_maintenance import group_sync
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore, NullPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.custom import DictPublishStore
 from support.frames import put
 from support.recording import Event, RecordingDisk
@@ -41,7 +41,7 @@ async def test_a_store_of_the_users_own_is_asked_to_sync() -> None:
     custom = DictPublishStore()
     await on_disk(custom)
     assert custom.synced == 1
-    for store in (None, MemoryPublishStore(), NullPublishStore()):
+    for store in (None, MemoryPublishStore()):
         with pytest.raises(UsageError, match="needs a publish store with files"):
             await on_disk(store)
 

@@ -32,13 +32,12 @@ class Wire:
     def __init__(self, log: FrameLog | None = None) -> None:
         self.link, self._far = link_pair()
         self.gate = SendGate(cap_bytes=1 << 40)
-        self.writer = Writer(self.link, log, self.gate)
+        self.log = log or MemoryPublishStore()
+        self.writer = Writer(self.link, self.log, self.gate)
         self.writer.log_open = log is not None
-        self.log = log
         self._reader = FrameReader()
 
     def append(self, body: bytes = b"") -> None:
-        assert self.log is not None
         self.log.append(HEAD, TAIL, body)
         if self.log.unsent_bytes >= self.gate.check_at:
             self.writer.flush()
@@ -122,7 +121,7 @@ class Layered(MemoryLink):
 async def test_what_a_link_of_several_layers_keeps_leaves_with_nothing_behind_it() -> None:
     near, _ = link_pair()
     link = Layered("peer", sending=near.sending, receiving=near.receiving)
-    writer = Writer(link, None, SendGate(cap_bytes=1 << 40))
+    writer = Writer(link, MemoryPublishStore(), SendGate(cap_bytes=1 << 40))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run)
         for _ in range(2):

@@ -9,23 +9,26 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import BaseClient, Client, HAClient
-from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut, WouldBlock
+from haclient.errors import (
+    CommandError,
+    DisconnectedError,
+    StoreFull,
+    TimedOut,
+    UsageError,
+    WouldBlock,
+)
 from haclient.protocol.messages import Message
-from haclient.session.connection_state import ConnectionStatus
-from haclient.session.session import Session
-from haclient.transport.commands import Commander
-from haclient.transport.publisher import Publisher
-from haclient.transport.stored_deletes import delete_stored
+from haclient.subscription_manager import MemorySubscriptionManager
+from haclient.transport.core import Core
+from haclient.transport.settings import Settings
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
-from support.client_threads import bound_thread
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer, Server, answering, together
 from support.recovery import entered, live, lose
-from support.reporting import unheard
 
 pytestmark = in_virtual_time
 
@@ -203,14 +206,24 @@ async def test_without_a_store_it_is_never_said_twice(server: Server) -> None:
             await peer.expect("sow_delete")
             await lose(peer)
 
-        with pytest.raises(DisconnectedError, match="sow_delete: not confirmed"):
+        with pytest.raises(DisconnectedError, match=r"sow_delete: publish \d+ was lost"):
             await together(lambda: client.sow_delete("orders", filter="1=1"), cut)
-        with pytest.raises(TimedOut, match="the server did not answer within 1 s"):
+        with pytest.raises(DisconnectedError, match="there is no publish store"):
             await client.sow_delete("orders", filter="1=1", timeout=1)
         again = await live(server)
         async with answering(again):
+            with pytest.raises(DisconnectedError, match="flush: 1 publishes were not persisted"):
+                await client.flush(timeout=1)
             await client.flush(timeout=1)
-        assert [message.command for message in again.heard] == ["logon", "flush"]
+        assert [message.command for message in again.heard] == ["logon", "flush", "flush"]
+
+
+@pytest.mark.row("CC16")
+@pytest.mark.parametrize("key", ["a,b", " a", ""])
+async def test_a_key_that_would_be_another_one_or_several_is_refused(key: str) -> None:
+    async with Client("c") as client:
+        with pytest.raises(UsageError, match="delete the record by filter or by data"):
+            await client.sow_delete("orders", keys=["1", key])
 
 
 @pytest.mark.row("PS3", "PS20")
@@ -219,13 +232,12 @@ async def test_durability_fsync_holds_for_it_too() -> None:
         durability = "fsync"
 
     store = Synced()
-    status = ConnectionStatus(reconnects=True)
-    publisher = Publisher(store, status=status, thread=bound_thread())
-    commander = Commander(Session(), None, status, unheard(0))
+    core = Core(Settings(name="c", publish_store=store), MemorySubscriptionManager())
+    core.thread.bind()
     with pytest.raises(TimedOut):
-        await delete_stored(commander, publisher, {"c": "sow_delete", "t": "t"}, b"", timeout=1)
+        await core.flusher.sow_delete({"c": "sow_delete", "t": "t"}, b"", timeout=1)
     assert store.synced == 1
-    assert len(commander.session.pending) == 0
+    assert len(core.session.pending) == 0
 
 
 def refusing_growth() -> MemoryPublishStore:
