@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from haclient.servers.priority import PriorityServerChooser
     from haclient.servers.random import RandomServerChooser
     from haclient.service import run
-    from haclient.session.connection_state import ConnectionState
+    from haclient.session.connection_state import ConnectionState, Heartbeat
     from haclient.session.dead_letter import DeadLetter
     from haclient.streams import MessageStream, TypedStream
     from haclient.subscription_manager import (
@@ -153,6 +153,7 @@ __all__ = [
     "HAOptions",
     "Health",
     "HealthAwareServerChooser",
+    "Heartbeat",
     "HeartbeatLost",
     "InvalidBookmark",
     "InvalidOptions",
@@ -257,6 +258,7 @@ _HOMES = {
     "Options": "haclient.protocol.options",
     "Uri": "haclient.protocol.uri",
     "ConnectionState": "haclient.session.connection_state",
+    "Heartbeat": "haclient.session.connection_state",
     "DeadLetter": "haclient.session.dead_letter",
     "MessageStream": "haclient.streams",
     "run": "haclient.service",

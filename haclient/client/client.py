@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from haclient.client.base import BaseClient
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
+from haclient.session.connection_state import Heartbeat
 from haclient.transport.core import Core
 from haclient.transport.settings import TIMEOUT_S, ClientOptions, Settings, check_names, seconds
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -83,15 +84,13 @@ class Client(BaseClient):
         """
         await self._core.logon(timeout=seconds(timeout))
 
-    async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
+    async def set_heartbeat(self, heartbeat: float | Heartbeat | None) -> None:
         """Send heartbeats, from now on if logged on, else from the next logon.
 
         Args:
-            interval: Seconds between two heartbeats; `None` stops them.
-            idle_limit: Silence in seconds after which the server is considered dead; two intervals
-                by default.
+            heartbeat: As the option of this name; `None` stops them.
 
         Raises:
             UsageError: A limit can never work.
         """
-        await self._core.set_heartbeat(interval, idle_limit)
+        await self._core.set_heartbeat(heartbeat)

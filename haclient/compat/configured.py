@@ -32,6 +32,7 @@ from haclient.events import EventListener, MessagesReceived
 from haclient.facade.thread_bridge import Bridge, refuse_event_loop
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
+from haclient.session.connection_state import Heartbeat
 from haclient.transport.settings import HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -218,12 +219,12 @@ class ConfiguredClient(ABC):
         Raises:
             UsageError: A time is invalid, or an `HAClient` is connected.
         """
+        heartbeat = Heartbeat(interval, idle_limit=timeout) if interval else None
         if isinstance(self._inner, haclient.blocking.Client):
-            self._inner.set_heartbeat(interval or None, timeout)
+            self._inner.set_heartbeat(heartbeat)
         else:
             self._check_not_open("set_heartbeat")
-        self._options["heartbeat"] = interval or None
-        self._options["idle_limit"] = timeout
+        self._options["heartbeat"] = heartbeat
 
     def set_publish_store(self, store: BasePublishStore | str) -> None:
         """Keep publishes until they are persisted; before connecting.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from threading import get_ident
 from typing import Final, Self
@@ -199,7 +200,9 @@ class HAClient(Client):
         options["subscription_manager"] = self._manager
         if isinstance(self._manager, MemorySubscriptionManager):
             options["on_resubscribe_failure"] = self._manager.answer
-            options["resubscribe_timeout"] = self._manager.timeout_s
+            limit_s = self._manager.timeout_s
+            if limit_s is not None and math.isfinite(limit_s):
+                options["connect_timeout"] = max(limit_s, options.get("connect_timeout", TIMEOUT_S))
         store = self._publish_store
         if store is not None and store.error_on_publish_gap is False:
             options["on_publish_gap"] = "continue"

@@ -191,8 +191,8 @@ NAMES: Final[tuple[Name, ...]] = (
     _n("MemorySubscriptionManager.set_failed_resubscribe_handler", "M",
        "`on_resubscribe_failure=`", "called when every server has refused"),
     _n("MemorySubscriptionManager.set_resubscription_timeout", "M",
-       "`resubscribe_timeout=seconds`",
-       "before connecting"),
+       "`connect_timeout=seconds`",
+       "before connecting; it lengthens each step of an attempt, if it is longer than that"),
     # -- HAClient, choosers, strategies
     _n("HAClient.connect_and_logon", "D", "entering `async with`"),
     _n("HAClient.set_server_chooser", "D", "`server_chooser=`", "before connecting"),

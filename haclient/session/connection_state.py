@@ -5,10 +5,10 @@ connection's state. Every module that needs to know whether the client is connec
 or stopping asks it; only `Core` and `Reconnector` change it. It has no clock and never waits.
 `Counters` are what the client has done so far.
 
-`Heartbeat` decides when to send a heartbeat, and when to consider the peer dead. Both ends promise
-to send *something* at least once per interval, and any traffic counts. We send a heartbeat every
-interval, even if other data was sent: it is only 35 bytes, and needs no bookkeeping on the hot
-path. The peer's heartbeats are not answered, because two ends that did would answer each other
+`HeartbeatTimers` decides when to send a heartbeat, and when to consider the peer dead. Both ends
+promise to send *something* at least once per interval, and any traffic counts. We send a heartbeat
+every interval, even if other data was sent: it is only 35 bytes, and needs no bookkeeping on the
+hot path. The peer's heartbeats are not answered, because two ends that did would answer each other
 forever. The peer is considered dead when it was silent for the idle limit, two intervals by
 default. While we do not read the socket ourselves (a subscription is full), silence proves nothing:
 the idle timer is paused, while our own heartbeats continue.
@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.session.logon import LoggedOn
 from haclient_stores.checks import check_seconds, is_number
 
-__all__ = ["ConnectionState", "ConnectionStatus"]
+__all__ = ["ConnectionState", "ConnectionStatus", "Heartbeat"]
 
 
 class ConnectionState(enum.StrEnum):
@@ -232,36 +232,50 @@ MIN_HEARTBEAT_S: Final = 0.001
 """The shortest heartbeat interval, in seconds: servers count it in milliseconds."""
 
 
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The two timers of one connection; times are seconds on the caller's clock.
+    """How often both ends send something, and how long a silence may be; times are seconds.
 
     Args:
-        interval_s: How often each end sends something, at least, in seconds.
-        idle_limit_s: Seconds of silence after which the peer is considered dead; two intervals by
-            default.
+        interval: The longest time between two frames of one end.
+        idle_limit: Silence after which the peer is considered dead; two intervals by default.
 
     Raises:
         UsageError: The interval is below `MIN_HEARTBEAT_S` or without an end, or the limit is
             shorter than one interval.
     """
 
-    __slots__ = ("_beat_at", "_reading", "_received_at", "idle_limit_s", "interval_s")
+    interval: float
+    _: KW_ONLY
+    idle_limit: float | None = None
 
-    def __init__(self, interval_s: float, idle_limit_s: float | None = None) -> None:
-        check_seconds("idle_limit", idle_limit_s, optional=True)
-        if not (is_number(interval_s) and MIN_HEARTBEAT_S <= interval_s < math.inf):
+    def __post_init__(self) -> None:
+        check_seconds("idle_limit", self.idle_limit, optional=True)
+        if not (is_number(self.interval) and MIN_HEARTBEAT_S <= self.interval < math.inf):
             raise UsageError(
                 f"heartbeat is a finite number of seconds, {MIN_HEARTBEAT_S:g} or above, not "
-                f"{interval_s!r}"
+                f"{self.interval!r}"
             )
-        limit = 2 * interval_s if idle_limit_s is None else idle_limit_s
-        if not limit >= interval_s:
+        if self.idle_limit is not None and not self.idle_limit >= self.interval:
             raise UsageError(
-                f"the idle limit of {limit} s is shorter than the interval of {interval_s} s: "
-                "every connection would be given up"
+                f"the idle limit of {self.idle_limit} s is shorter than the interval of "
+                f"{self.interval} s: every connection would be given up"
             )
-        self.interval_s = interval_s
-        self.idle_limit_s = limit
+
+
+class HeartbeatTimers:
+    """The two timers of one connection; times are seconds on the caller's clock.
+
+    Args:
+        heartbeat: What was agreed on; a number is the interval.
+    """
+
+    __slots__ = ("_beat_at", "_reading", "_received_at", "idle_limit_s", "interval_s")
+
+    def __init__(self, heartbeat: Heartbeat | float) -> None:
+        agreed = heartbeat if isinstance(heartbeat, Heartbeat) else Heartbeat(heartbeat)
+        self.interval_s = agreed.interval
+        self.idle_limit_s = agreed.idle_limit or 2 * agreed.interval
         self._received_at = 0.0
         self._beat_at = 0.0
         self._reading = True

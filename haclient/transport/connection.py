@@ -26,7 +26,7 @@ from haclient.errors import (
 from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import disconnect_error
-from haclient.session.connection_state import Due, Heartbeat
+from haclient.session.connection_state import Due, HeartbeatTimers
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
@@ -159,7 +159,7 @@ class Connection:
         self._caught_up = CaughtUpClock(trio.current_time())
         self._is_idle = False
         self._note_caught_up_at = 0.0
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: HeartbeatTimers | None = None
         self._answer_at = 0.0
         self._heartbeat_changed = trio.Event()
         self._disconnect_reason = ""
@@ -169,7 +169,7 @@ class Connection:
 
     # -- for the client ---------------------------------------------------
 
-    def set_heartbeat(self, heartbeat: Heartbeat | None) -> None:
+    def set_heartbeat(self, heartbeat: HeartbeatTimers | None) -> None:
         """Begin, change or end the timers; telling the server is the caller's part."""
         if heartbeat is not None:
             now = trio.current_time()
@@ -432,7 +432,7 @@ class Connection:
                     self._warn_if_held(trio.current_time() - wake_at, heartbeat)
             looked_again = False
 
-    def _warn_if_held(self, late_s: float, heartbeat: Heartbeat) -> None:
+    def _warn_if_held(self, late_s: float, heartbeat: HeartbeatTimers) -> None:
         """Warn when the event loop was held for so long that the server may have cut us."""
         if late_s > heartbeat.interval_s:
             self._log.warning(

@@ -34,7 +34,13 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.session.acks import refused_publish
-from haclient.session.connection_state import ConnectionState, ConnectionStatus, Counters, Heartbeat
+from haclient.session.connection_state import (
+    ConnectionState,
+    ConnectionStatus,
+    Counters,
+    Heartbeat,
+    HeartbeatTimers,
+)
 from haclient.session.logon import check_client_name
 from haclient.session.losses import LOST, Action, kind_of
 from haclient.session.queue_acks import QueueAcks
@@ -421,14 +427,14 @@ class Core:
         if self.connection is not None:
             self.connection.writer.flush()
 
-    async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
-        """Send heartbeats every `interval` seconds, now if logged on, else from the next logon.
+    async def set_heartbeat(self, heartbeat: float | Heartbeat | None) -> None:
+        """Send heartbeats, now if logged on, else from the next logon.
 
         Raises:
             UsageError: A limit can never work.
         """
         self.thread.check_setting("set_heartbeat")
-        self.heartbeat = None if interval is None else Heartbeat(interval, idle_limit)
+        self.heartbeat = None if heartbeat is None else HeartbeatTimers(heartbeat)
         connection = self.connection
         if connection is None or not self.status.is_logged_on:
             return

@@ -620,7 +620,7 @@ class Reconnector:
                 subscription,
                 still_wanted=lambda: core.resumable.get(subscription.sub_id) is subscription,
                 on_sent=on_sent,
-                timeout=self._settings.resubscribe_limit_s,
+                timeout=self._settings.connect_timeout,
             )
         except (CommandError, AuthenticationError) as error:  # the policy decides
             self._refused(subscription, error)

@@ -24,7 +24,7 @@ from haclient.protocol.options import Options
 from haclient.servers.auth import Authenticator, check_authenticator
 from haclient.servers.chooser import AsyncServerChooser, ServerChooser, check_chooser, check_uris
 from haclient.servers.delay import DelayStrategy
-from haclient.session.connection_state import Heartbeat
+from haclient.session.connection_state import Heartbeat, HeartbeatTimers
 from haclient.session.queue_acks import DEFAULT_ACK_TIMEOUT_S
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.dial import DialOptions
@@ -111,9 +111,8 @@ class ClientOptions(TypedDict, total=False):
 
     Attributes:
         heartbeat: Seconds between heartbeats, 10 for an `HAClient`; `None`, the default of a
-            `Client`, for none.
-        idle_limit: Silence in seconds after which the server is considered dead; two heartbeats
-            by default.
+            `Client`, for none. The server is considered dead after two of them without a sign of
+            life; `Heartbeat(10, idle_limit=30)` gives another limit.
         logon_options: Options of each logon; `ack_conflation=100ms` by default for an `HAClient`.
         logon_correlation_id: Shown by the server's administration.
         on_failed_write: Called with the message and the reason when the server refuses a publish.
@@ -142,8 +141,7 @@ class ClientOptions(TypedDict, total=False):
             connection begin with one, as `http_preflight=true` in a URI does.
     """
 
-    heartbeat: float | None
-    idle_limit: float | None
+    heartbeat: float | Heartbeat | None
     logon_options: str | Options
     logon_correlation_id: str
     on_failed_write: Callable[[Message, str], object] | None
@@ -170,11 +168,8 @@ class HAOptions(ClientOptions, total=False):
         subscription_manager: Remembers which subscriptions to send again after a lost connection,
             or in the next process (`FileSubscriptionManager`).
         connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
-            each subscription.
-        resubscribe_timeout: Seconds for a server's answer to each subscription that is sent again,
-            since one that replays or queries may take longer than a logon; `None`, the default,
-            for `connect_timeout`. The time does not run while the server still takes or persists
-            the publishes before it.
+            the answer to each subscription that is sent again. For that the time does not run while
+            the server still takes or persists the publishes before it.
         on_publish_gap: What to do with a server that lacks acknowledged messages: try the
             next one (`"refuse"`), continue (`"continue"`), or end the client (`"raise"`).
         on_resubscribe_failure: What happens to a subscription that no server accepts again. Each
@@ -194,7 +189,6 @@ class HAOptions(ClientOptions, total=False):
     delay_strategy: DelayStrategy | None
     subscription_manager: SubscriptionManager | None
     connect_timeout: float
-    resubscribe_timeout: float | None
     on_publish_gap: OnPublishGap
     on_resubscribe_failure: OnResubscribeFailure
     failover_overlap: float
@@ -210,8 +204,7 @@ class Settings:
     bookmark_store: BookmarkStore | None = None
     authenticator: Authenticator | None = None
     clock_us: Callable[[], int] = _clock_us
-    heartbeat: float | None = None
-    idle_limit: float | None = None
+    heartbeat: float | Heartbeat | None = None
     logon_options: str | Options = ""
     logon_correlation_id: str = ""
     on_failed_write: Callable[[Message, str], object] | None = None
@@ -237,7 +230,6 @@ class Settings:
             check_callable(name, getattr(self, name))
         check_authenticator(self.authenticator)
         self.new_heartbeat()
-        check_seconds("idle_limit", self.idle_limit, optional=True)
         if not isinstance(self.logon_options, Options):
             check_utf8("logon_options", self.logon_options)
         check_utf8("logon_correlation_id", self.logon_correlation_id)
@@ -260,23 +252,22 @@ class Settings:
             ssl_context=self.ssl_context, preflight_headers=dict(self.preflight_headers or {})
         )
 
-    def new_heartbeat(self) -> Heartbeat | None:
+    def new_heartbeat(self) -> HeartbeatTimers | None:
         """The timers of one connection, if heartbeats are wanted."""
-        return None if self.heartbeat is None else Heartbeat(self.heartbeat, self.idle_limit)
+        return None if self.heartbeat is None else HeartbeatTimers(self.heartbeat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HASettings(Settings):
     """`HAOptions` with their defaults."""
 
-    heartbeat: float | None = 10.0
+    heartbeat: float | Heartbeat | None = 10.0
     logon_options: str | Options = "ack_conflation=100ms"
     servers: Sequence[str] = ()
     server_chooser: ServerChooser | AsyncServerChooser | None = None
     delay_strategy: DelayStrategy | None = None
     subscription_manager: SubscriptionManager | None = None
     connect_timeout: float = TIMEOUT_S
-    resubscribe_timeout: float | None = None
     on_publish_gap: OnPublishGap = "refuse"
     on_resubscribe_failure: OnResubscribeFailure = "fail"
     failover_overlap: float = 5.0
@@ -306,7 +297,6 @@ class HASettings(Settings):
         words = "fail", "retry", "drop"
         check_word("on_resubscribe_failure", self.on_resubscribe_failure, words, function=True)
         check_seconds("connect_timeout", self.connect_timeout)
-        check_seconds("resubscribe_timeout", self.resubscribe_timeout, optional=True)
         check_seconds("failover_overlap", self.failover_overlap, zero=True, endless=False)
         check_seconds("progress_timeout", self.progress_timeout, endless=False, optional=True)
         store = self.publish_store
@@ -315,12 +305,6 @@ class HASettings(Settings):
                 "on_publish_gap='continue' goes on where error_on_publish_gap=True of the publish "
                 "store says stop: give one of the two"
             )
-
-    @property
-    def resubscribe_limit_s(self) -> float:
-        """Seconds for the answer to each subscription that is sent again."""
-        limit_s = self.resubscribe_timeout
-        return self.connect_timeout if limit_s is None else limit_s
 
     @property
     def refuses_gaps(self) -> bool:

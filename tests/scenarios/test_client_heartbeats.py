@@ -10,7 +10,7 @@ from haclient.client import Client
 from haclient.errors import HAClientError, HeartbeatLost, UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
-from haclient.session.connection_state import ConnectionState
+from haclient.session.connection_state import ConnectionState, Heartbeat
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.listening import on_losses
@@ -70,7 +70,7 @@ async def test_a_half_open_link_is_noticed_after_two_intervals(server: Server) -
 
 @pytest.mark.row("HB3")
 async def test_another_idle_limit(server: Server) -> None:
-    async with Client("c", heartbeat=1.0, idle_limit=7.25) as client:
+    async with Client("c", heartbeat=Heartbeat(1.0, idle_limit=7.25)) as client:
         await log_on(server, client)
         await trio.sleep(7.24)
         states = [client.state]
@@ -96,7 +96,7 @@ async def test_a_client_may_set_it_before_or_after_the_logon(server: Server) -> 
         peer = await log_on(server, client)
         assert peer.heard[1].options == "start,4"
         async with answering(peer):
-            await client.set_heartbeat(0.5, 60)
+            await client.set_heartbeat(Heartbeat(0.5, idle_limit=60))
             await trio.sleep(10.1)
             assert len(peer.beats) == 20
             await client.set_heartbeat(None)

@@ -23,6 +23,7 @@ from haclient.servers.chooser import (
     ServerChooser,
 )
 from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
+from haclient.session.connection_state import Heartbeat
 from haclient.transport.memory_network import network
 from haclient_fake_server.config import BrokerConfig
 from support.clock import in_virtual_time
@@ -265,8 +266,7 @@ async def test_a_server_that_falls_silent_is_left_after_two_intervals_or_another
             "importantStuff",
             servers=[east.uri],
             on_event=on_losses(lambda error: lost.append((trio.current_time(), error))),
-            heartbeat=3.0,
-            idle_limit=idle_limit,
+            heartbeat=Heartbeat(3.0, idle_limit=idle_limit),
         )
         async with client:
             await trio.sleep(60)
@@ -292,8 +292,7 @@ async def test_the_server_cuts_a_silent_client_whatever_limit_that_has_for_the_s
         HAClient(
             "c",
             servers=[east.uri],
-            heartbeat=3.0,
-            idle_limit=idle_limit,
+            heartbeat=Heartbeat(3.0, idle_limit=idle_limit),
             on_event=on_losses(lambda _: lost.append(trio.current_time())),
         ) as client,
     ):

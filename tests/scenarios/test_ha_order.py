@@ -177,37 +177,26 @@ async def test_a_connection_that_was_given_up_says_what_for(server: Server) -> N
 
 
 @pytest.mark.row("SM9")
-@pytest.mark.parametrize("resumed", [False, True])
-async def test_a_subscription_may_take_longer_than_the_logon(
+async def test_the_answer_to_a_subscription_that_is_sent_again_has_the_limit_of_a_step(
     server: Server,
-    resumed: bool,  # noqa: FBT001  # a parameter
 ) -> None:
-    """Its limit counts for a group that is resumed by one command as well."""
     client = HAClient(
         "ha",
         servers=[server.uri],
         bookmark_store=MemoryBookmarkStore(),
         heartbeat=None,
-        connect_timeout=1.0,
-        resubscribe_timeout=30.0,
+        connect_timeout=30.0,
     )
     async with entered(client, partial(live, server)) as peer:
         async with answering(peer):
             for sub_id in ("a", "b"):
                 await client.bookmark_subscribe("orders", sub_id=sub_id, handler=lambda _: None)
-            if resumed:
-                await client.pause(["a", "b"])
-                await client.resume(["a", "b"])
         await lose(peer)
         slow = await live(server)
         sent = [await slow.expect("subscribe") for _ in range(2)]
         await trio.sleep(25.0)
         for each in sent:
             await slow.ack(each)
-        if resumed:
-            group = await slow.expect("subscribe", sub_id="a,b")
-            await trio.sleep(25.0)
-            await slow.ack(group)
         async with answering(slow):
             await client.flush(timeout=1)
         await drop(slow)

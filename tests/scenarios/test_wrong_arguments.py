@@ -202,7 +202,7 @@ _METHODS: Final[dict[str, dict[str, object]]] = {
     "execute": {"command": Command("flush", ack_type="processed")},
     "execute_async": {"command": Command("flush"), "handler": print},
     "move_to": {"uri": URI},
-    "set_heartbeat": {"interval": 5.0},
+    "set_heartbeat": {"heartbeat": 5.0},
     "restore_subscriptions": {"handlers": {}},
     "add_event_listener": {"listener": print},
     "explain_recovery": {"sub_id": "s"},
@@ -286,7 +286,7 @@ async def test_the_timeout_of_a_command_is_checked_like_that_of_a_method(
             "preflight_headers: names and values are text, not int",
         ),
         ("delay_strategy", 0, "delay_strategy is a delay strategy or None, not 0"),
-        ("idle_limit", "x", "idle_limit is a number of seconds, above 0 or None, not 'x'"),
+        ("heartbeat", "x", "heartbeat is a finite number of seconds, 0.001 or above, not 'x'"),
         ("servers", "tcp://u:secret@a:1/amps", "servers is a list of connection strings"),
         (
             "server_chooser",

@@ -36,6 +36,7 @@ from haclient import (
 )
 from haclient.errors import HAClientError
 from haclient.servers.chooser import ConnectionInfo
+from haclient.session.connection_state import Heartbeat
 from haclient.subscription_manager import Entry
 
 SERVERS = ["tcp://127.0.0.1:9007/amps/json", "tcp://127.0.0.1:9008/amps/json"]
@@ -208,4 +209,10 @@ def errors_are_decided() -> None:
     HAClient("orders-7", servers=SERVERS, on_resubscribe_failure=on_refusal)
     HAClient("orders-7", servers=SERVERS, on_resubscribe_failure="retry")
     HAClient("orders-7", servers=SERVERS, on_resubscribe_failure=on_refusal_later)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # it has to answer at once
-    HAClient("orders-7", servers=SERVERS, resubscribe_timeout=60, on_publish_gap="raise")
+    HAClient(
+        "orders-7",
+        servers=SERVERS,
+        connect_timeout=60,
+        heartbeat=Heartbeat(5.0, idle_limit=12.5),
+        on_publish_gap="raise",
+    )

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.session.connection_state import ConnectionState, ConnectionStatus, Due, Heartbeat
+from haclient.session.connection_state import (
+    ConnectionState,
+    ConnectionStatus,
+    Due,
+    Heartbeat,
+    HeartbeatTimers,
+)
 from haclient.session.logon import LoggedOn
 
 
@@ -73,8 +79,8 @@ def test_a_wait_outlives_a_lost_connection_only_where_another_one_follows() -> N
 # -- heartbeats ----------------------------------------------------------------------------------
 
 
-def started(interval_s: float = 3.0, idle_limit_s: float | None = None) -> Heartbeat:
-    heartbeat = Heartbeat(interval_s, idle_limit_s)
+def started(interval_s: float = 3.0, idle_limit_s: float | None = None) -> HeartbeatTimers:
+    heartbeat = HeartbeatTimers(Heartbeat(interval_s, idle_limit=idle_limit_s))
     heartbeat.start(100.0)
     return heartbeat
 
@@ -82,7 +88,7 @@ def started(interval_s: float = 3.0, idle_limit_s: float | None = None) -> Heart
 @pytest.mark.row("HB1")
 @pytest.mark.parametrize(("interval", "options"), [(5, "start,5"), (0.5, "start,0.5")])
 def test_the_server_is_told_the_interval(interval: float, options: str) -> None:
-    assert Heartbeat(interval).options == options
+    assert HeartbeatTimers(interval).options == options
 
 
 @pytest.mark.row("HB2")
@@ -141,7 +147,7 @@ def test_an_interval_that_is_not_positive_is_refused(interval: float) -> None:
 @pytest.mark.row("HB3")
 def test_an_idle_limit_below_one_interval_is_refused() -> None:
     with pytest.raises(UsageError, match="shorter than the interval"):
-        Heartbeat(3.0, 2.9)
+        Heartbeat(3.0, idle_limit=2.9)
 
 
 @given(
@@ -152,7 +158,7 @@ def test_an_idle_limit_below_one_interval_is_refused() -> None:
 def test_next_at_is_exactly_when_something_becomes_due(
     interval: float, heard: list[float], limit: float
 ) -> None:
-    heartbeat = Heartbeat(interval, interval * limit)
+    heartbeat = HeartbeatTimers(Heartbeat(interval, idle_limit=interval * limit))
     heartbeat.start(0.0)
     for now in sorted(heard):
         heartbeat.received(now)
@@ -164,7 +170,7 @@ def test_next_at_is_exactly_when_something_becomes_due(
 
 
 def test_a_silence_begins_with_the_last_bytes_and_is_never_below_zero() -> None:
-    heartbeat = Heartbeat(3.0)
+    heartbeat = HeartbeatTimers(3.0)
     heartbeat.start(10.0)
     heartbeat.received(12.0)
     assert [heartbeat.silence_s(now) for now in (12.0, 15.5, 11.0)] == [0.0, 3.5, 0.0]

@@ -16,7 +16,7 @@ from haclient.errors import (
 )
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
-from haclient.session.connection_state import Heartbeat
+from haclient.session.connection_state import Heartbeat, HeartbeatTimers
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Subscription
 from haclient.transport.connection import Connection
@@ -306,7 +306,7 @@ async def test_a_beat_is_sent_every_interval_to_the_microsecond() -> None:
     bench = Bench()
     async with bench.running():
         start = trio.current_time()
-        bench.connection.set_heartbeat(Heartbeat(0.25, 100))
+        bench.connection.set_heartbeat(HeartbeatTimers(Heartbeat(0.25, idle_limit=100)))
         with trio.move_on_after(1.1):
             await bench.peer.listen_until_end()
     assert [beat - start for beat in bench.peer.beats] == pytest.approx([0.25, 0.5, 0.75, 1.0])
@@ -326,7 +326,7 @@ async def echo_heartbeats(peer: Peer, seconds: float) -> None:
 async def test_a_peer_that_answers_heartbeats_gets_one_per_interval_and_starts_no_storm() -> None:
     bench = Bench()
     async with bench.running():
-        bench.connection.set_heartbeat(Heartbeat(0.25, 100))
+        bench.connection.set_heartbeat(HeartbeatTimers(Heartbeat(0.25, idle_limit=100)))
         await echo_heartbeats(bench.peer, 2.1)
     assert len(bench.peer.beats) == 8
 
@@ -345,7 +345,7 @@ async def test_heartbeats_that_nobody_asked_for_are_answered_at_most_once_a_seco
 async def test_a_peer_that_falls_silent_is_lost_after_two_intervals() -> None:
     bench = Bench()
     async with bench.running():
-        bench.connection.set_heartbeat(Heartbeat(0.35))
+        bench.connection.set_heartbeat(HeartbeatTimers(0.35))
         bench.far.sending.silent = bench.link.sending.silent = True
         start = trio.current_time()
         await bench.ended()
@@ -358,7 +358,7 @@ async def test_a_peer_that_falls_silent_is_lost_after_two_intervals() -> None:
 async def test_any_traffic_keeps_the_connection_even_half_a_frame() -> None:
     bench = Bench()
     async with bench.running():
-        bench.connection.set_heartbeat(Heartbeat(1))
+        bench.connection.set_heartbeat(HeartbeatTimers(1))
         for piece in b"\0\0\0\x7f{":
             await trio.sleep(1.9)
             await bench.peer.send(bytes([piece]))
@@ -371,14 +371,14 @@ async def test_any_traffic_keeps_the_connection_even_half_a_frame() -> None:
 async def test_the_heartbeat_can_be_changed_and_ended_at_any_time() -> None:
     bench = Bench()
     async with bench.running():
-        bench.connection.set_heartbeat(Heartbeat(1))
+        bench.connection.set_heartbeat(HeartbeatTimers(1))
         await trio.sleep(1.5)
-        bench.connection.set_heartbeat(Heartbeat(10, 30))
+        bench.connection.set_heartbeat(HeartbeatTimers(Heartbeat(10, idle_limit=30)))
         await trio.sleep(25)
         bench.connection.set_heartbeat(None)
         await trio.sleep(1000)
         assert not bench.over.is_set()
-        bench.connection.set_heartbeat(Heartbeat(1, 1.25))
+        bench.connection.set_heartbeat(HeartbeatTimers(Heartbeat(1, idle_limit=1.25)))
         start = trio.current_time()
         await bench.ended()
         assert trio.current_time() - start == pytest.approx(1.25)
@@ -431,7 +431,7 @@ async def test_the_records_of_one_frame_count_once() -> None:
 async def test_while_reading_has_stopped_our_beats_go_on_and_silence_is_no_loss() -> None:
     bench = Bench(cap_bytes=10)
     async with bench.running():
-        bench.connection.set_heartbeat(Heartbeat(1))
+        bench.connection.set_heartbeat(HeartbeatTimers(1))
         await bench.peer.publish("1", bytes(100))
         with trio.move_on_after(10.5):
             await bench.peer.listen_until_end()

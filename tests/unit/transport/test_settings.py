@@ -57,10 +57,6 @@ def test_the_limits_of_an_attempt_are_above_0(limit_s: float) -> None:
     servers = ["tcp://a:1/amps/json"]
     with pytest.raises(UsageError, match="connect_timeout is a number of seconds, above 0"):
         HASettings(name="c", servers=servers, connect_timeout=limit_s)
-    with pytest.raises(UsageError, match="resubscribe_timeout is a number of seconds, above 0"):
-        HASettings(name="c", servers=servers, resubscribe_timeout=limit_s)
-    settings = HASettings(name="c", servers=servers, connect_timeout=2.0)
-    assert settings.resubscribe_limit_s == 2.0
 
 
 @pytest.mark.parametrize(
