@@ -271,13 +271,14 @@ _HOMES = {
     "BookmarkRange": _BOOKMARKS,
     "Timestamp": _BOOKMARKS,
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from its module; every other public name is an error class."""
     if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module 'haclient' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES.get(name, _ERRORS)), name)
+    value: object = getattr(import_module(_HOMES.get(name, "haclient.errors")), name)
     globals()[name] = value
     return value
 

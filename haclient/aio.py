@@ -721,5 +721,6 @@ class HAClient(BaseClient):
     memory_backed = _Factory(haclient.client.HAClient.memory_backed)
     file_backed = _Factory(haclient.client.HAClient.file_backed)
 
+    disconnect = _call(haclient.client.HAClient.disconnect)
     move_to = _call(haclient.client.HAClient.move_to)
     restore_subscriptions = _call(haclient.client.HAClient.restore_subscriptions)
