@@ -15,12 +15,12 @@ from typing import TypeVar, overload
 from typing_extensions import Unpack
 
 from haclient.client.publishing import PublishingClient
+from haclient.client.queues import Queues
 from haclient.codecs import Topic
 from haclient.live_records import JsonRecord, LiveRecords, live_records
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
-from haclient.queues import Queues
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core

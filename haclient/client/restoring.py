@@ -6,11 +6,11 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from haclient.client.queues import Queues
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import HEADERS
 from haclient.protocol.options import Options
-from haclient.queues import Queues
 from haclient.session.subscriptions import QUERIES
 from haclient.subscribing import Subscriber
 from haclient.subscription_manager import Entry, SubscriptionManager
