@@ -207,69 +207,45 @@ __all__ = [
     "run",
 ]
 
-_CODECS = "haclient.codecs"
-_ERRORS = "haclient.errors"
-_BOOKMARKS = "haclient_stores.bookmark"
-_HOMES = {
-    "Authenticator": "haclient.servers.auth",
-    "DefaultAuthenticator": "haclient.servers.auth",
-    "TokenAuthenticator": "haclient.servers.auth",
-    "Client": "haclient.client",
-    "DefaultServerChooser": "haclient.servers.chooser",
-    "FIX_DATA_FIELDS": _CODECS,
-    "Codec": _CODECS,
-    "CompositeCodec": _CODECS,
-    "FixCodec": _CODECS,
-    "JsonCodec": _CODECS,
-    "MsgpackCodec": _CODECS,
-    "NvfixCodec": _CODECS,
-    "ProtobufCodec": _CODECS,
-    "Topic": _CODECS,
-    "TypedStream": "haclient.streams",
-    "FailureCountServerChooser": "haclient.servers.chooser",
-    "ServerChooser": "haclient.servers.chooser",
-    "DelayStrategy": "haclient.servers.delay",
-    "ExponentialDelayStrategy": "haclient.servers.delay",
-    "FixedDelayStrategy": "haclient.servers.delay",
-    "AsyncServerChooser": "haclient.servers.chooser",
-    "MovingServerChooser": "haclient.servers.chooser",
-    "PriorityServerChooser": "haclient.servers.priority",
-    "RandomServerChooser": "haclient.servers.random",
-    "SpreadDelayStrategy": "haclient.servers.delay",
-    "TenacityDelayStrategy": "haclient.servers.delay",
-    "HealthAwareServerChooser": "haclient.servers.health",
-    "HAClient": "haclient.client",
-    "LiveRecords": "haclient.live_records",
-    "RecordChange": "haclient.live_records",
-    "apply_delta": "haclient.live_records",
-    "publisher_id": "haclient.protocol.identity",
-    "HAOptions": "haclient.transport.settings",
-    "Event": "haclient.events",
-    "EventListener": "haclient.events",
-    "ClientMetrics": "haclient.metrics",
-    "Health": "haclient.metrics",
-    "SubscriptionMetrics": "haclient.metrics",
-    "RecoveryExplanation": "haclient.recovery_explanation",
-    "FileSubscriptionManager": "haclient.subscription_manager",
-    "MemorySubscriptionManager": "haclient.subscription_manager",
-    "SubscriptionManager": "haclient.subscription_manager",
-    "Command": "haclient.protocol.commands",
-    "Message": "haclient.protocol.messages",
-    "Options": "haclient.protocol.options",
-    "Uri": "haclient.protocol.uri",
-    "ConnectionState": "haclient.session.connection_state",
-    "Heartbeat": "haclient.session.connection_state",
-    "DeadLetter": "haclient.session.dead_letter",
-    "MessageStream": "haclient.streams",
-    "run": "haclient.service",
-    "SOWRecoveryPointAdapter": "haclient.recovery_points.sow",
-    "EPOCH": _BOOKMARKS,
-    "MOST_RECENT": _BOOKMARKS,
-    "NOW": _BOOKMARKS,
-    "Bookmark": _BOOKMARKS,
-    "BookmarkList": _BOOKMARKS,
-    "BookmarkRange": _BOOKMARKS,
-    "Timestamp": _BOOKMARKS,
+_NAMES = {
+    "haclient.client": "Client HAClient",
+    "haclient.codecs": (
+        "Codec CompositeCodec FIX_DATA_FIELDS FixCodec JsonCodec MsgpackCodec NvfixCodec "
+        "ProtobufCodec Topic"
+    ),
+    "haclient.events": "Event EventListener",
+    "haclient.live_records": "LiveRecords RecordChange apply_delta",
+    "haclient.metrics": "ClientMetrics Health SubscriptionMetrics",
+    "haclient.protocol.commands": "Command",
+    "haclient.protocol.identity": "publisher_id",
+    "haclient.protocol.messages": "Message",
+    "haclient.protocol.options": "Options",
+    "haclient.protocol.uri": "Uri",
+    "haclient.recovery_explanation": "RecoveryExplanation",
+    "haclient.recovery_points.sow": "SOWRecoveryPointAdapter",
+    "haclient.servers.auth": "Authenticator DefaultAuthenticator TokenAuthenticator",
+    "haclient.servers.chooser": (
+        "AsyncServerChooser DefaultServerChooser FailureCountServerChooser "
+        "MovingServerChooser ServerChooser"
+    ),
+    "haclient.servers.delay": (
+        "DelayStrategy ExponentialDelayStrategy FixedDelayStrategy SpreadDelayStrategy "
+        "TenacityDelayStrategy"
+    ),
+    "haclient.servers.health": "HealthAwareServerChooser",
+    "haclient.servers.priority": "PriorityServerChooser",
+    "haclient.servers.random": "RandomServerChooser",
+    "haclient.service": "run",
+    "haclient.session.connection_state": "ConnectionState Heartbeat",
+    "haclient.session.dead_letter": "DeadLetter",
+    "haclient.streams": "MessageStream TypedStream",
+    "haclient.subscription_manager": (
+        "FileSubscriptionManager MemorySubscriptionManager SubscriptionManager"
+    ),
+    "haclient.transport.settings": "HAOptions",
+    "haclient_stores.bookmark": (
+        "Bookmark BookmarkList BookmarkRange EPOCH MOST_RECENT NOW Timestamp"
+    ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
