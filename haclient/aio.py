@@ -300,8 +300,6 @@ class MessageStream:
 
     async def __anext__(self) -> Message:
         if (message := self._buffer.pop_ready()) is not None:
-            if self._buffer.last_consumer is not (task := asyncio.current_task()):
-                self._buffer.note_consumer(task, self.__bridge__.home.caller)
             return message
         return await self._next(None, self._buffer.pop)
 
@@ -378,7 +376,6 @@ class MessageStream:
                     return found
 
     async def _fill(self, take: Take | None) -> None:
-        self._buffer.note_consumer(asyncio.current_task(), self.__bridge__.home.caller)
         # If it is ready, another task has waited for the messages.
         if not self._buffer.is_ready and not await self.__bridge__.wait(
             partial(self._buffer.fill, take), "iterating"

@@ -28,7 +28,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial, wraps
-from threading import current_thread, get_ident
+from threading import get_ident
 from time import monotonic  # noqa: TID251  # a thread that waits for a lock runs no trio
 from types import TracebackType
 from typing import (
@@ -295,11 +295,7 @@ class MessageStream:
         return self
 
     def __next__(self) -> Message:
-        buffer = self._buffer
-        if (message := buffer.pop_ready()) is not None:
-            # Not by its ident, which the next thread gets when this one has ended.
-            if buffer.last_consumer is not (consumer := current_thread()):
-                buffer.note_consumer(consumer, self.__bridge__.thread.caller)
+        if (message := self._buffer.pop_ready()) is not None:
             return message
         return self._next(None, self._buffer.pop)
 
@@ -378,7 +374,6 @@ class MessageStream:
                     return found
 
     def _fill(self, take: Take | None) -> None:
-        self._buffer.note_consumer(current_thread(), self.__bridge__.thread.caller)
         # If it is ready, another thread has waited for the messages.
         if not self._buffer.is_ready and not self.__bridge__.wait(
             partial(self._buffer.fill, take), "iterating"

@@ -19,7 +19,8 @@
     |   `-- PublishFailed             the server refused one publish
     |-- DecodeError(topic, codec)     a body is not what its codec reads
     |-- TimedOut                      also a TimeoutError
-    |   `-- GraceExpired              a signal has ended the program before its work was done
+    |   |-- GraceExpired              a signal has ended the program before its work was done
+    |   `-- SubscriptionFull          an ack comes after more messages than the client reads ahead
     |-- WorkerError                   a worker process died, or could not be started
     |-- WouldBlock                    publish_nowait over the high-water mark
     `-- StoreError                    see `haclient_stores.errors`
@@ -73,6 +74,7 @@ __all__ = [
     "StoreFull",
     "StoreLocked",
     "SubIdInUse",
+    "SubscriptionFull",
     "SubscriptionStalled",
     "TimedOut",
     "UsageError",
@@ -239,6 +241,20 @@ class TimedOut(HAClientError, TimeoutError):
 
 class GraceExpired(TimedOut):
     """The grace period of `haclient.run` ended before the work was done."""
+
+
+class SubscriptionFull(TimedOut):
+    """A wait for an ack ended: it comes after more messages than the client reads ahead.
+
+    Attributes:
+        sub_id: The subscription whose queue is full; empty for the queue of the listeners.
+        topic: Its topic.
+    """
+
+    def __init__(self, message: str, *, sub_id: str = "", topic: str = "") -> None:
+        super().__init__(message)
+        self.sub_id = sub_id
+        self.topic = topic
 
 
 class WouldBlock(HAClientError):

@@ -31,6 +31,7 @@ from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
+from haclient.transport.turns import Turn
 
 __all__ = ["LiveRecords", "RecordChange", "RecordMapping", "apply_delta", "live_records"]
 
@@ -324,10 +325,13 @@ class LiveRecords(RecordMapping[T]):
     async def _follow(self) -> None:
         """Feed the view, in a task of the client."""
         error: BaseException | None = None
+        turn = Turn()
         try:
             async for batch in self._stream.batches():
                 for message in batch:
                     self._view.apply(message)
+                    if turn.now() >= turn.ends_at:
+                        await turn.end()
                 if self._view.is_complete:
                     self._wake()
             error = self._stream.end_reason

@@ -2,8 +2,8 @@
 
 A stream is a class, not an async generator: it can be closed from another task, and a `break`
 leaves nothing half finished. It takes batches from its subscription's queue. Taking a message that
-has already arrived costs a fraction of a microsecond and does not suspend, except about every 1 024
-messages, so that a cancellation is noticed.
+has already arrived costs a fraction of a microsecond and does not suspend, except some milliseconds
+after the last time, so that other tasks run and a cancellation is noticed.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class Subscriber:
                 delivery.lift_limit()
                 return None
             is_held = one.pauses.may_be_paused or not self._is_active(one)
-            if connection is None or connection.reading_stopped_by is not None or is_held:
+            if connection is None or not connection.is_reading or is_held:
                 return None
             self._core.closed(one)
             self._core.commander.leave([one])

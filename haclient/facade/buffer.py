@@ -39,7 +39,6 @@ class StreamBuffer:
 
     Attributes:
         pop_ready: As `pop`, for a message that may be given to a caller without `fill`.
-        last_consumer: The thread or task that has taken the last message.
     """
 
     def __init__(self, stream: MessageStream) -> None:
@@ -49,9 +48,6 @@ class StreamBuffer:
         # A queue's messages are taken one by one: each acknowledges the one before with auto_ack.
         self._take_next: Take = self._take_one if self._is_of_queue else stream.batches().__anext__
         self.pop_ready = _nothing if self._is_of_queue else self.pop
-        self.last_consumer: object = None
-        self._consumers = stream._delivery.consumers  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
-        self._consumers.are_outside = True
         _buffers.add(self)
         stream._on_skip = self._messages.clear  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
 
@@ -81,16 +77,6 @@ class StreamBuffer:
         return [await self._stream.__anext__()]
 
     # -- in the threads of the callers ----------------------------------------
-
-    def note_consumer(self, consumer: object, caller: object) -> None:
-        """Note who takes messages, before `fill`, and if it is not `last_consumer`.
-
-        Args:
-            consumer: The calling thread or task, as it is compared.
-            caller: As in `haclient.transport.caller`.
-        """
-        self.last_consumer = consumer
-        self._consumers.add(caller)
 
     def take_one_by_one(self) -> None:
         """Buffer no messages: conflation cannot replace a message that is buffered here."""

@@ -19,7 +19,7 @@ from haclient.protocol.messages import Message, MessageOwner
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Received
-from haclient.transport.callers import AckWaits
+from haclient.transport.ack_waits import AckWaits
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Publisher
 from haclient_stores.audit_log import AuditLog

@@ -17,8 +17,6 @@ as it does at a server that refuses to pause.
 
 from __future__ import annotations
 
-from typing import Final
-
 import trio
 from typing_extensions import override
 
@@ -26,23 +24,14 @@ from haclient.errors import CommandError, DisconnectedError, HAClientError, Time
 from haclient.events import SubscriptionPaused, SubscriptionResumed
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import Subscription
+from haclient.transport.back_pressure import BackPressure, queue_of
 from haclient.transport.commands import Commander
-from haclient.transport.connection import FlowControl, Obstacle
-from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import TIMEOUT_S
 from haclient.transport.subscription_changes import SubscriptionChanges
 
-IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
-"""How much the paused subscriptions of a connection may hold above their caps, all together.
 
-This much may be in flight when the pause is sent, in the buffers of both machines and of the
-server. The buffers belong to the connection, so all its subscriptions share the limit.
-Above the limit reading stops after all.
-"""
-
-
-class AutomaticPauses(FlowControl):
+class AutomaticPauses(BackPressure):
     """The subscriptions of one connection that are paused because their queues are full.
 
     Args:
@@ -51,15 +40,12 @@ class AutomaticPauses(FlowControl):
     """
 
     def __init__(self, commander: Commander, changes: SubscriptionChanges) -> None:
+        super().__init__(commander.waits, commander.reporter.calls)
         self._commander = commander
         self._changes = changes
         self._reporter = commander.reporter
         self._nursery: trio.Nursery | None = None
-        self._held: dict[Subscription, Delivery] = {}
-        self._excess: dict[
-            Subscription, int
-        ] = {}  # bytes above the cap, when it was looked at last
-        self._excess_bytes = 0  # all together
+        self._held: set[Subscription] = set()
         self._failed = trio.Event()
         self._failures: list[Exception] = []
 
@@ -74,41 +60,13 @@ class AutomaticPauses(FlowControl):
         raise self._failures[0]  # several tasks may fail at once: the first one counts
 
     @override
-    def obstacle(self, subscription: Subscription, queue: Delivery) -> Delivery | None:
+    def hold_back(self, subscription: Subscription, /) -> bool:
         if subscription not in self._held:
             if self._nursery is None or not self._can_pause(subscription):
-                return queue
-            self._held[subscription] = queue
-            self._nursery.start_soon(self._hold, subscription, queue)
-        self._note_excess(subscription, queue)
-        if self._excess_bytes <= IN_FLIGHT_BYTES:
-            return None
-        for each, its_queue in self._held.items():  # most of them may have been taken meanwhile
-            self._note_excess(each, its_queue)
-        if self._excess_bytes <= IN_FLIGHT_BYTES:
-            return None
-        return max(self._held.values(), key=_excess_of)
-
-    def _note_excess(self, subscription: Subscription, queue: Delivery) -> None:
-        excess = _excess_of(queue)
-        self._excess_bytes += excess - self._excess.get(subscription, 0)
-        self._excess[subscription] = excess
-
-    @override
-    async def drained(self, obstacle: Obstacle) -> None:
-        queues = [each for each in self._held.values() if each.draining]
-        if obstacle not in queues:
-            await obstacle.drained()
-            return
-        # Any of them may make room for what all share, however long the fullest one takes.
-        async with open_nursery() as nursery:
-
-            async def drained(queue: Delivery) -> None:
-                await queue.drained()
-                nursery.cancel_scope.cancel()
-
-            for queue in queues:
-                nursery.start_soon(drained, queue)
+                return False
+            self._held.add(subscription)
+            self._nursery.start_soon(self._pause_until_drained, subscription)
+        return True
 
     def _can_pause(self, subscription: Subscription) -> bool:
         request = subscription.request
@@ -118,7 +76,8 @@ class AutomaticPauses(FlowControl):
             return False
         return subscription.can_be_held_back
 
-    async def _hold(self, subscription: Subscription, queue: Delivery) -> None:
+    async def _pause_until_drained(self, subscription: Subscription) -> None:
+        queue = queue_of(subscription)
         try:
             if await self._pause(subscription):
                 await queue.drained()
@@ -127,8 +86,7 @@ class AutomaticPauses(FlowControl):
             self._failures.append(error)
             self._failed.set()
         finally:
-            del self._held[subscription]
-            self._excess_bytes -= self._excess.pop(subscription, 0)
+            self._held.remove(subscription)
 
     async def _pause(self, subscription: Subscription) -> bool:
         """Pause a subscription; return whether it has to be resumed."""
@@ -176,7 +134,3 @@ class AutomaticPauses(FlowControl):
             error,
             command,
         )
-
-
-def _excess_of(queue: Delivery) -> int:
-    return max(0, queue.held_bytes - queue.cap_bytes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -24,7 +24,6 @@ from haclient.errors import (
     HAClientError,
     InvalidBookmark,
     TimedOut,
-    UsageError,
 )
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
@@ -37,8 +36,8 @@ from haclient.session.queue_leases import QueueLeases
 from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.session import Session
 from haclient.session.subscriptions import Sink, SubscribeRequest, Subscription
+from haclient.transport.ack_waits import AckLot, AckWaits
 from haclient.transport.auditing import AuditedOwner, Auditor
-from haclient.transport.callers import AckLot, AckWaits
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.reporter import Reporter
@@ -64,7 +63,7 @@ class Commander:
 
     Attributes:
         resume: Where bookmark subscriptions resume.
-        waits: The waits of the client's callers for acks.
+        waits: The calls that wait for acks.
         generated_ids: The ids in the bookmark store that the application did not choose.
     """
 
@@ -80,7 +79,7 @@ class Commander:
     ) -> None:
         self._thread = thread or ClientThread()
         self._auditor = auditor
-        self.waits = AckWaits(self._expected_consumers)
+        self.waits = AckWaits()
         self.session = session
         self.bookmark_store = bookmark_store
         self.generated_ids: set[str] = set()
@@ -91,9 +90,6 @@ class Commander:
         self.connection: Connection | None = None
         self._leaving: dict[str, PendingCommand] = {}  # ids that the server may still send for
         self._left = AckLot(self.waits)  # callers that wait for any of them
-
-    def _expected_consumers(self) -> Collection[object]:
-        return () if self.connection is None else self.connection.expected_consumers
 
     # -- confirmation -------------------------------------------------------
 
@@ -131,9 +127,9 @@ class Commander:
             CommandError: The server refused it.
             DisconnectedError: The connection was lost first.
             TimedOut: No ack came within `timeout` seconds.
-            UsageError: The ack comes after messages that the calling task has yet to take.
+            SubscriptionFull: The ack comes after more messages than the client reads ahead; not if
+                `patient`.
         """
-        self.waits.check(pending.what)
         self.session.pending.add(pending)
         try:
             backlog = None if self.connection is None else self.connection.writer.backlog()
@@ -151,7 +147,7 @@ class Commander:
 
     def _unanswered(self, what: str, timeout: float) -> TimedOut:
         connection = self.connection
-        stopped = connection is not None and connection.stopping_backlog is not None
+        stopped = connection is not None and not connection.is_reading
         why = "; the client reads nothing until the messages of a full queue are taken"
         return TimedOut(
             f"{what}: the server did not answer within {timeout:g} s{why if stopped else ''}"
@@ -176,10 +172,10 @@ class Commander:
         while not event.is_set():
             before = None if backlog is None else backlog()
             with trio.move_on_after(timeout):
-                await self.waits.until(event, what)
+                await self.waits.until(event, what, may_fail=backlog is None)
             if backlog is None or connection is None:
                 return
-            if backlog() == before and connection.reading_stopped_by is None:
+            if backlog() == before and connection.is_reading:
                 return
 
     async def command(  # noqa: PLR0913  # one frame and how to wait for its answer
@@ -332,7 +328,7 @@ class Commander:
         try:
             await best_first(self._forms(request, log), enter, self._report_refusal)
         except BaseException as error:
-            is_unanswered = isinstance(error, TimedOut | UsageError | trio.Cancelled)
+            is_unanswered = isinstance(error, TimedOut | trio.Cancelled)
             self._drop_unopened(
                 subscription, connection if sent.is_set() and is_unanswered else None
             )

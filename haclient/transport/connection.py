@@ -11,9 +11,8 @@ not per message.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
 
@@ -29,11 +28,12 @@ from haclient.session.acks import disconnect_error
 from haclient.session.connection_state import Due, HeartbeatTimers
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
-from haclient.session.subscriptions import Marker, Subscription
-from haclient.transport.callers import Consumers
+from haclient.session.subscriptions import Marker
+from haclient.transport.back_pressure import BackPressure
 from haclient.transport.link import Link
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
+from haclient.transport.queue_conflation import weight_of
 from haclient.transport.writer import Writer
 from haclient_stores.logs import SafeLogger, logger_of
 
@@ -47,7 +47,6 @@ _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a
 
 _LAST_FRAME_S: Final = 0.2  # after a failed write: for the reader to get the last frame
 
-_RECHECK_EVERY_S: Final = 1.0  # while reading is stopped: see `haclient.transport.callers`
 # A server that expects TLS hangs up when it gets something else.
 _BEFORE_ANYTHING: Final = (
     " before it sent anything: are the port and the scheme (tcp:// or tcps://) right?"
@@ -61,57 +60,6 @@ class ClosedByClient(DisconnectedError):
     """This client has closed the connection."""
 
 
-class Obstacle(Protocol):
-    """A full queue: the reader leaves the socket alone until it has drained."""
-
-    @property
-    @abstractmethod
-    def full(self) -> bool:
-        """Whether more is held than the cap allows."""
-
-    @property
-    @abstractmethod
-    def draining(self) -> bool:
-        """Whether `drained` would still wait."""
-
-    @property
-    @abstractmethod
-    def consumers(self) -> Consumers:
-        """The callers that take its messages."""
-
-    @property
-    @abstractmethod
-    def backlog(self) -> object:
-        """What it holds, as a value that changes with each message that is taken from it."""
-
-    @abstractmethod
-    async def drained(self) -> None:
-        """Wait until there is room again."""
-
-
-class FlowControl(Protocol):
-    """Applies back-pressure to the server for a full queue, so that reading need not stop."""
-
-    @abstractmethod
-    def obstacle(self, subscription: Subscription, queue: Delivery) -> Delivery | None:
-        """The queue for which reading has to stop, now that this one is full.
-
-        `None` if reading can go on.
-        """
-
-    @abstractmethod
-    async def drained(self, obstacle: Obstacle) -> None:
-        """Wait until there is room again for what reading has stopped for."""
-
-    @abstractmethod
-    async def run(self) -> None:
-        """Run for as long as the connection lasts.
-
-        Raises:
-            DisconnectedError: The connection has to end.
-        """
-
-
 class Connection:
     """A link in use.
 
@@ -120,16 +68,15 @@ class Connection:
         session: The state that this connection feeds.
         writer: Sends over the same link.
         on_received: Called for every chunk with what it means; must not wait.
-        callbacks: The queue in front of the application's callbacks.
-        ack_awaited: Whether a task waits for an ack right now; reads are not delayed then.
-        on_stopped: Called when reading stops because of a full queue, and about once a second until
-            it resumes: waits for acks are checked again.
         on_caught_up: Called about once a second while data arrives, and at the end of the link,
             with the caught-up time (everything that was sent before it has been received) and
             whether the link has ended.
-        flow_control: Holds full subscriptions back; without it, each full queue stops reading.
+        back_pressure: Decides whether full queues stop the reading.
         log: The logger of the warnings, with the fields of the client; by default that of this
             module.
+
+    Attributes:
+        is_reading: Whether no full queue has stopped the reading.
     """
 
     def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
@@ -139,22 +86,16 @@ class Connection:
         *,
         writer: Writer,
         on_received: Callable[[Received], None],
-        callbacks: Obstacle,
-        ack_awaited: Callable[[], bool],
-        on_stopped: Callable[[], None],
         on_caught_up: Callable[[float, bool], None],
-        flow_control: FlowControl | None = None,
+        back_pressure: BackPressure,
         log: SafeLogger | None = None,
     ) -> None:
         self.link = link
         self.session = session
         self.writer = writer
         self._on_received = on_received
-        self._callbacks = callbacks
-        self._ack_awaited = ack_awaited
-        self._on_stopped = on_stopped
         self._on_caught_up = on_caught_up
-        self._flow_control = flow_control
+        self._back_pressure = back_pressure
         self._log = _logger if log is None else log
         self._caught_up = CaughtUpClock(trio.current_time())
         self._is_idle = False
@@ -165,7 +106,7 @@ class Connection:
         self._disconnect_reason = ""
         self._close_reason: HAClientError | None = None
         self._closed_by_us = trio.Event()
-        self.reading_stopped_by: Obstacle | None = None
+        self.is_reading = True
 
     # -- for the client ---------------------------------------------------
 
@@ -174,8 +115,8 @@ class Connection:
         if heartbeat is not None:
             now = trio.current_time()
             heartbeat.start(now)
-            if self.reading_stopped_by is not None:
-                heartbeat.reading(now, active=False)  # silence proves nothing until `_drain` ends
+            if not self.is_reading:
+                heartbeat.reading(now, active=False)  # silence proves nothing until it reads again
         self._heartbeat = heartbeat
         self._heartbeat_changed.set()
 
@@ -193,28 +134,6 @@ class Connection:
         self._close_reason = self._close_reason or reason
         self._closed_by_us.set()
         self.link.close()
-
-    @property
-    def expected_consumers(self) -> Collection[object]:
-        """The callers that are expected to take the messages of the full queue; none while reading.
-
-        The full queue is the one that has stopped the reading.
-        """
-        full = self._full_queue
-        return () if full is None else full.consumers.expected()
-
-    @property
-    def stopping_backlog(self) -> object | None:
-        """The backlog of the full queue that has stopped the reading; `None` if it goes on."""
-        full = self._full_queue
-        return None if full is None else full.backlog
-
-    @property
-    def _full_queue(self) -> Obstacle | None:
-        full = self.reading_stopped_by
-        if full is None or not full.draining:  # the reader may not have noticed yet
-            return None
-        return full
 
     async def run(self) -> HAClientError:
         """Serve the link until it ends; return the reason, as an error to raise in waiting tasks.
@@ -235,8 +154,7 @@ class Connection:
                 nursery.start_soon(guard, self.writer.run)
                 nursery.start_soon(guard, self._beat)
                 nursery.start_soon(guard, self._until_closed)
-                if self._flow_control is not None:
-                    nursery.start_soon(guard, self._flow_control.run)
+                nursery.start_soon(guard, self._back_pressure.run)
         finally:
             self.link.close()
             self.writer.log_open = False
@@ -314,12 +232,12 @@ class Connection:
                     wire.received(heads)
                 messages = decode(heads, bodies)
                 size = sum(map(len, heads)) + sum(map(len, bodies))
-                self._handle(self.session.receive(messages, now), size, len(messages) or 1)
-                if self.reading_stopped_by is not None:
-                    await self._drain()
+                self._handle(self.session.receive(messages, now), size)
+                if not self._back_pressure.allows_reading():
+                    await self._stop_reading()
             tiny_reads = tiny_reads + 1 if count < _TINY_READ_BYTES else 0
             await trio.lowlevel.checkpoint()  # woken tasks may start to wait again
-            if tiny_reads > _TINY_READ_STORM and not self._ack_awaited():
+            if tiny_reads > _TINY_READ_STORM and not self._back_pressure.is_ack_awaited:
                 await trio.sleep(_TINY_READ_PAUSE_S)  # batch acks that come one by one
 
     def _nothing_left(self) -> None:
@@ -330,14 +248,15 @@ class Connection:
             self._note_caught_up_at = now + _NOTE_EVERY_S
             self._on_caught_up(self._caught_up.caught_up_until, False)
 
-    def _handle(self, received: Received, size: int, count: int) -> None:
-        """Act on one chunk of `count` messages; the order is the session's contract."""
+    def _handle(self, received: Received, size: int) -> None:
+        """Act on one chunk of `size` bytes; the order is the session's contract."""
         self._on_received(received)
         # A server closes the connection right after its reason. If more follows, it was not a
         # disconnect reason.
         self._disconnect_reason = received.disconnect_reason
         if received.heartbeat and self._heartbeat is None:
             self._answer_heartbeat()
+        shared = _messages_of_one(received)
         for subscription, batch in received.deliveries:
             if isinstance(batch, Marker):
                 subscription.sink.mark(batch)
@@ -345,13 +264,12 @@ class Connection:
                 subscription.sink.fail(batch)
             else:
                 self.session.counters.messages_delivered += len(batch)
-                subscription.sink.put(batch, size * len(batch) // count)
-                if (queue := self._obstacle(subscription)) is not None:
-                    self.reading_stopped_by = queue
+                queue = subscription.sink
+                queue.put(batch, size * len(batch) // shared if shared else weight_of(batch))
+                if isinstance(queue, Delivery) and queue.full:
+                    self._back_pressure.note(subscription)
         if received.fault is not None:
             raise received.fault
-        if self._callbacks.full:
-            self.reading_stopped_by = self._callbacks
 
     def _answer_heartbeat(self) -> None:
         """Answer a server that sends heartbeats without a request, but never in a storm.
@@ -363,42 +281,17 @@ class Connection:
             self._answer_at = now + _ANSWER_EVERY_S
             self.writer.send_urgent(_BEAT)
 
-    async def _drain(self) -> None:
-        """Stop reading until the full queue has drained; our heartbeats continue."""
-        heartbeat = self._heartbeat
-        if heartbeat is not None:
-            heartbeat.reading(trio.current_time(), active=False)
-            self._heartbeat_changed.set()
-        async with open_nursery() as nursery:
-            nursery.start_soon(self._recheck_waits)
-            while (full := self.reading_stopped_by) is not None:
-                self._on_stopped()
-                flow = self._flow_control
-                await (full.drained() if flow is None else flow.drained(full))
-                self.reading_stopped_by = next(self._full_queues(), None)
-            nursery.cancel_scope.cancel()
+    async def _stop_reading(self) -> None:
+        """Wait until the full queues allow to read on; our heartbeats continue."""
+        self._note_reading(is_reading=False)
+        await self._back_pressure.wait()
+        self._note_reading(is_reading=True)
+
+    def _note_reading(self, *, is_reading: bool) -> None:
+        self.is_reading = is_reading
         if self._heartbeat is not None:
-            self._heartbeat.reading(trio.current_time(), active=True)
+            self._heartbeat.reading(trio.current_time(), active=is_reading)
             self._heartbeat_changed.set()
-
-    def _full_queues(self) -> Iterator[Obstacle]:
-        for subscription in self.session.router.all():
-            if (queue := self._obstacle(subscription)) is not None:
-                yield queue
-        if self._callbacks.full:
-            yield self._callbacks
-
-    def _obstacle(self, subscription: Subscription) -> Delivery | None:
-        """The queue for which reading has to stop, if that of this subscription is full."""
-        queue, flow = subscription.sink, self._flow_control
-        if not isinstance(queue, Delivery) or not queue.full:
-            return None
-        return queue if flow is None else flow.obstacle(subscription, queue)
-
-    async def _recheck_waits(self) -> None:
-        while True:
-            await trio.sleep(_RECHECK_EVERY_S)
-            self._on_stopped()
 
     # -- beating ----------------------------------------------------------
 
@@ -441,3 +334,22 @@ class Connection:
                 late_s,
                 heartbeat.interval_s,
             )
+
+
+def _messages_of_one(received: Received) -> int:
+    """How many messages a chunk has for its only subscription, which gets all of its bytes.
+
+    0 if several have messages in it, or if some are not delivered: then each message is weighed,
+    which costs time.
+    """
+    if received.duplicates or received.unrouted:
+        return 0
+    only, count = None, 0
+    for subscription, batch in received.deliveries:
+        if isinstance(batch, list):
+            if only is None:
+                only = subscription
+            elif subscription is not only:
+                return 0
+            count += len(batch)
+    return count

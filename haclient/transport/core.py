@@ -48,9 +48,9 @@ from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.ack_sender import AckSender
+from haclient.transport.ack_waits import AckLot
 from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.automatic_pauses import AutomaticPauses
-from haclient.transport.callers import AckLot
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import (
     Commander,
@@ -307,11 +307,8 @@ class Core:
             self.session,
             writer=Writer(link, log, gate, self.counters, tap=self._tap, flight=self.flight),
             on_received=self._received if self._auditor is None else self._received_audited,
-            callbacks=self.reporter.calls,
-            ack_awaited=self._ack_awaited,
-            on_stopped=self._recheck_waits,
             on_caught_up=self.commander.note_caught_up,
-            flow_control=AutomaticPauses(self.commander, self.changes),
+            back_pressure=AutomaticPauses(self.commander, self.changes),
             log=self.reporter.log,
         )
         self.connection = self.commander.connection = connection
@@ -550,8 +547,8 @@ class Core:
 
         Raises:
             HAClientError: No connection will follow; this says why.
-            UsageError: The wait would deadlock: the recovery waits for an answer that stands behind
-                messages which the calling task has yet to take.
+            SubscriptionFull: The recovery waits for an answer that comes after more messages than
+                the client reads ahead.
         """
         while self.status.reconnects:
             if self.status.stop_reason is not None:
@@ -696,12 +693,6 @@ class Core:
     def entered(self) -> bool:
         """Whether the client's `async with` was entered, and not left."""
         return self._nursery is not None
-
-    def _ack_awaited(self) -> bool:
-        return bool(self.session.pending or self.publisher.watermark)
-
-    def _recheck_waits(self) -> None:
-        self.commander.waits.recheck()
 
     def _received_audited(self, received: Received) -> None:
         if self._auditor is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 
 import trio
 
 from haclient.errors import DisconnectedError
 from haclient.session.subscriptions import Subscription
-from haclient.transport.callers import has_ended
 from haclient.transport.message_queue import Delivery
 
 
@@ -21,14 +21,9 @@ def release_queues(subscriptions: Iterable[Subscription]) -> None:
         sink = subscription.sink
         if not isinstance(sink, Delivery):
             continue
-        if sink.consumers.last in {trio.lowlevel.current_task(), None}:
+        if sink.consumer is None or sink.consumer is trio.lowlevel.current_task():
             subscription.drop_queued()
             sink.end()
-        elif sink.full and _has_ended(sink.consumers.last):
+        elif sink.full and inspect.getcoroutinestate(sink.consumer.coro) == inspect.CORO_CLOSED:
             subscription.drop_queued()
             sink.end(DisconnectedError("the client was left"), raises=True)
-
-
-def _has_ended(consumer: object) -> bool:
-    # Each request of a caller outside of the client's thread is a new task.
-    return not isinstance(consumer, trio.lowlevel.Task) or has_ended(consumer)

@@ -6,7 +6,7 @@ stand between batches, so that "caught up" and "ended" keep their place in the o
 
 A queue is bounded in bytes. It never refuses a batch, since the bytes were already read; over the
 cap it reports `full`. Then the subscription is paused at the server (see `automatic_pauses`), or
-the connection stops reading the socket until the queue is half empty.
+the connection stops reading (see `back_pressure`) until the queue is half empty.
 
 A handler is called by a task of its own (`haclient.workers`), so a slow handler delays only its
 subscription.
@@ -24,15 +24,12 @@ from typing_extensions import override
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
-from haclient.transport.caller import current_caller
-from haclient.transport.callers import Consumers
 from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
+from haclient.transport.turns import Turn
 from haclient_stores.checks import check_word
 
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
-
-_CHECKPOINT_EVERY: Final = 1024  # messages delivered without suspending, so that cancels are seen
 
 
 class Delivery(Sink):
@@ -52,14 +49,13 @@ class Delivery(Sink):
         "_processing",
         "_raises",
         "_rested",
-        "_since_checkpoint",
         "_stops",
         "_waiting",
         "cap_bytes",
         "carries_deltas",
         "caught_up",
         "conflation",
-        "consumers",
+        "consumer",
         "end_reason",
         "ended",
         "error_policy",
@@ -73,16 +69,19 @@ class Delivery(Sink):
         "is_served",
         "on_stop",
         "processed",
+        "reader",
         "skips_rest",
+        "turn",
     )
 
     def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES, *, raises: bool = True) -> None:
         self._batches: deque[tuple[list[Message] | Marker, int]] = deque()
         self._waiting: trio.lowlevel.Task | None = None
-        self.consumers = Consumers()
+        self.consumer: trio.lowlevel.Task | None = None  # the task that has asked last
+        self.reader: trio.lowlevel.ParkingLot | None = None  # woken when messages are taken
         self._collects = False  # the consumer waits for more than it has in hand
         self._drained = trio.lowlevel.ParkingLot()
-        self._since_checkpoint = 0
+        self.turn: Turn | None = None  # of the consumer; none outside of a trio run
         self.cap_bytes = cap_bytes
         self.held_bytes = 0
         self.first_number = 0  # of the bookmark numbers that were ever put
@@ -168,14 +167,14 @@ class Delivery(Sink):
                 self.on_stop()
         self.end()
 
-    def each(self, batch: list[Message]) -> Iterator[tuple[int, Message]]:
-        """The messages of a batch with their indices, for as long as none is to be skipped."""
+    def each(self, batch: list[Message]) -> Iterator[Message]:
+        """The messages of a batch, for as long as none is to be skipped."""
         self._processing = batch
-        for pair in enumerate(batch):
+        for index, message in enumerate(batch):
             if self.skips_rest:
                 break
-            self.processed = pair[0]
-            yield pair
+            self.processed = index
+            yield message
         self._processing = []
 
     def unprocessed(self) -> list[Message]:
@@ -191,7 +190,7 @@ class Delivery(Sink):
         if self._consumer_left:
             return True
         waits = self._waiting is not None and not self._collects
-        return not self.is_served and (self.consumers.last is None or waits)
+        return not self.is_served and (self.consumer is None or waits)
 
     async def rested(self) -> None:
         """Wait until `at_rest`, after `stop`."""
@@ -252,18 +251,18 @@ class Delivery(Sink):
         return self.held_bytes > self.cap_bytes and not self.ended
 
     @property
-    def backlog(self) -> tuple[int, int]:
-        """What it holds, as a value that changes with each message that a handler has taken."""
+    def progress(self) -> tuple[int, int]:
+        """A value that changes with each message that a handler has taken."""
         return self.held_bytes, self.processed
 
     @property
-    def draining(self) -> bool:
-        """Whether less than half of the cap is free: where `drained` waits."""
-        return self.held_bytes > self.cap_bytes // 2 and not self.ended
+    def queued_bytes(self) -> int:
+        """How much is queued."""
+        return self.held_bytes
 
     async def drained(self) -> None:
         """Wait until half of the cap is free."""
-        while self.draining:
+        while self.held_bytes > self.cap_bytes // 2 and not self.ended:
             await self._drained.park()
 
     def _wake(self) -> None:
@@ -280,16 +279,15 @@ class Delivery(Sink):
             HAClientError: The subscription ended by an error; everything before it was delivered.
             UsageError: Another task is waiting for the next messages.
         """
-        caller = current_caller()
-        if caller is not self.consumers.last:
-            self.consumers.add(caller)  # known even if it never has to wait
-        if self._since_checkpoint >= _CHECKPOINT_EVERY:
-            self._since_checkpoint = 0
-            await trio.lowlevel.checkpoint()
+        self.consumer = trio.lowlevel.current_task()  # known even if it never has to wait
+        turn = self.turn
+        if turn is None:
+            turn = self.turn = Turn()
+        elif turn.now() >= turn.ends_at:  # others run, and a cancellation is seen
+            await turn.end()
         while True:
             batch = self._take()
             if batch is not None:
-                self._since_checkpoint += len(batch)
                 return batch
             if self.ended:
                 if not self.is_served:
@@ -297,8 +295,8 @@ class Delivery(Sink):
                 if self._raises and self.end_reason is not None:
                     raise self.end_reason
                 return None
-            self._since_checkpoint = 0
             await self._arrival()
+            turn.begin()
 
     async def next_more(self) -> list[Message] | None:
         """As `next_batch`, for a consumer that has messages in hand: `None` at any end.
@@ -369,6 +367,8 @@ class Delivery(Sink):
         self.held_bytes -= size
         if self._drained and self.held_bytes <= self.cap_bytes // 2:
             self._drained.unpark_all()
+        if self.reader:
+            self.reader.unpark_all()
 
     async def _arrival(self) -> None:
         if self._waiting is not None:

@@ -7,14 +7,14 @@ from itertools import count
 
 import trio
 
-from haclient.transport.callers import AckWaits
+from haclient.transport.ack_waits import AckWaits
 
 
 class Watermark:
     """Tasks that wait until the mark reaches their sequence.
 
     Args:
-        waits: The waits of the client's callers.
+        waits: The waits for acks of the client.
     """
 
     __slots__ = ("_heap", "_order", "_waits")
@@ -48,7 +48,7 @@ class Watermark:
             event: Another event that also ends the wait if it happens first.
 
         Raises:
-            UsageError: The wait would never end: see `haclient.transport.callers`.
+            SubscriptionFull: The ack comes after more messages than the client reads ahead.
         """
         is_popped = event is None
         if event is None:

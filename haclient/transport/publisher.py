@@ -45,7 +45,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.publishes import Publishes
-from haclient.transport.callers import AckWaits
+from haclient.transport.ack_waits import AckWaits
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.persisted_watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
@@ -66,7 +66,7 @@ class Publisher:
     Args:
         store: Where publishes are kept until they are persisted, or `None`.
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
-        waits: The waits of the client's callers.
+        waits: The calls of the client that wait for acks.
         status: The client's; waits outlive a lost connection while it expects another one.
         thread: The client's.
 
@@ -90,7 +90,7 @@ class Publisher:
         self.publishes = Publishes(store)
         self.log = self.publishes.log
         self.writer: Writer | None = None
-        self.watermark = Watermark(waits or AckWaits())
+        self.watermark = Watermark(AckWaits() if waits is None else waits)
         self._synced = getattr(store, "durability", "process") == "fsync"
         self.gate = SendGate(max_unpersisted_bytes)
         self._status = status or ConnectionStatus()
@@ -431,6 +431,7 @@ class Publisher:
         Raises:
             DisconnectedError: The wait could only end by acks, and the connection is lost; or
                 there is neither a store nor a connection.
+            SubscriptionFull: The ack comes after more messages than the client reads ahead.
             UsageError: The caller numbers the publishes of this connection.
         """
         await self._wait_for_capacity()

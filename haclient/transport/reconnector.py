@@ -229,7 +229,7 @@ class Reconnector:
             return None
 
         def is_reading() -> bool:
-            return core.connection is not None and core.connection.reading_stopped_by is None
+            return core.connection is not None and core.connection.is_reading
 
         return ProgressWatchdog(
             timeout_s, subscriptions=core.resumable.values, is_reading=is_reading

@@ -5,9 +5,9 @@ A log record is for people: it has a sentence, and the fields `client`, `uri`, `
 
 Listeners may be plain or async; one task calls them in order, off the reading task, so one that
 issues commands delays only the calls after it. The queue in front of them is bounded like that of a
-subscription, in calls and in bytes: when they cannot keep up, the reader stops reading until they
-have. A listener cannot end the client: an error that it raises is logged with its traceback and
-reported as `ExceptionRaised`, and the next one is called.
+subscription, in bytes: when they cannot keep up, the reader stops reading until they have. A
+listener cannot end the client: an error that it raises is logged with its traceback and reported as
+`ExceptionRaised`, and the next one is called.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.events import Event, EventListener, ExceptionRaised, MessagesReceived
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.transport.callers import Consumers
 from haclient.transport.message_queue import Handler
+from haclient.transport.turns import Turn
 from haclient_stores.checks import check_callable
 from haclient_stores.logs import SafeLogger, logger_of
 
-_CAP: Final = 65_536  # calls
-_CAP_BYTES: Final = 16 * 1024 * 1024  # of the bodies of their messages
+_CAP_BYTES: Final = 16 * 1024 * 1024  # of the calls and the bodies of their messages
+_CALL_BYTES: Final = 256  # about what a call takes in memory, without a body
 _logger = logger_of(__name__)
 
 _P = ParamSpec("_P")
 _Call: TypeAlias = tuple[Callable[..., object], tuple[object, ...], int]
-"""A callback of the application, its arguments, and the bytes of the messages among them."""
+"""A callback of the application, its arguments, and the bytes of both."""
 
 
 class CallQueue:
@@ -45,10 +45,10 @@ class CallQueue:
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque()
-        self._queued_bytes = 0
         self._arrived = trio.lowlevel.ParkingLot()
-        self._drained = trio.lowlevel.ParkingLot()
-        self.consumers = Consumers()
+        self.queued_bytes = 0
+        self.cap_bytes = _CAP_BYTES
+        self.reader: trio.lowlevel.ParkingLot | None = None  # woken when calls are taken
 
     def put(
         self, callback: Callable[..., object], *values: object, messages: Sequence[Message] = ()
@@ -60,39 +60,37 @@ class CallQueue:
             values: Its arguments.
             messages: The messages among them.
         """
-        size = sum(len(each.data) for each in messages)
+        size = _CALL_BYTES + sum(len(each.data) for each in messages)
         self._calls.append((callback, values, size))
-        self._queued_bytes += size
+        self.queued_bytes += size
         self._arrived.unpark_all()
 
     @property
     def full(self) -> bool:
         """Whether the callbacks are too far behind."""
-        return len(self._calls) > _CAP or self._queued_bytes > _CAP_BYTES
-
-    @property
-    def draining(self) -> bool:
-        """Whether the callbacks have yet to catch up to half of the cap."""
-        return len(self._calls) > _CAP // 2 or self._queued_bytes > _CAP_BYTES // 2
+        return self.queued_bytes > self.cap_bytes
 
     @property
     def backlog(self) -> int:
         """How many calls are queued."""
         return len(self._calls)
 
-    async def drained(self) -> None:
-        """Wait until the callbacks have caught up to half of the cap."""
-        while self.draining:
-            await self._drained.park()
+    @property
+    def progress(self) -> int:
+        """A value that changes with each call that is taken."""
+        return len(self._calls)
 
-    async def next_call(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        """Wait for a call, and take it."""
+    async def wait(self) -> None:
+        """Wait for the next call."""
         while not self._calls:
             await self._arrived.park()
+
+    def pop(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """Take the next call."""
         callback, values, size = self._calls.popleft()
-        self._queued_bytes -= size
-        if self._drained and not self.draining:
-            self._drained.unpark_all()
+        self.queued_bytes -= size
+        if self.reader:
+            self.reader.unpark_all()
         return callback, values
 
 
@@ -239,18 +237,21 @@ class Reporter:
     async def run(self) -> None:
         """Call the listeners while the client is open."""
         self._is_open = True
-        self.calls.consumers.add(trio.lowlevel.current_task())
         while True:
-            await self._call(*await self.calls.next_call())
+            await self.finish()
+            await self.calls.wait()
 
     def closing(self) -> None:
         """The client is shutting down: from now on calls that a listener makes to it fail."""
         self._is_open = False
 
     async def finish(self) -> None:
-        """Make the queued calls after `run` has ended."""
+        """Make the queued calls; also after `run` has ended."""
+        turn = Turn()
         while self.calls.backlog:
-            await self._call(*await self.calls.next_call())
+            await self._call(*self.calls.pop())
+            if turn.now() >= turn.ends_at:
+                await turn.end()
 
     async def _call(self, callback: Callable[..., object], values: tuple[object, ...]) -> None:
         event = values[0]

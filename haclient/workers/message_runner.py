@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import trio
 
@@ -20,6 +20,7 @@ from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
 from haclient.transport.message_queue import Delivery, Handler
+from haclient.transport.turns import Turn
 from haclient.workers.lease_watch import LeaseWatch
 from haclient_stores.logs import SafeLogger, logger_of
 
@@ -34,7 +35,6 @@ QueueErrorPolicy: TypeAlias = (
 PublishDeadLetter: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]
 """Publishes to a topic a body with a correlation id, and waits until that is persisted."""
 
-_CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
 _T = TypeVar("_T")
 _logger = logger_of(__name__)
 
@@ -227,9 +227,10 @@ class MessageRunner:
     async def serve(self) -> None:
         """Handle one message after the other until the subscription ends."""
         queue = self._queue
+        turn = queue.turn = Turn()
         while (batch := await queue.next_batch()) is not None:
-            for index, message in queue.each(batch):
+            for message in queue.each(batch):
                 await self.run(message)
-                if index % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
-                    queue.processed = index + 1
-                    await trio.lowlevel.checkpoint()
+                if turn.now() >= turn.ends_at:
+                    queue.processed += 1  # before others run, who may drop what is not processed
+                    await turn.end()

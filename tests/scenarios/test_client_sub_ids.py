@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import BadFilter, SubIdInUse, TimedOut, UsageError
+from haclient.errors import BadFilter, SubIdInUse, SubscriptionFull, TimedOut
 from haclient.protocol.messages import Message
+from haclient.session import back_pressure
 from haclient.streams import MessageStream
-from haclient.transport.callers import AckWaits
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
@@ -265,108 +264,31 @@ async def test_an_id_in_use_is_refused_before_the_store_forgets_anything(
     await close_without_waiting(stream)
 
 
-async def test_an_id_whose_unsubscribe_could_not_be_waited_for_is_waited_for_once(
+async def test_a_subscribe_whose_wait_has_failed_is_ended_at_the_server(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer stands behind a full queue; whoever uses the id next sleeps until it is read."""
-    asked: list[str] = []
-    check = AckWaits.check
-
-    def counting(waits: AckWaits, what: str) -> None:
-        asked.append(what)
-        check(waits, what)
-
-    monkeypatch.setattr(AckWaits, "check", counting)
-    async with Client("sub", max_queued_bytes=10_000, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        stream = client.stream("orders", sub_id="a")
-        await together(stream.open, lambda: peer.answer("subscribe"))
-        await together(
-            lambda: client.subscribe("trades", sub_id="b", handler=print),
-            lambda: peer.answer("subscribe"),
-        )
-        await peer.publish("a", b"first")
-        assert (await anext(stream)).data == b"first"  # this task is the one that takes them
-
-        async def fill() -> Message:
-            left = await peer.expect("unsubscribe")
-            await peer.publish("a", *[bytes(1_000)] * 20)
-            return left
-
-        async with trio.open_nursery() as nursery:
-            lefts: list[Message] = []
-
-            async def serve() -> None:
-                lefts.append(await fill())
-
-            nursery.start_soon(serve)
-            with pytest.raises(UsageError, match="unsubscribe waits for an ack"):
-                await client.unsubscribe("b")
-            asked.clear()
-            nursery.start_soon(partial(client.subscribe, "trades", sub_id="b", handler=print))
-            for _ in range(50):
-                await trio.lowlevel.checkpoint()
-            assert len(asked) < 5
-            await taken(stream, 20)
-            await peer.ack(lefts[0])
-            await peer.answer("subscribe", sub_id="b")
-
-
-async def subscribe_in_a_handler_that_becomes_full(
-    client: Client, peer: Peer, answered: str
-) -> list[str]:
-    """A handler subscribes `x` while its own queue gets full, behind which the answer stands.
-
-    Args:
-        client: The client.
-        peer: Its server.
-        answered: The command for whose answer it waits: to its own, or to the one before.
-    """
-    refused: list[str] = []
-    asked = trio.Event()
+    """Else a later subscription takes for its own what the server still sends for that one."""
+    monkeypatch.setattr(back_pressure, "IN_FLIGHT_BYTES", 2_000)
+    failed: list[SubscriptionFull] = []
 
     async def handle(message: Message) -> None:
         if message.data == b"go":
-            asked.set()
-            try:
-                await client.subscribe("other", sub_id="x", handler=print, timeout=None)
-            except UsageError as error:
-                refused.append(str(error))
+            with pytest.raises(SubscriptionFull) as caught:
+                await sub.subscribe("other", sub_id="x", handler=print, timeout=None)
+            failed.append(caught.value)
 
-    await together(
-        lambda: client.subscribe("orders", sub_id="s", handler=handle),
-        lambda: peer.answer("subscribe"),
-    )
-    if answered == "unsubscribe":
-        earlier = client.stream("other", sub_id="x")
-        await together(earlier.open, lambda: peer.answer("subscribe"))
-        await close_without_waiting(earlier)
-    await peer.publish("s", b"go")
-    command = await peer.expect(answered, sub_id="x")
-    await asked.wait()
-    await wait_all_tasks_blocked()
-    await peer.publish("s", *[bytes(1_000)] * 10)
-    await wait_all_tasks_blocked()
-    await peer.ack(command)
-    await wait_all_tasks_blocked()
-    return refused
-
-
-async def test_a_subscribe_that_is_refused_as_a_deadlock_is_ended_at_the_server(
-    server: Server,
-) -> None:
-    """Else a later subscription takes for its own what the server still sends for that one."""
-    async with Client("sub", max_queued_bytes=2_000, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        (refused,) = await subscribe_in_a_handler_that_becomes_full(client, peer, "subscribe")
-        assert "subscribe on 'other' waits for an ack" in refused
+    async with Client("sub", max_queued_bytes=2_000, exit_timeout=0) as sub:
+        peer = await server.log_on(sub)
+        await together(
+            lambda: sub.subscribe("orders", sub_id="s", handler=handle),
+            lambda: peer.answer("subscribe"),
+        )
+        await peer.publish("s", b"go")
+        command = await peer.expect("subscribe", sub_id="x")
+        for _ in range(10):
+            await peer.publish("s", *[bytes(1_000)] * 10)
+            await wait_all_tasks_blocked()
+        await peer.ack(command)
         await peer.answer("unsubscribe", sub_id="x")
-
-
-async def test_a_wait_for_the_end_of_an_earlier_subscription_is_refused_when_it_could_not_end(
-    server: Server,
-) -> None:
-    async with Client("sub", max_queued_bytes=2_000, exit_timeout=0) as client:
-        peer = await server.log_on(client)
-        (refused,) = await subscribe_in_a_handler_that_becomes_full(client, peer, "unsubscribe")
-        assert "subscribe on 'other' waits for an ack" in refused
+    (error,) = failed
+    assert str(error).startswith("subscribe on 'other': the ack comes after")

@@ -16,6 +16,7 @@ from haclient.errors import (
     StoreCorrupt,
     StoreFull,
     StoreLocked,
+    SubscriptionFull,
     SubscriptionStalled,
 )
 
@@ -31,6 +32,7 @@ MADE: dict[type[HAClientError], Callable[[], HAClientError]] = {
     StoreCorrupt: lambda: StoreCorrupt("orders.bm", 48, "bad checksum"),
     StoreFull: lambda: StoreFull("no room", wait=True),
     StoreLocked: lambda: StoreLocked("orders.pub", "a", "open already", in_this_process=True),
+    SubscriptionFull: lambda: SubscriptionFull("it is full", sub_id="s1", topic="orders"),
     SubscriptionStalled: lambda: SubscriptionStalled("nothing came", sub_id="s1"),
 }
 

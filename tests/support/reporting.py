@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from haclient.session.session import Session
+from haclient.transport.ack_waits import AckWaits
+from haclient.transport.back_pressure import BackPressure
 from haclient.transport.connection import Connection
 from haclient.transport.link import Link
 from haclient.transport.reporter import CallQueue, Reporter
@@ -22,8 +24,6 @@ def unheard_connection(link: Link, session: Session) -> Connection:
         session,
         writer=Writer(link, MemoryPublishStore(), SendGate(1 << 40)),
         on_received=lambda _: None,
-        callbacks=CallQueue(),
-        ack_awaited=lambda: True,
-        on_stopped=lambda: None,
         on_caught_up=lambda _until, _last: None,
+        back_pressure=BackPressure(AckWaits(), CallQueue()),
     )

@@ -15,8 +15,8 @@ from haclient.errors import CommandError, DisconnectedError, HAClientError
 from haclient.events import Event, EventListener, SubscriptionPaused, SubscriptionResumed
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
+from haclient.session import back_pressure
 from haclient.session.connection_state import ConnectionState
-from haclient.transport import automatic_pauses
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -153,7 +153,7 @@ async def test_it_is_paused_over_its_cap_and_resumed_when_half_of_it_is_free(
 async def test_what_arrives_though_it_is_paused_stops_the_reading_in_the_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(automatic_pauses, "IN_FLIGHT_BYTES", CAP)
+    monkeypatch.setattr(back_pressure, "IN_FLIGHT_BYTES", CAP)
     slow, seen = Slow(), [b"first"]
     async with subscribed(server, slow, seen=seen) as (client, peer):
         await fill(peer, 40)
@@ -173,7 +173,7 @@ async def test_what_arrives_though_it_is_paused_stops_the_reading_in_the_end(
 async def test_what_may_arrive_though_they_are_paused_is_shared_by_all_of_a_connection(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(automatic_pauses, "IN_FLIGHT_BYTES", CAP)
+    monkeypatch.setattr(back_pressure, "IN_FLIGHT_BYTES", CAP)
     slow, seen = Slow(), [b"first"]
     others = {sub_id: Slow() for sub_id in "ab"}
     async with subscribed(server, slow, seen=seen) as (client, peer):
@@ -511,7 +511,7 @@ async def test_a_slow_subscription_holds_up_no_other_of_its_connection() -> None
                     await publisher.publish("orders", b"%04d" % number + bytes(size))
                 await quick.has(count)
                 held = {each.sub_id: each.queued_bytes for each in client.metrics.subscriptions}
-                assert 100_000 < held["slow"] <= 100_000 + automatic_pauses.IN_FLIGHT_BYTES
+                assert 100_000 < held["slow"] <= 100_000 + back_pressure.IN_FLIGHT_BYTES
                 assert not slow.got
                 slow.gate.set()
                 await slow.has(count)

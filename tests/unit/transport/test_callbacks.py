@@ -21,7 +21,7 @@ from haclient.events import (
 )
 from haclient.protocol.messages import Message
 from haclient.transport import reporter as reporter_module
-from haclient.transport.reporter import CallQueue, Reporter
+from haclient.transport.reporter import Reporter
 
 
 def reporter_of(listener: object = None) -> Reporter:
@@ -93,23 +93,11 @@ async def test_an_error_of_a_listener_is_logged_and_reported_and_the_next_call_f
     assert caplog.text.count("a listener of ExceptionRaised raised") == 2, "not told of its own"
 
 
-def event_of(nursery: trio.Nursery, calls: CallQueue) -> trio.Event:
-    """An event that is set when the queue has drained."""
-    drained = trio.Event()
-
-    async def wait() -> None:
-        await calls.drained()
-        drained.set()
-
-    nursery.start_soon(wait)
-    return drained
-
-
 @pytest.mark.row("MS5")
-async def test_when_listeners_are_behind_the_queue_is_full_until_half_is_done(
+async def test_when_listeners_are_behind_the_queue_is_full_and_the_reader_is_woken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reporter_module, "_CAP", 4)
+    monkeypatch.setattr(reporter_module, "_CAP_BYTES", 4 * 256)
     go_on = trio.Semaphore(0)
 
     async def slow(_: Event) -> None:
@@ -117,24 +105,24 @@ async def test_when_listeners_are_behind_the_queue_is_full_until_half_is_done(
 
     reporter = reporter_of(slow)
     async with running(reporter) as nursery:
-        emit(reporter, 1, 2, 3, 4, 5)
+        emit(reporter, 1, 2, 3, 4, 5, 6)
+        await wait_all_tasks_blocked()  # the first one is called
         assert reporter.calls.full
-        drained = event_of(nursery, reporter.calls)
+        reader = reporter.calls.reader = trio.lowlevel.ParkingLot()
+        nursery.start_soon(reader.park)
         await wait_all_tasks_blocked()
+        assert len(reader) == 1
         go_on.release()
         await wait_all_tasks_blocked()
         assert not reporter.calls.full
-        assert not drained.is_set()
-        go_on.release()
-        await drained.wait()
-        assert reporter.calls.backlog == 2
+        assert (len(reader), reporter.calls.backlog) == (0, 4)
 
 
 @pytest.mark.row("MS5")
 async def test_the_bodies_that_wait_for_a_slow_listener_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reporter_module, "_CAP_BYTES", 1000)
+    monkeypatch.setattr(reporter_module, "_CAP_BYTES", 1000 + 2 * 256)
     go_on = trio.Semaphore(0)
 
     async def slow(_: Event) -> None:
@@ -146,7 +134,7 @@ async def test_the_bodies_that_wait_for_a_slow_listener_are_bounded(
         messages = tuple(Message(data=bytes(size)) for size in sizes)
         reporter.emit(DuplicatesDropped, messages=messages)
 
-    async with running(reporter) as nursery:
+    async with running(reporter):
         drop(900)
         await wait_all_tasks_blocked()  # it is called, and waits for nothing
         drop(400, 100)
@@ -154,13 +142,9 @@ async def test_the_bodies_that_wait_for_a_slow_listener_are_bounded(
         assert not reporter.calls.full
         drop(1)
         assert reporter.calls.full
-        drained = event_of(nursery, reporter.calls)
-        await wait_all_tasks_blocked()
-        assert not drained.is_set()
-        go_on.release()
         go_on.release()
         await wait_all_tasks_blocked()
-        assert drained.is_set()
+        assert not reporter.calls.full
 
 
 @pytest.mark.row("HA20")

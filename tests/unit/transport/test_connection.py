@@ -19,6 +19,8 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import Heartbeat, HeartbeatTimers
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Subscription
+from haclient.transport.ack_waits import AckWaits
+from haclient.transport.back_pressure import BackPressure
 from haclient.transport.connection import Connection
 from haclient.transport.memory_network import MemoryLink, link_pair
 from haclient.transport.message_queue import Delivery
@@ -43,9 +45,8 @@ class Bench:
         self.error: Exception | None = None
         self.reason: HAClientError | None = None
         self.over = trio.Event()
-        self.stopped = 0
         self.caught_up: list[tuple[float, bool]] = []
-        self.ack_awaited = True
+        self.waits = AckWaits()
         self.delivery = Delivery(cap_bytes)
         self.calls = CallQueue()
         self.session.router.add(Subscription("1", self.delivery))
@@ -54,19 +55,14 @@ class Bench:
             self.session,
             writer=Writer(self.link, MemoryPublishStore(), SendGate(1 << 40)),
             on_received=self._on_received,
-            callbacks=self.calls,
-            ack_awaited=lambda: self.ack_awaited,
-            on_stopped=self._on_stopped,
             on_caught_up=lambda until, last: self.caught_up.append((until, last)),
+            back_pressure=BackPressure(self.waits, self.calls),
         )
 
     def _on_received(self, received: Received) -> None:
         if self.error is not None:
             raise self.error
         self.received.append(received)
-
-    def _on_stopped(self) -> None:
-        self.stopped += 1
 
     async def run(self) -> None:
         self.reason = await self.connection.run()
@@ -85,8 +81,9 @@ class Bench:
         await self.over.wait()
         return f"{type(self.reason).__name__}: {self.reason}"
 
-    def stopped_by(self) -> object:
-        return self.connection.reading_stopped_by
+    @property
+    def is_reading(self) -> bool:
+        return self.connection.is_reading
 
     async def bodies(self) -> list[bytes]:
         return [message.data for message in await self.delivery.next_batch() or []]
@@ -180,15 +177,18 @@ async def test_many_tiny_reads_are_gathered_unless_someone_waits(
     most_s: float,
 ) -> None:
     bench = Bench()
-    bench.ack_awaited = ack_awaited
     bench.far.sending.receive_bytes = 50
-    async with bench.running():
+    async with bench.running(), trio.open_nursery() as nursery:
+        if ack_awaited:
+            nursery.start_soon(bench.waits.until, trio.Event(), "flush")
+            await wait_all_tasks_blocked()
         start = trio.current_time()
         await bench.peer.publish("1", *[b"a"] * 20)
         found: list[bytes] = []
         while len(found) < 20:
             found += await bench.bodies()
         assert least_s <= trio.current_time() - start <= most_s
+        nursery.cancel_scope.cancel()
 
 
 # -- the end ------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ async def test_closing_works_while_reading_has_stopped() -> None:
     async with bench.running():
         await bench.peer.publish("1", bytes(1000))
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is bench.delivery
+        assert not bench.is_reading
         bench.connection.close()
         assert "closed by this client" in await bench.ended()
 
@@ -394,15 +394,15 @@ async def test_a_full_queue_stops_the_reading_until_half_is_taken() -> None:
         for body in (b"a", b"b", b"c", b"d"):
             await bench.peer.publish("1", body * 400)
             await wait_all_tasks_blocked()
-        assert bench.stopped_by() is bench.delivery
+        assert not bench.is_reading
         held = bench.delivery.held_bytes
         assert 1000 < held < 1500
         assert [body[:1] for body in await bench.bodies()] == [b"a"]
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is bench.delivery
+        assert not bench.is_reading
         assert [body[:1] for body in await bench.bodies()] == [b"b"]
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is None
+        assert bench.is_reading
         assert [(await bench.bodies())[0][:1] for _ in range(2)] == [b"c", b"d"]
 
 
@@ -414,7 +414,7 @@ async def test_one_large_message_in_many_reads_counts_whole() -> None:
         await bench.peer.publish("1", bytes(200_000))
         await wait_all_tasks_blocked()
         assert bench.delivery.held_bytes > 200_000
-        assert bench.stopped_by() is bench.delivery
+        assert not bench.is_reading
 
 
 @pytest.mark.row("MS5")
@@ -424,7 +424,7 @@ async def test_the_records_of_one_frame_count_once() -> None:
         await bench.peer.records(Message(query_id="1"), *[b"x" * 50] * 1000)
         await wait_all_tasks_blocked()
         assert 50_000 < bench.delivery.held_bytes < 100_000
-        assert bench.stopped_by() is None
+        assert bench.is_reading
 
 
 @pytest.mark.row("MS5", "HB7")
@@ -446,25 +446,25 @@ async def test_while_reading_has_stopped_our_beats_go_on_and_silence_is_no_loss(
 async def test_callbacks_that_are_behind_stop_the_reading_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("haclient.transport.reporter._CAP", 2)
+    monkeypatch.setattr("haclient.transport.reporter._CAP_BYTES", 2 * 256)
     bench = Bench()
     async with bench.running(), trio.open_nursery() as nursery:
         for _ in range(3):
             bench.calls.put(print, 1)
         await bench.peer.publish("1", b"a")
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is bench.calls
+        assert not bench.is_reading
         while bench.calls.backlog:
-            await bench.calls.next_call()
+            bench.calls.pop()
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is None
+        assert bench.is_reading
         nursery.cancel_scope.cancel()
 
 
 async def test_reading_resumes_only_when_every_full_queue_has_drained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("haclient.transport.reporter._CAP", 2)
+    monkeypatch.setattr("haclient.transport.reporter._CAP_BYTES", 2 * 256)
     bench = Bench(cap_bytes=10)
     other = Delivery(10)
     bench.session.router.add(Subscription("2", other))
@@ -473,38 +473,15 @@ async def test_reading_resumes_only_when_every_full_queue_has_drained(
         await wait_all_tasks_blocked()
         for _ in range(3):
             bench.calls.put(print, 1)
-        assert bench.stopped_by() is bench.delivery
+        assert not bench.is_reading
         await bench.bodies()
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is other
+        assert not bench.is_reading
         await other.next_batch()
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is bench.calls
+        assert not bench.is_reading
         while bench.calls.backlog:
-            await bench.calls.next_call()
+            bench.calls.pop()
         await wait_all_tasks_blocked()
-        assert bench.stopped_by() is None
+        assert bench.is_reading
         nursery.cancel_scope.cancel()
-
-
-async def test_who_has_stopped_the_reading_is_known_and_waits_are_checked_until_it_resumes() -> (
-    None
-):
-    bench = Bench(cap_bytes=10)
-    async with bench.running():
-        await bench.peer.publish("1", b"a")
-        await bench.bodies()
-        assert not bench.connection.expected_consumers
-        await bench.peer.publish("1", bytes(100))
-        await wait_all_tasks_blocked()
-        assert bench.connection.expected_consumers == [trio.lowlevel.current_task()]
-        checked = bench.stopped
-        assert checked
-        await trio.sleep(10)
-        assert bench.stopped > checked
-        await bench.bodies()
-        assert not bench.connection.expected_consumers
-        await wait_all_tasks_blocked()
-        checked = bench.stopped
-        await trio.sleep(10)
-        assert bench.stopped == checked

@@ -4,12 +4,13 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
 from haclient.transport.message_queue import Delivery, HandlerErrorPolicy, check_policy
+from haclient.transport.turns import TURN_S
 
 
 def batch(*bodies: bytes) -> list[Message]:
@@ -69,7 +70,9 @@ async def test_a_second_consumer_at_once_is_refused_instead_of_losing_the_first(
         delivery.put(batch(b"a"), 1)
 
 
-async def test_messages_that_are_there_are_taken_without_suspending_but_cancels_are_seen() -> None:
+async def test_messages_that_are_there_are_taken_without_suspending_but_cancels_are_seen(
+    autojump_clock: MockClock,
+) -> None:
     delivery = Delivery()
     for _ in range(5000):
         delivery.put(batch(b""), 0)
@@ -78,8 +81,9 @@ async def test_messages_that_are_there_are_taken_without_suspending_but_cancels_
         scope.cancel()
         while True:
             await delivery.next_batch()
+            autojump_clock.jump(TURN_S / 100)
             count += 1
-    assert count == 1024
+    assert 99 <= count <= 101
 
 
 @pytest.mark.row("MS7")
@@ -198,7 +202,7 @@ def test_the_consumer_is_known_even_if_it_never_had_to_wait() -> None:
         delivery = Delivery()
         delivery.put(batch(b"a"), 1)
         await delivery.next_batch()
-        assert delivery.consumers.last is trio.lowlevel.current_task()
+        assert delivery.consumer is trio.lowlevel.current_task()
 
     trio.run(run)
 

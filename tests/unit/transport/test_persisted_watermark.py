@@ -4,9 +4,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.errors import UsageError
-from haclient.transport.caller import current_caller
-from haclient.transport.callers import AckWaits
+from haclient.errors import SubscriptionFull
+from haclient.transport.ack_waits import AckWaits
 from haclient.transport.persisted_watermark import Watermark
 from support.clock import in_virtual_time
 
@@ -60,21 +59,21 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     assert not mark
 
 
-async def test_a_waiter_that_is_refused_leaves_nothing_behind() -> None:
-    expected: list[object] = []
-    waits = AckWaits(lambda: expected)
+async def test_a_wait_that_fails_leaves_nothing_behind() -> None:
+    waits = AckWaits()
     mark = Watermark(waits)
 
-    async def stop_reading(caller: object) -> None:
+    async def fail() -> None:
         await wait_all_tasks_blocked()
-        expected.append(caller)
-        waits.recheck()
+        assert waits
+        waits.fail(lambda what: SubscriptionFull(f"{what}: the queue is full"))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stop_reading, current_caller())
-        with pytest.raises(UsageError, match="flush waits for an ack"):
+        nursery.start_soon(fail)
+        with pytest.raises(SubscriptionFull, match="flush: the queue is full"):
             await mark.wait_for(1, "flush")
     assert not mark
+    assert not waits
 
 
 async def test_something_else_may_end_the_wait_and_leaves_nothing() -> None:

@@ -199,7 +199,7 @@ def test_a_queue_under_its_limit_again_lets_the_connection_read_on() -> None:
     assert delivery.held_bytes == 5 * MESSAGE_OVERHEAD_BYTES + 100
     delivery.take_waiting(4)
     assert delivery.held_bytes == MESSAGE_OVERHEAD_BYTES
-    assert not delivery.draining
+    assert not delivery.full
 
 
 def unhashable(_: Message) -> Hashable:

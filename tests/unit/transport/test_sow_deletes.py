@@ -114,18 +114,17 @@ async def test_the_same_when_only_the_counts_were_lost(server: Server) -> None:
 
 @pytest.mark.row("PS3")
 async def test_its_answer_may_come_from_the_next_server_behind_a_full_queue(server: Server) -> None:
-    store, may_go_on = MemoryPublishStore(), trio.Event()
     client = HAClient(
         "ha",
         servers=[server.uri],
-        publish_store=store,
+        publish_store=MemoryPublishStore(),
         heartbeat=None,
         max_queued_bytes=10_000,
         exit_timeout=0,
     )
 
     async def take(_: Message) -> None:
-        await may_go_on.wait()
+        await trio.sleep_forever()
 
     async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
         await together(
@@ -143,9 +142,6 @@ async def test_its_answer_may_come_from_the_next_server_behind_a_full_queue(serv
             await again.publish("s", bytes(1_000))
             await wait_all_tasks_blocked()
         await answer(again, heard, 7)
-        await wait_all_tasks_blocked()
-        assert deletion.stats == []
-        may_go_on.set()
         await wait_all_tasks_blocked()
         assert [message.records_deleted for message in deletion.stats] == [7]
 

@@ -1,0 +1,126 @@
+"""Decides when a connection stops reading for full queues, and when waits for acks fail.
+
+Acks and messages share one socket. A connection that stops reading for a full queue also receives
+no ack, so reading goes on while somebody waits for one, and while the server holds back every full
+queue. Both have a limit: the messages that are queued above the caps, `IN_FLIGHT_BYTES` for all
+queues of a connection together. At the limit reading stops. If nothing is taken from the queues for
+a while then, the waits for acks fail: their consumers may be the ones that wait.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
+"""How much the full queues of a connection may hold above their caps, all together.
+
+So much may be in the buffers of both machines and of the server when a subscription is paused, and
+so far a connection reads ahead for an ack. The buffers belong to the connection, so all queues
+share the limit.
+"""
+
+STUCK_AFTER_S: Final = 1.0
+"""After how many seconds in which nothing is taken from queues at the limit waits for acks fail."""
+
+_Queue = TypeVar("_Queue", bound=Hashable)
+
+
+class Reading(enum.Enum):
+    """What a connection with full queues does."""
+
+    ON = enum.auto()  # it reads
+    OFF = enum.auto()  # it waits until a queue has drained, or somebody waits for an ack
+    AT_LIMIT = enum.auto()  # it waits until messages are taken
+    STUCK = enum.auto()  # the same, and no wait for an ack may go on
+
+
+@dataclass(slots=True)
+class _Level:
+    """One full queue.
+
+    Attributes:
+        excess_bytes: What it holds above its cap.
+        progress: A value that changes with each message that its consumer has processed.
+    """
+
+    excess_bytes: int
+    progress: object
+
+
+class FullQueues(Generic[_Queue]):
+    """The full queues of one connection: each from its cap on, until it is half empty.
+
+    Attributes:
+        excess_bytes: What they hold above their caps, all together.
+    """
+
+    def __init__(self) -> None:
+        self._levels: dict[_Queue, _Level] = {}
+        self._not_held_back: set[_Queue] = set()
+        self._moved_at = 0.0
+        self.excess_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._levels)
+
+    def __contains__(self, queue: _Queue) -> bool:
+        return queue in self._levels
+
+    def queues(self) -> list[_Queue]:
+        """The full queues."""
+        return list(self._levels)
+
+    def update(
+        self, queue: _Queue, queued_bytes: int, cap_bytes: int, *, progress: object, now: float
+    ) -> None:
+        """Note what a queue holds; one that is half empty is full no more.
+
+        Args:
+            queue: The queue.
+            queued_bytes: What it holds.
+            cap_bytes: Its cap.
+            progress: A value that changes with each message that its consumer has processed.
+            now: The time, in seconds.
+        """
+        level = self._levels.get(queue)
+        is_full = queued_bytes > (cap_bytes if level is None else cap_bytes // 2)
+        if level is None:
+            if not is_full:
+                return
+            level = self._levels[queue] = _Level(0, None)
+            self._not_held_back.add(queue)
+        if level.progress != progress:
+            level.progress = progress
+            self._moved_at = now
+        excess_bytes = max(0, queued_bytes - cap_bytes)
+        self.excess_bytes += excess_bytes - level.excess_bytes
+        level.excess_bytes = excess_bytes
+        if not is_full:
+            del self._levels[queue]
+            self._not_held_back.discard(queue)
+
+    def hold_back(self, queue: _Queue, *, is_held_back: bool) -> None:
+        """Note whether the server holds back what it has for a full queue, or soon will."""
+        if is_held_back:
+            self._not_held_back.discard(queue)
+        elif queue in self._levels:
+            self._not_held_back.add(queue)
+
+    def decide(self, *, is_ack_awaited: bool, now: float) -> Reading:
+        """What the connection does now."""
+        if self.excess_bytes > IN_FLIGHT_BYTES:
+            return Reading.STUCK if now >= self.stuck_at else Reading.AT_LIMIT
+        return Reading.ON if is_ack_awaited or not self._not_held_back else Reading.OFF
+
+    @property
+    def stuck_at(self) -> float:
+        """When waits for acks fail if nothing is taken until then and the limit is exceeded."""
+        return self._moved_at + STUCK_AFTER_S
+
+    @property
+    def fullest(self) -> _Queue:
+        """The queue that holds the most above its cap."""
+        return max(self._levels, key=lambda queue: self._levels[queue].excess_bytes)

@@ -1,0 +1,97 @@
+"""The calls of one client that wait for an ack of the server.
+
+While there is one, a full queue does not stop the reading: see `haclient.transport.back_pressure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from haclient.errors import SubscriptionFull
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    what: str
+    may_fail: bool
+    error: SubscriptionFull | None = None
+
+
+class AckWaits:
+    """The calls of one client that wait for an ack.
+
+    Attributes:
+        reader: Where the reading task waits while it does not read; woken when a wait begins.
+    """
+
+    __slots__ = ("_waits", "reader")
+
+    def __init__(self) -> None:
+        self._waits: dict[trio.Event, _Wait] = {}
+        self.reader = trio.lowlevel.ParkingLot()
+
+    def __bool__(self) -> bool:
+        # One whose ack has come goes on in a moment.
+        return any(not event.is_set() for event in self._waits)
+
+    async def until(self, event: trio.Event, what: str, *, may_fail: bool = True) -> None:
+        """Wait for an event that an ack sets.
+
+        Args:
+            event: The event, for which nobody else waits: it is also set when the wait fails.
+            what: What the caller does, for the error.
+            may_fail: Whether it fails if full queues keep the client from reading the ack.
+
+        Raises:
+            SubscriptionFull: The ack comes after more messages than the client reads ahead.
+        """
+        wait = self._waits[event] = _Wait(what, may_fail)
+        self.reader.unpark_all()
+        try:
+            await event.wait()
+        finally:
+            del self._waits[event]
+        if wait.error is not None:
+            raise wait.error
+
+    def fail(self, error_of: Callable[[str], SubscriptionFull]) -> None:
+        """End the waits that may fail.
+
+        Args:
+            error_of: Makes the error of one wait, of what its caller does.
+        """
+        for event, wait in self._waits.items():
+            if wait.may_fail and not event.is_set():  # an ack that has come counts
+                wait.error = error_of(wait.what)
+                event.set()
+
+
+class AckLot:
+    """A `trio.lowlevel.ParkingLot` for waits for acks.
+
+    Args:
+        waits: The waits of the client.
+    """
+
+    __slots__ = ("_events", "_waits")
+
+    def __init__(self, waits: AckWaits) -> None:
+        self._waits = waits
+        self._events: set[trio.Event] = set()
+
+    async def park(self, what: str) -> None:
+        """Wait for `unpark_all`; see `AckWaits.until`."""
+        event = trio.Event()
+        self._events.add(event)
+        try:
+            await self._waits.until(event, what)
+        finally:
+            self._events.discard(event)
+
+    def unpark_all(self) -> None:
+        """Wake all callers that wait."""
+        for event in self._events:
+            event.set()
