@@ -65,13 +65,13 @@ if TYPE_CHECKING:
     )
     from haclient.events import Event, EventListener
     from haclient.live_records import LiveRecords, RecordChange, apply_delta
-    from haclient.metrics import ClientMetrics, Health, SubscriptionMetrics
+    from haclient.observability.metrics import ClientMetrics, Health, SubscriptionMetrics
+    from haclient.observability.recovery_explanation import RecoveryExplanation
     from haclient.protocol.commands import Command
     from haclient.protocol.identity import publisher_id
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
-    from haclient.recovery_explanation import RecoveryExplanation
     from haclient.recovery_points.sow import SOWRecoveryPointAdapter
     from haclient.servers.auth import Authenticator, DefaultAuthenticator, TokenAuthenticator
     from haclient.servers.chooser import (
@@ -217,13 +217,13 @@ _NAMES = {
     ),
     "haclient.events": "Event EventListener",
     "haclient.live_records": "LiveRecords RecordChange apply_delta",
-    "haclient.metrics": "ClientMetrics Health SubscriptionMetrics",
+    "haclient.observability.metrics": "ClientMetrics Health SubscriptionMetrics",
     "haclient.protocol.commands": "Command",
     "haclient.protocol.identity": "publisher_id",
     "haclient.protocol.messages": "Message",
     "haclient.protocol.options": "Options",
     "haclient.protocol.uri": "Uri",
-    "haclient.recovery_explanation": "RecoveryExplanation",
+    "haclient.observability.recovery_explanation": "RecoveryExplanation",
     "haclient.recovery_points.sow": "SOWRecoveryPointAdapter",
     "haclient.servers.auth": "Authenticator DefaultAuthenticator TokenAuthenticator",
     "haclient.servers.chooser": (

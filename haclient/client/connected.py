@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import NoReturn, Self
 
-from haclient.client_report import report
 from haclient.errors import UsageError
 from haclient.events import Event, EventListener
-from haclient.metrics import ClientMetrics, Health, examine, measure
-from haclient.recovery_explanation import RecoveryExplanation, explain_recovery
+from haclient.observability.metrics import ClientMetrics, Health, examine, measure
+from haclient.observability.recovery_explanation import RecoveryExplanation, explain_recovery
+from haclient.observability.report import report
 from haclient.session.connection_state import ConnectionState
 from haclient.transport.core import Core
 from haclient_stores.checks import check_utf8

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from haclient.client import BaseClient, HAClient
 from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
-from haclient.metrics import ClientMetrics
+from haclient.observability.metrics import ClientMetrics
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser

@@ -38,7 +38,7 @@ from haclient import (
 )
 from haclient.client import BaseClient
 from haclient.errors import HAClientError, UsageError
-from haclient.stall_detector import StallDetector
+from haclient.observability.stall_detector import StallDetector
 from haclient.stores import (
     AuditLog,
     FilePublishStore,

@@ -49,8 +49,8 @@ from haclient.errors import (
 )
 from haclient.events import ConnectionLost, Event, EventListener, StateChanged
 from haclient.live_records import apply_delta
+from haclient.observability.stall_detector import StallDetector
 from haclient.sources import ResumePoint, SourcePosition
-from haclient.stall_detector import StallDetector
 from haclient.stores import (
     BookmarkStore,
     FilePublishStore,

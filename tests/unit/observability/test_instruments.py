@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from haclient.client import Client
-from haclient.metrics import ClientMetrics, SubscriptionMetrics
 from haclient.observability.instruments import (
     INSTRUMENTS,
     MAX_SUBSCRIPTIONS,
@@ -15,6 +14,7 @@ from haclient.observability.instruments import (
     InstrumentKind,
     Reading,
 )
+from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics
 from haclient.observability.otel import otel_name
 from haclient.observability.prometheus import prometheus_name
 from haclient.session.connection_state import Counters

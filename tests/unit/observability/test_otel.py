@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from haclient.client import Client
 from haclient.errors import UsageError
-from haclient.metrics import ClientMetrics
 from haclient.observability.instruments import INSTRUMENTS
+from haclient.observability.metrics import ClientMetrics
 from haclient.observability.otel import observe, otel_name
 from support.peer import client_with_stores, listening, subscribe_and_publish
 

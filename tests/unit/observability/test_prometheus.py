@@ -144,7 +144,7 @@ def test_without_the_package_the_error_names_the_extra(
 ) -> None:
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
-        "import haclient, haclient.client, haclient.observability, haclient.metrics\n"
+        "import haclient, haclient.client, haclient.observability, haclient.observability.metrics\n"
         f"import haclient.observability.{module}\n"
     )
     run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=100)

@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client, HAClient
 from haclient.errors import ReconnectGaveUp, UsageError
-from haclient.metrics import NO_PROGRESS_S, ClientMetrics, Health, SubscriptionMetrics
+from haclient.observability.metrics import NO_PROGRESS_S, ClientMetrics, Health, SubscriptionMetrics
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser
@@ -27,7 +27,7 @@ from support.recovery import drop, entered, live
 
 pytestmark = in_virtual_time
 
-DOCS = Path(__file__).parents[2] / "docs" / "observability.md"
+DOCS = Path(__file__).parents[3] / "docs" / "observability.md"
 
 
 @pytest.mark.row("OB3")

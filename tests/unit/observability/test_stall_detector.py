@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from haclient.client import HAClient
 from haclient.errors import UsageError
+from haclient.observability.stall_detector import StallDetector
 from haclient.protocol.messages import Message
-from haclient.stall_detector import StallDetector
 from support.broker import running_broker
 
 LIMIT_S = 300.0  # of a test that hangs
@@ -46,7 +46,7 @@ class Reports(logging.Handler):
 
 @pytest.fixture
 def reports() -> Generator[Reports]:
-    logger, found = logging.getLogger("haclient.stall_detector"), Reports()
+    logger, found = logging.getLogger("haclient.observability.stall_detector"), Reports()
     logger.addHandler(found)
     yield found
     logger.removeHandler(found)

@@ -10,8 +10,8 @@ from typing import Final
 import trio
 
 from haclient._version import __version__
-from haclient.metrics import ClientMetrics, SubscriptionMetrics, examine, measure
-from haclient.recovery_explanation import explain_recovery
+from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics, examine, measure
+from haclient.observability.recovery_explanation import explain_recovery
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
 

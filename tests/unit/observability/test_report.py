@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from haclient.client import Client, HAClient
-from haclient.client_report import MAX_SUBSCRIPTIONS
 from haclient.errors import ConnectionRefused
+from haclient.observability.report import MAX_SUBSCRIPTIONS
 from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig
 from haclient_stores.bookmark import EPOCH

@@ -16,8 +16,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client, HAClient
 from haclient.errors import UsageError
+from haclient.observability.recovery_explanation import RecoveryExplanation
 from haclient.protocol.messages import Message
-from haclient.recovery_explanation import RecoveryExplanation
 from haclient.session.resume import ResumeRule
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -29,7 +29,7 @@ from support.recovery import drop, entered, live
 
 pytestmark = in_virtual_time
 
-DOCS = Path(__file__).parents[2] / "docs" / "observability.md"
+DOCS = Path(__file__).parents[3] / "docs" / "observability.md"
 
 
 @pytest.fixture(params=["memory", "logged", "custom"])
