@@ -16,7 +16,7 @@ import trio
 
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.link import Link, TcpLink
+from haclient.transport.link import Link, TcpLink, close_in_forks
 from haclient.transport.memory_network import network
 from haclient.transport.nursery import open_nursery
 from haclient.transport.preflight import request_upgrade
@@ -155,6 +155,7 @@ async def _connect_unix(uri: Uri) -> socket.socket:
         sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:
         raise _refused(uri, error) from error
+    close_in_forks(sock)
     try:
         await sock.connect(uri.path)
     except OSError as error:
@@ -213,6 +214,7 @@ async def _connect_address(
 ) -> socket.socket:
     # May fail at once: this machine has no such addresses, or no descriptor is left.
     sock = trio.socket.socket(family, socket.SOCK_STREAM)
+    close_in_forks(sock)
     try:
         _apply_options(sock, uri)
         if uri.bind:

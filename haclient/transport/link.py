@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import socket
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
@@ -89,6 +91,29 @@ class Link(Protocol):
         """The other end's address, for people to read."""
 
 
+_open_sockets: Final = weakref.WeakSet["socket.socket | trio.socket.SocketType"]()
+
+
+def close_in_forks(sock: socket.socket | trio.socket.SocketType) -> None:
+    """Close a socket in every forked child, which else would keep its killed parent's connection.
+
+    The parent's connection is unaffected.
+    """
+    _open_sockets.add(sock)
+
+
+def _close_all_of_parent() -> None:
+    for sock in list(_open_sockets):
+        # Neither shut down, which would reach the peer, nor reported to trio, whose epoll the child
+        # shares with its parent.
+        descriptor = sock.detach()
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+os.register_at_fork(after_in_child=_close_all_of_parent)
+
+
 class TcpLink(Link):
     """A connected TCP or Unix domain socket.
 
@@ -98,6 +123,7 @@ class TcpLink(Link):
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
+        close_in_forks(sock)
         self._socket = sock
         self._peer = _peer_of(sock)
 

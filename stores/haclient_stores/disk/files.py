@@ -45,20 +45,23 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS: Final = bytes(2**16)
 _LOCK_ATTEMPTS: Final = 100  # each retry means that the file was renamed in between
 _T = TypeVar("_T")
-# The files that this process has locked, by device and inode, with the process id: a forked child
-# has a copy of this, and the locks are its parent's.
-_locked_here: Final[dict[tuple[int, int], int]] = {}
+# The files that this process has locked, by device and inode.
+_locked_here: Final = weakref.WeakValueDictionary[tuple[int, int], "_RealFile"]()
 # This is global and not per disk, since a fork copies the whole process. An entry is removed with
 # its store.
 _fork_callbacks: Final = weakref.WeakKeyDictionary[object, "Callable[..., None]"]()
 
 
-def _run_fork_callbacks() -> None:
+def _release_all_of_parent() -> None:
     for owner, callback in list(_fork_callbacks.items()):
         callback(owner)
+    # The parent keeps its locks: one ends when the last descriptor of its open file is closed. A
+    # child that kept a copy would hold the lock of a parent that was killed.
+    for file in list(_locked_here.values()):
+        file.close()
 
 
-os.register_at_fork(after_in_child=_run_fork_callbacks)
+os.register_at_fork(after_in_child=_release_all_of_parent)
 
 Writable: TypeAlias = mmap.mmap | memoryview  # slices of it may be assigned
 
@@ -347,9 +350,25 @@ class _RealFile(File):
         access = mmap.PROT_READ | (mmap.PROT_WRITE if self._writable else 0)
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         with _translated(self._path, f"map {length} bytes at {offset}"):
-            return MappedRegion(
-                mmap.mmap(self._descriptor, length, flags=flags, prot=access, offset=offset)
-            )
+            descriptor = self._descriptor if self._locked is None else self._opened_again()
+            try:
+                return MappedRegion(
+                    mmap.mmap(descriptor, length, flags=flags, prot=access, offset=offset)
+                )
+            finally:
+                if descriptor != self._descriptor:
+                    os.close(descriptor)
+
+    def _opened_again(self) -> int:
+        """Another open file of the same inode: a mapping in a forked child must not hold the lock.
+
+        Its name would not do: `prune` renames the file.
+        """
+        flags = (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC
+        try:
+            return os.open(f"/proc/self/fd/{self._descriptor}", flags)
+        except OSError:  # a system without it
+            return os.dup(self._descriptor)
 
     @override
     def access(self) -> FileAccess:
@@ -394,13 +413,13 @@ class _RealFile(File):
             except BlockingIOError:  # held, perhaps by another descriptor of this process
                 return False
             self._locked = self._inode()
-        _locked_here[self._locked] = os.getpid()
+        _locked_here[self._locked] = self
         return True
 
     def is_locked_here(self) -> bool:
         """Whether it is this process that holds the lock of the file, by another descriptor."""
         with _translated(self._path, "read its inode"):
-            return _locked_here.get(self._inode()) == os.getpid()
+            return self._inode() in _locked_here
 
     def _inode(self) -> tuple[int, int]:
         status = os.fstat(self._descriptor)
