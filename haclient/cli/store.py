@@ -28,9 +28,16 @@ from haclient.cli.termination import ExitCode, print_failure
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
+from haclient.protocol.messages import Message
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.tools.store_files import BookmarkFile, StoreFile, size_of, viewed
+from haclient_stores.tools.store_files import (
+    BookmarkFile,
+    StoreFile,
+    parked_files,
+    size_of,
+    viewed,
+)
 
 
 def subscriptions_of(store: BookmarkFile) -> Iterator[dict[str, Any]]:
@@ -58,10 +65,14 @@ def entries_of(store: StoreFile) -> Iterator[dict[str, Any]]:
                 }
 
 
+def _message(frame: bytes) -> Message:
+    (message,) = MessageDecoder().decode(*FrameReader().feed(frame))
+    return message
+
+
 def _messages(store: FilePublishStore) -> Iterator[dict[str, Any]]:
-    frames, decoder = FrameReader(), MessageDecoder()
     for sequence, frame in store.replay():
-        (message,) = decoder.decode(*frames.feed(frame))
+        message = _message(frame)
         yield {
             "sequence": sequence,
             "command": message.kind,
@@ -92,7 +103,19 @@ def summary_of(path: Path, store: StoreFile) -> tuple[dict[str, Any], str]:
             f"  {store.unpersisted_count} unpersisted, the lowest {store.lowest_unpersisted}; "
             f"last persisted {store.last_persisted}, last sequence {store.last_sequence}"
         )
-        return values, f"{head}\n{text}"
+        parked = [
+            {
+                "sequence": sequence,
+                "topic": _message(frame).topic,
+                "bytes": len(frame),
+                "path": str(file),
+            }
+            for sequence, file in parked_files(path).items()
+            for frame in [file.read_bytes()]
+        ]
+        form = "  parked {sequence}: topic {topic!r}, {bytes} bytes, {path}"
+        lines = [form.format(**each) for each in parked]
+        return {**values, "parked": parked}, "\n".join([head, text, *lines])
     rows = list(subscriptions_of(store))
     form = "  {sub_id}: {recovery_point}, {undiscarded} undiscarded"
     lines = [form.format(**row) for row in rows]
@@ -129,6 +152,13 @@ class _Files:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pruned(_Files):
     wait: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dropped:
+    file: Path
+    sequences: tuple[int, ...]
+    as_json: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +250,32 @@ def prune(request: _Pruned) -> int:
     for path in request.files:
         once.setdefault(os.path.realpath(path), path)
     return _each(replace(request, files=tuple(once.values())), prune_one)
+
+
+@store.command("drop-parked")
+@file_argument
+@click.option(
+    "--sequence",
+    "sequences",
+    type=click.IntRange(1),
+    multiple=True,
+    metavar="N",
+    help="Only this publish; may be given several times. Default: all of them.",
+)
+@json_option
+@with_request(_Dropped)
+def drop_parked(request: _Dropped) -> None:
+    """Remove the messages that no server took, as `show` lists them.
+
+    A client with on_rejected_frame="park" moves them out of its publish store.
+    """
+    found = parked_files(request.file)
+    for sequence in request.sequences or found:
+        if sequence not in found:
+            raise UsageError(f"{request.file}: no publish {sequence} is parked beside it; try show")
+        found[sequence].unlink()
+        values = {"path": str(found[sequence]), "sequence": sequence}
+        print_report(values, f"{found[sequence]}: removed", as_json=request.as_json)
 
 
 @store.command()

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 CALLED_IN_CLIENT_THREAD: Final = frozenset({"key", "on_resubscribe_failure", "wire_tap"})
 """Callbacks that the client needs at once: they run in its thread, and must be quick."""
 
-_OBJECTS_OF_CLIENT: Final = frozenset({"on_publish_gap"})  # a word, no callback
+_OBJECTS_OF_CLIENT: Final = frozenset({"on_publish_gap", "on_rejected_frame"})  # words
 _HANDLERS: Final = "handlers"  # a table of callbacks
 _OPTIONS_OF_HANDLERS: Final = "queues"  # a table of keyword arguments, callbacks among them
 _AWAITED: Final = re.compile(r"Coroutine\[object, None, (.+)\]")

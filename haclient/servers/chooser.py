@@ -86,7 +86,8 @@ class AsyncServerChooser(Protocol):
     """A chooser whose answers may take a while, such as one that asks a name service.
 
     The members are those of `ServerChooser`. The client ends with `ReconnectGaveUp` when an answer
-    takes longer than 60 seconds or raises an error of `haclient.errors`.
+    takes longer than 60 seconds or raises an error of `haclient.errors`; before a planned move it
+    stays where it is.
     """
 
     @abstractmethod
@@ -113,6 +114,8 @@ class AsyncServerChooser(Protocol):
 @runtime_checkable
 class MovingServerChooser(Protocol):
     """What a chooser also has when it may move a client whose connection works.
+
+    Its `report_success` is called after `HAClient.move_to`, too, with the server that it led to.
 
     Attributes:
         check_every: Seconds between two rounds of checks while the client is live.

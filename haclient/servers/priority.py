@@ -13,6 +13,7 @@ from typing import Final
 
 from typing_extensions import override
 
+from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
 from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser, MovingServerChooser
 from haclient_stores.checks import check_seconds
@@ -86,6 +87,10 @@ class PriorityServerChooser(DefaultServerChooser, MovingServerChooser):
 
     @override
     def report_success(self, info: ConnectionInfo) -> None:
+        uri = info.get("uri", "")
+        if self._servers and not self._is_current(uri):  # `HAClient.move_to` has led elsewhere
+            known = [Uri.parse(each).safe for each, _ in self._servers]
+            self._current = known.index(uri) if uri in known else self._current
         super().report_success(info)
         self._succeeded = True
         self._healthy_since.clear()

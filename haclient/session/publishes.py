@@ -97,7 +97,10 @@ class Publishes:
 
     def gap_at(self, server: LoggedOn) -> PublishGap | None:
         """What this server lacks of what was acknowledged; a log that is not kept asks nobody."""
-        acknowledged, has = self.log.last_persisted, server.has_of(self.log.last_persisted)
+        log, acknowledged = self.log, self.log.last_persisted
+        if isinstance(log, PublishLog):  # the last one may be a parked publish, which nobody has
+            acknowledged = log.last_acknowledged
+        has = server.has_of(acknowledged)
         return PublishGap(acknowledged, has) if self.is_kept and has < acknowledged else None
 
     @property

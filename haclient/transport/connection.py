@@ -47,10 +47,8 @@ _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a
 
 _LAST_FRAME_S: Final = 0.2  # after a failed write: for the reader to get the last frame
 
-# A server that expects TLS hangs up when it gets something else.
-_BEFORE_ANYTHING: Final = (
-    " before it sent anything: are the port and the scheme (tcp:// or tcps://) right?"
-)
+# A server that expects TLS hangs up when it gets something else; one of HTTP waits for a line.
+_RIGHT_PORT: Final = "are the port and the scheme (tcp:// or tcps://) right?"
 
 _logger = logger_of(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
@@ -99,6 +97,7 @@ class Connection:
         self._log = _logger if log is None else log
         self._caught_up = CaughtUpClock(trio.current_time())
         self._is_idle = False
+        self._has_received = False
         self._note_caught_up_at = 0.0
         self._heartbeat: HeartbeatTimers | None = None
         self._answer_at = 0.0
@@ -124,6 +123,11 @@ class Connection:
     def closed_by_us(self) -> bool:
         """Whether this client has closed it."""
         return self._closed_by_us.is_set()
+
+    @property
+    def hint_if_silent(self) -> str:
+        """What may be wrong if the server has sent nothing at all, for the end of an error."""
+        return "" if self._has_received else f", and has sent nothing at all: {_RIGHT_PORT}"
 
     def lag_s(self, now: float) -> float:
         """How far this client is behind what the server sends, in seconds; 0 while it is idle."""
@@ -202,7 +206,7 @@ class Connection:
         counters = self.session.counters
         wire, flight = self.writer.wire, self.writer.flight
         # Tiny reads are counted in a row, those that did not have to be waited for.
-        tiny_reads, waited, hint = 0, False, _BEFORE_ANYTHING
+        tiny_reads, waited = 0, False
         while True:
             count = link.recv_into(frames.writable())
             if count is None:
@@ -214,8 +218,8 @@ class Connection:
                 self._is_idle = False
                 continue
             if count == 0:
-                raise DisconnectedError(f"{self.link.peer} closed the connection{hint}")
-            hint = ""
+                raise self._ended_by_peer()
+            self._has_received = True
             frames.received(count)
             heads, bodies = frames.split()
             counters.bytes_received += count
@@ -239,6 +243,10 @@ class Connection:
             await trio.lowlevel.checkpoint()  # woken tasks may start to wait again
             if tiny_reads > _TINY_READ_STORM and not self._back_pressure.is_ack_awaited:
                 await trio.sleep(_TINY_READ_PAUSE_S)  # batch acks that come one by one
+
+    def _ended_by_peer(self) -> DisconnectedError:
+        when = "" if self._has_received else f" before it sent anything: {_RIGHT_PORT}"
+        return DisconnectedError(f"{self.link.peer} closed the connection{when}")
 
     def _nothing_left(self) -> None:
         """Everything that has arrived was read: the caught-up time is now."""

@@ -306,7 +306,7 @@ class Core:
             link,
             self.session,
             writer=Writer(link, log, gate, self.counters, tap=self._tap, flight=self.flight),
-            on_received=self._received if self._auditor is None else self._received_audited,
+            on_received=self.received,
             on_caught_up=self.commander.note_caught_up,
             back_pressure=AutomaticPauses(self.commander, self.changes),
             log=self.reporter.log,
@@ -449,7 +449,12 @@ class Core:
         connection = self.commander.connected()
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
         began = trio.current_time()
-        await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
+        try:
+            await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
+        except (trio.Cancelled, TimedOut):
+            # It is sent: the server expects our heartbeats from now on, or closes the connection.
+            connection.set_heartbeat(heartbeat)
+            raise
         self.heartbeat_round_trip_s = trio.current_time() - began
         self.check_connected(connection).set_heartbeat(heartbeat)
         return True
@@ -694,12 +699,10 @@ class Core:
         """Whether the client's `async with` was entered, and not left."""
         return self._nursery is not None
 
-    def _received_audited(self, received: Received) -> None:
+    def received(self, received: Received) -> None:
+        """Do what one chunk from the server asks for, apart from deliveries."""
         if self._auditor is not None:
             self._auditor.received(received)
-        self._received(received)
-
-    def _received(self, received: Received) -> None:
         self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
             message = self.publisher.refused(ack)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import trio
 
-from haclient.errors import AuthenticationError, CommandError, DisconnectedError
+from haclient.errors import AuthenticationError, CommandError, DisconnectedError, TimedOut
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -73,5 +73,7 @@ async def _exchange(
         return await commander.confirm(
             lambda: connection.writer.send_urgent(frame), pending, event, timeout=timeout
         )
+    except TimedOut as error:
+        raise TimedOut(f"{error}{connection.hint_if_silent}") from None
     except CommandError as error:  # the server's refusal
         raise refusal(error.reason, error.detail) from error

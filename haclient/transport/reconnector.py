@@ -52,6 +52,7 @@ from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery
 from haclient.transport.progress_watchdog import ProgressWatchdog
+from haclient.transport.rejected_publishes import RejectedPublishes
 from haclient.transport.requested_move import RequestedMove
 from haclient.transport.settings import HASettings
 
@@ -65,6 +66,12 @@ CHOOSING_LIMIT_S: Final = 60.0
 """How long a chooser may take for an answer, in seconds."""
 
 _T = TypeVar("_T")
+
+
+class _ChooserFailed(DisconnectedError):
+    """A server chooser has raised an error, or has not answered in time."""
+
+
 _ENDED: Final = DisconnectedError("the client was left")
 _EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
 
@@ -104,6 +111,7 @@ class Reconnector:
         self._uri = ""  # of this attempt
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._name_conflicts = NameConflicts()
+        self._rejected = RejectedPublishes(core, parks=settings.on_rejected_frame == "park")
         self._live_since = 0.0  # when this connection became live, in seconds
         self._watchdog = self._new_watchdog(settings.progress_timeout)
         self._scope = trio.CancelScope()
@@ -156,8 +164,12 @@ class Reconnector:
             return
         self._move = move = RequestedMove(uri)
         try:
-            authenticator = await self._answer(self._chooser.current_authenticator())
-            error = await self._check(uri, authenticator, timeout)
+            error: HAClientError | None
+            try:
+                authenticator = await self._answer(self._chooser.current_authenticator())
+                error = await self._check(uri, authenticator, timeout)
+            except _ChooserFailed as failed:
+                error = failed
             if error is not None:
                 error.add_note(f"the client stays at {self._info()['uri']}")
                 raise error
@@ -247,6 +259,9 @@ class Reconnector:
             error = lost_reason  # a command failed for no other reason than the lost connection
         if self._uri == self._left_uri:  # and it fails now
             self._left_uri = ""
+        rejected = self._rejected.note_loss(state, error)
+        if rejected is not None:
+            self._failures.fatal = error = rejected
         actions = self._failures.judge(
             state, error, address=core.status.address, is_moving=bool(self._left_uri)
         )
@@ -324,30 +339,37 @@ class Reconnector:
         self._is_chosen = move is None or not move.has_left
         if move is not None and move.has_left:  # one attempt, then the chooser's servers
             self._uri = move.uri
-            self._authenticator = await self._answer(self._chooser.current_authenticator())
+            self._authenticator = await self._chosen(self._chooser.current_authenticator())
             return
-        self._uri = await self._answer(self._chooser.current_uri())
+        self._uri = await self._chosen(self._chooser.current_uri())
         if not self._uri:
             raise ReconnectGaveUp(self._plan.attempts, self._chooser.error())
         if (refused := self._failures.refused_credentials(self._uri)) is not None:
             raise refused
-        self._authenticator = await self._answer(self._chooser.current_authenticator())
+        self._authenticator = await self._chosen(self._chooser.current_authenticator())
+
+    async def _chosen(self, answer: _T | Awaitable[_T]) -> _T:
+        """What the chooser answers during a recovery, which cannot go on without it."""
+        try:
+            return await self._answer(answer)
+        except _ChooserFailed as error:  # no server was tried, so no delay would follow
+            raise ReconnectGaveUp(self._plan.attempts, str(error)) from error.__cause__
 
     async def _answer(self, answer: _T | Awaitable[_T]) -> _T:
-        """What the chooser answers, at once or after a while."""
+        """What the chooser answers, at once or after a while.
+
+        Raises:
+            _ChooserFailed: It does not.
+        """
         if not isawaitable(answer):
             return answer
         self._log_failure()  # the answer may take a while
         with trio.move_on_after(CHOOSING_LIMIT_S):
             try:
                 return await answer
-            except _EXPECTED as error:  # no server was tried, so no delay would follow
-                why = f"the server chooser failed: {error}"
-                raise ReconnectGaveUp(self._plan.attempts, why) from error
-        raise ReconnectGaveUp(
-            self._plan.attempts,
-            f"the server chooser did not answer within {CHOOSING_LIMIT_S:g} s",
-        )
+            except _EXPECTED as error:
+                raise _ChooserFailed(f"the server chooser failed: {error}") from error
+        raise _ChooserFailed(f"the server chooser did not answer within {CHOOSING_LIMIT_S:g} s")
 
     async def _wait(self) -> None:
         try:
@@ -391,12 +413,13 @@ class Reconnector:
             self._failures.note_logon(self._uri, None)
             core.set_state(ConnectionState.LOGGED_ON)
             return
-        raise TimedOut(f"logon: no answer within {limit_s:g} s")
+        hint = "" if core.connection is None else core.connection.hint_if_silent
+        raise TimedOut(f"logon: no answer within {limit_s:g} s{hint}")
 
     async def _reconcile(self) -> None:
         core = self._core
         core.check_connected()
-        if self._is_chosen:
+        if self._is_chosen or isinstance(self._chooser, MovingServerChooser):
             self._chooser.report_success(self._info())
         publishes, server = core.publisher.publishes, core.status.server
         self._check_name()
@@ -441,8 +464,8 @@ class Reconnector:
         core = self._core
         if isinstance(error, SubscriptionStalled):
             core.reporter.emit(SubscriptionSilent, sub_id=error.sub_id, error=error)
-        if type(error) is not DisconnectedError:  # a subclass names another reason
-            return
+        if type(error) is not DisconnectedError or self._rejected.has_rejected:
+            return  # a subclass, or the publish, names another reason
         if self._name_conflicts.note_closed(trio.current_time() - self._live_since):
             core.reporter.log.warning(
                 "client %s: %s has closed several connections soon after the logon: either the "
@@ -458,9 +481,11 @@ class Reconnector:
             core.set_state(ConnectionState.HEARTBEAT_INITIATED)
 
     async def _replay(self) -> None:
-        self._core.check_connected()
-        self._core.open_log()
-        self._core.set_state(ConnectionState.PUBLISH_REPLAYED)
+        core = self._core
+        await self._rejected.wait_if_suspected()
+        core.check_connected()
+        core.open_log()
+        core.set_state(ConnectionState.PUBLISH_REPLAYED)
 
     async def _resubscribe(self) -> None:
         """Send the subscriptions again, in their order, without a round trip for each."""
@@ -550,7 +575,13 @@ class Reconnector:
                     safe = Uri.parse(uri).safe
                     self._core.reporter.log.info("client %s: %s: %s", self._core.name, safe, error)
                 chooser.report_check(uri, error, trio.current_time())
-            if not await self._answer(chooser.is_move_due(trio.current_time())):
+            try:
+                if not await self._answer(chooser.is_move_due(trio.current_time())):
+                    continue
+            except _ChooserFailed as error:  # the connection works
+                self._core.reporter.log.warning(
+                    "client %s stays at %s: %s", self._core.name, self._info()["uri"], error
+                )
                 continue
             await self._drain()
             chooser.report_move()

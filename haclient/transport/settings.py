@@ -49,6 +49,7 @@ __all__ = [
     "HAOptions",
     "HASettings",
     "OnPublishGap",
+    "OnRejectedFrame",
     "OnResubscribeFailure",
     "Settings",
     "seconds",
@@ -62,6 +63,9 @@ OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
 """What to do with a server that lacks what was acknowledged: try the next, continue, or give up."""
 
 _CALLBACKS: Final = ("on_failed_write", "wire_tap", "on_event")
+
+OnRejectedFrame: TypeAlias = Literal["raise", "park"]
+"""What becomes of a publish that no server takes: end the client, or move it to a file."""
 
 OnResubscribeFailure: TypeAlias = (
     Literal["fail", "retry", "drop"] | Callable[[str, HAClientError], str]
@@ -176,6 +180,11 @@ class HAOptions(ClientOptions, total=False):
             server is asked once; when one refuses it again, `"fail"` ends the block with the error,
             `"drop"` ends this subscription with it, `"retry"` tries again for as long as the delay
             strategy allows. A callable gets id and error and answers with one of these.
+        on_rejected_frame: What happens to a publish with which three connections in a row were
+            closed, since it is above the limit of the server: `"raise"` ends the block with
+            `PublishFailed`, and the publish stays in the store; `"park"` moves it to a file beside
+            the store, which `haclient store` shows and drops. `on_failed_write` is called either
+            way.
         failover_overlap: After a fail-over, replay starts this many seconds before the last data
             received. Must exceed clock skew plus replication lag.
         progress_timeout: Reconnect when a bookmark subscription has received neither a message nor
@@ -191,6 +200,7 @@ class HAOptions(ClientOptions, total=False):
     connect_timeout: float
     on_publish_gap: OnPublishGap
     on_resubscribe_failure: OnResubscribeFailure
+    on_rejected_frame: OnRejectedFrame
     failover_overlap: float
     progress_timeout: float | None
 
@@ -270,6 +280,7 @@ class HASettings(Settings):
     connect_timeout: float = TIMEOUT_S
     on_publish_gap: OnPublishGap = "refuse"
     on_resubscribe_failure: OnResubscribeFailure = "fail"
+    on_rejected_frame: OnRejectedFrame = "raise"
     failover_overlap: float = 5.0
     progress_timeout: float | None = None
 
@@ -299,7 +310,14 @@ class HASettings(Settings):
         check_seconds("connect_timeout", self.connect_timeout)
         check_seconds("failover_overlap", self.failover_overlap, zero=True, endless=False)
         check_seconds("progress_timeout", self.progress_timeout, endless=False, optional=True)
+        check_word("on_rejected_frame", self.on_rejected_frame, ("raise", "park"))
         store = self.publish_store
+        has_files = isinstance(store, PublishLog) and store.path is not None
+        if self.on_rejected_frame == "park" and not has_files:
+            raise UsageError(
+                "on_rejected_frame='park' moves a publish to a file beside its store: give a "
+                "publish_store with a path, such as FilePublishStore"
+            )
         if isinstance(store, PublishLog) and store.error_on_publish_gap and not self.refuses_gaps:
             raise UsageError(
                 "on_publish_gap='continue' goes on where error_on_publish_gap=True of the publish "

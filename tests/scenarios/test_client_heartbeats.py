@@ -218,3 +218,18 @@ async def test_a_loop_that_was_held_for_longer_than_the_heartbeat_allows_is_warn
         fields = vars(record)
         assert (record.name, fields["client"]) == ("haclient.client", "c")
         assert fields["uri"] == client.uri != ""
+
+
+@pytest.mark.row("HB5")
+async def test_a_change_of_the_interval_that_is_given_up_is_in_force_where_the_server_has_it(
+    server: Server,
+) -> None:
+    """It closes a connection without heartbeats from then on."""
+    async with Client("c") as client:
+        peer = await server.log_on(client)
+        with trio.move_on_after(1.0):
+            await client.set_heartbeat(Heartbeat(0.5, idle_limit=60))
+        assert (await peer.expect("heartbeat")).options == "start,0.5"
+        async with answering(peer):
+            await trio.sleep(10.1)
+        assert len(peer.beats) == 20

@@ -459,3 +459,69 @@ async def test_the_first_and_every_later_logon_have_the_options_of_the_client(
         await serve(other)
         await client.disconnect()
     assert found == [expected] * 4
+
+
+@pytest.mark.row("SC8", "HA29")
+async def test_after_move_to_the_client_does_not_move_to_the_server_that_it_is_at(
+    server: Server, other: Server
+) -> None:
+    pair = Pair(server, other)
+    async with entered(pair.client, pair.serve) as peer, answering(peer):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.client.move_to, server.uri)
+            await check(server)
+            await live(server)
+        await trio.sleep(100)
+        assert pair.client.metrics.connections == 3  # with the one that was refused at first
+        await pair.client.disconnect()
+
+
+class SilentMover(NameService, MovingServerChooser):
+    """A chooser that does not answer from some time on."""
+
+    check_every = 5.0
+    answers = True
+
+    @override
+    async def current_authenticator(self) -> Authenticator:
+        if not self.answers:
+            await trio.sleep_forever()
+        return DefaultAuthenticator()
+
+    @override
+    def to_check(self) -> list[tuple[str, Authenticator]]:
+        return []
+
+    @override
+    def report_check(self, uri: str, error: Exception | None, now: float) -> None:
+        raise AssertionError("nothing is checked")
+
+    @override
+    async def is_move_due(self, now: float) -> bool:
+        await trio.sleep_forever()
+        return False
+
+    @override
+    def report_move(self) -> None:
+        raise AssertionError("no move is due")
+
+
+@pytest.mark.row("SC13", "HA29")
+async def test_a_client_stays_if_its_chooser_does_not_answer_before_a_planned_move(
+    server: Server, other: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def resolve() -> str:
+        return server.uri
+
+    chooser = SilentMover(resolve)
+    client = HAClient("ha", server_chooser=chooser, heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as peer:
+        chooser.answers = False
+        why = rf"^the server chooser did not answer within {CHOOSING_LIMIT_S:g} s"
+        with pytest.raises(DisconnectedError, match=why) as caught:
+            await client.move_to(other.uri)
+        assert "the client stays at" in caught.value.__notes__[0]
+        await trio.sleep(2 * CHOOSING_LIMIT_S)
+        assert caplog.text.count("client ha stays at") >= 2
+        async with answering(peer):
+            await client.flush(timeout=1)

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from haclient_stores.disk.durable_file import Durability, DurabilityOptions
 from haclient_stores.disk.ownership import check_client_name
-from haclient_stores.errors import PublishGap
+from haclient_stores.errors import PublishGap, UsageError
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.segment import Limits, SegmentStorage
 from haclient_stores.publish_stores.segment_log import SegmentLog
@@ -32,6 +32,7 @@ from haclient_stores.publish_stores.store_directory import StoreDirectory
 from haclient_stores.publish_stores.window import PublishWindow
 
 _MEMORY: Final = "a publish store in memory"
+_PARKED: Final = "haclient.parked"  # the note of the last parked publish, and what was acknowledged
 
 
 class PublishLog(SegmentLog, FrameLog):
@@ -145,10 +146,43 @@ class PublishLog(SegmentLog, FrameLog):
             StoreError: See `PublishWindow.reconcile`.
         """
         self._thread.check()
-        self._gap = self._window.gap(persisted)
+        acknowledged = self.last_acknowledged
+        self._gap = PublishGap(acknowledged, persisted) if persisted < acknowledged else None
         if self._gap is not None and self.error_on_publish_gap:
             raise self._gap
         super().reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
+
+    def park_publish(self, sequence: int) -> Path:
+        """Write an unpersisted publish to a file beside the store, which has to have a path.
+
+        Call `discard_up_to` afterwards: it is in the store until then.
+
+        Args:
+            sequence: The publish.
+
+        Returns:
+            The file. It has the frame as it is sent; `haclient store` shows and drops it.
+
+        Raises:
+            StoreError: The file cannot be written.
+            UsageError: There is no such publish, or the store is in memory.
+        """
+        frame, directory = self.replay_single(sequence), self._directory
+        if frame is None or directory is None:
+            raise UsageError(f"{sequence} is not an unpersisted publish of a store with a path")
+        path = directory.park_frame(sequence, frame)
+        directory.set_note(_PARKED, f"{sequence} {self.last_acknowledged}")
+        return path
+
+    @property
+    def last_acknowledged(self) -> int:
+        """The highest number that a server has acknowledged.
+
+        It is below `last_persisted` if that is the number of a parked publish, which no server has.
+        """
+        notes = {} if self._directory is None else self._directory.notes
+        parked, acknowledged = map(int, notes.get(_PARKED, "0 0").split())
+        return acknowledged if parked == self.last_persisted else self.last_persisted
 
     # -- who ----------------------------------------------------------------------------------
 

@@ -48,6 +48,9 @@ _CONTROL_VERSION: Final = 1
 _CONTROL: Final = "control"
 _NOTES: Final = "notes.json"
 _SUFFIX: Final = ".seg"
+PARKED: Final = ".parked-"
+"""Stands between the name of the directory and the sequence of a parked publish."""
+
 # The last one is in the root of each newly created file system.
 _OWN_NAMES: Final = {_CONTROL, _NOTES, f"{_NOTES}.new", "lost+found"}
 _OF_A_BROKER: Final = "journal.lock"
@@ -101,8 +104,9 @@ class StoreDirectory(SegmentStorage):
         spare_limit: int = _SPARE_SEGMENTS,
     ) -> None:
         self.options = options
-        self._path = path = check_path(path, "the directory of the store")
+        path = check_path(path, "the directory of the store")
         self._disk = disk = disk or RealDisk()
+        self._path = path = disk.resolve(path)  # a relative one ends with a change of directory
         self._segment_bytes = segment_bytes
         self._spare_limit = spare_limit
         self._boot_id = disk.boot_id()
@@ -527,6 +531,14 @@ class StoreDirectory(SegmentStorage):
             self._spare.append(FileSegment(self._disk, file.path, first=0, size=size))
         else:
             self._disk.remove(file.path)
+
+    # -- parked publishes -----------------------------------------------------------------------
+
+    def park_frame(self, sequence: int, frame: bytes) -> Path:
+        """Keep a frame that no server takes in a file beside the directory; return the file."""
+        path = self._path.with_name(f"{self._path.name}{PARKED}{sequence}")
+        self._disk.replace(path, frame)
+        return path
 
     # -- notes ----------------------------------------------------------------------------------
 

@@ -20,8 +20,18 @@ from haclient_stores.disk.ownership import check_path
 from haclient_stores.disk.view_disk import ViewDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.store_directory import PARKED
 
-__all__ = ["BookmarkFile", "Pruned", "StoreFile", "kind_of", "prune", "size_of", "viewed"]
+__all__ = [
+    "BookmarkFile",
+    "Pruned",
+    "StoreFile",
+    "kind_of",
+    "parked_files",
+    "prune",
+    "size_of",
+    "viewed",
+]
 
 _ATTEMPTS: Final = 5
 _MAGIC_BYTES: Final = 8
@@ -61,6 +71,25 @@ def kind_of(path: Path) -> type[StoreFile] | None:
     if magic not in kinds:
         raise StoreError(f"{path}: neither a bookmark store nor the directory of a publish store")
     return kinds[magic]
+
+
+def parked_files(path: Path) -> dict[int, Path]:
+    """The files of the publishes that no server took, by sequence, in ascending order.
+
+    Args:
+        path: The directory of the publish store; they are beside it.
+
+    Raises:
+        OSError: The directory that it is in cannot be read.
+    """
+    store = path.resolve()
+    begin = f"{store.name}{PARKED}"
+    found = {
+        file.name.removeprefix(begin): file
+        for file in store.parent.iterdir()
+        if file.name.startswith(begin)
+    }
+    return {int(number): found[number] for number in sorted(filter(str.isdecimal, found), key=int)}
 
 
 def size_of(path: Path) -> int:

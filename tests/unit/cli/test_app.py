@@ -38,6 +38,7 @@ OFFERED = [
     "sow-and-subscribe",
     "sow-delete",
     "store",
+    "store drop-parked",
     "store explain",
     "store export",
     "store prune",

@@ -155,3 +155,16 @@ def test_a_server_may_be_removed_while_the_client_is_about_to_move_to_it() -> No
     chooser.report_move()
     assert chooser.current_uri() == C
     assert [uri for uri, _ in chooser.to_check()] == [B]
+
+
+@pytest.mark.row("SC8", "HA29")
+def test_the_server_that_move_to_has_led_to_is_the_current_one() -> None:
+    chooser = PriorityServerChooser([A, B, C], healthy_for=30)
+    on_last(chooser)
+    chooser.report_success({"uri": B})
+    assert [uri for uri, _ in chooser.to_check()] == [A]
+    assert chooser.current_uri() == B
+    chooser.report_success({"uri": "tcp://elsewhere:1/amps/json"})
+    assert chooser.current_uri() == B
+    chooser.report_success({"uri": C})
+    assert [uri for uri, _ in chooser.to_check()] == [A, B]
