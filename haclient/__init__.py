@@ -256,6 +256,9 @@ def __getattr__(name: str) -> object:
     """Load a public name from its module; every other public name is an error class."""
     if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module 'haclient' has no attribute {name!r}")
+    if name in {"Client", "HAClient"}:
+        # `trio.run` itself would fail there, with an `AttributeError`, before there is a client.
+        import_module("haclient.transport.client_thread").check_threads_are_real()
     value: object = getattr(import_module(_HOMES.get(name, "haclient.errors")), name)
     globals()[name] = value
     return value

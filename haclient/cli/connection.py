@@ -191,4 +191,4 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
         verdict = sweep.verdict(error)
         if verdict is error:  # an error must not become its own cause
             raise
-        raise verdict from error
+        raise verdict from verdict.__cause__ or error  # such as the refusal of a logon

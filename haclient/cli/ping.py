@@ -22,6 +22,7 @@ from haclient.cli.output import coloured, print_report
 from haclient.cli.termination import ExitCode, one_line, print_failure, run_until_signal
 from haclient.errors import (
     AuthenticationError,
+    CommandError,
     DisconnectedError,
     HAClientError,
     NameInUse,
@@ -31,6 +32,8 @@ from haclient.protocol.uri import Uri
 
 _RETRY_S: Final = 0.1
 """Seconds between two attempts, with `--wait`."""
+
+_REFUSALS: Final = (AuthenticationError, NameInUse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +84,7 @@ async def _ping_until(request: _Request, server: str, deadline: float) -> _Answe
     """Ping a server until it answers.
 
     Raises:
-        AuthenticationError: It has answered and refused the logon; this is not tried again.
-        NameInUse: As above.
+        DisconnectedError: It has answered and refused the logon; this is not tried again.
         TimedOut: It has not answered before the deadline.
         HAClientError: It has not answered, and `--wait` was not given.
     """
@@ -92,10 +94,9 @@ async def _ping_until(request: _Request, server: str, deadline: float) -> _Answe
             limit_s = min(limit_s, max(_RETRY_S, deadline - trio.current_time()))
         try:
             return await _ping_one(request, server, limit_s)
-        except (AuthenticationError, NameInUse):
-            raise
         except (DisconnectedError, TimedOut) as error:
-            if request.wait is None:
+            is_refused = isinstance(error.__cause__, CommandError)
+            if request.wait is None or is_refused or isinstance(error, _REFUSALS):
                 raise
             if trio.current_time() + _RETRY_S > deadline:
                 raise TimedOut(

@@ -50,7 +50,7 @@ from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_line
 from haclient.cli.queue.statistics import check_no_lease, check_no_queue
 from haclient.cli.start_time import FORMS as START_TIMES
 from haclient.cli.start_time import parse_start_time
-from haclient.cli.termination import ExitCode, run_until_signal
+from haclient.cli.termination import ExitCode, note_new_directories, run_until_signal
 from haclient.client import HAClient
 from haclient.errors import (
     BookmarkNotFound,
@@ -78,6 +78,7 @@ from haclient_stores.bookmark import (
     MostRecent,
     Now,
     StartPoint,
+    Timestamp,
     parse_bookmark,
 )
 
@@ -172,6 +173,8 @@ class SubscribeRequest:
         if self.conflation_key and self.conflation is None:
             raise UsageError("--conflation-key needs --conflation, the interval")
         start = self._until(self._named_start())
+        if self.exit_at_end:
+            start = _up_to_end_of_log(start)
         if start is not None and self.delta:
             raise UsageError(
                 "--delta has no replay: leave --bookmark, --since, --last and --store out"
@@ -207,9 +210,7 @@ class SubscribeRequest:
             end = parse_start_time(self.until, now)
         except UsageError as error:
             raise UsageError(f"--until {error}") from error
-        # A bookmark is that of the last message that was seen; a time is the first that is wanted.
-        opening = "(" if isinstance(start, Bookmark | BookmarkList | Now) else "["
-        return BookmarkRange(start, end, f"{opening})")
+        return BookmarkRange(start, end, f"{_opening_of(start)})")
 
     def _named_start(self) -> StartPoint | None:
         now = datetime.now(UTC)  # noqa: TID251  # the command line is the edge
@@ -257,6 +258,33 @@ class SubscribeRequest:
         """The subscription id; by default the topic, so that the next run finds its position."""
         named = quote(self.topic, safe="/._-")
         return self.sub_id or ("%61ll" if named == "all" else named)  # a word of `unsubscribe`
+
+
+def _opening_of(start: StartPoint) -> str:
+    """The bracket of a range that begins as a replay from this point does.
+
+    A bookmark is that of the last message that was seen; a time is the first that is wanted.
+    """
+    return "(" if isinstance(start, Bookmark | BookmarkList | Now) else "["
+
+
+def _up_to_end_of_log(start: StartPoint | None) -> StartPoint | None:
+    """The same without an end that is in the future: the replay of such a range ends only then.
+
+    Raises:
+        UsageError: It begins as only a range can.
+    """
+    now = datetime.now(UTC)  # noqa: TID251  # the command line is the edge
+    if not isinstance(start, BookmarkRange) or not isinstance(start.end, Timestamp):
+        return start
+    if start.end.datetime <= now:
+        return start
+    if start.brackets[0] != _opening_of(start.begin):
+        raise UsageError(
+            f"--exit and the range {start}, which ends in the future: leave --exit out, or give "
+            "a time or a bookmark alone"
+        )
+    return start.begin
 
 
 @dataclass(slots=True)
@@ -630,6 +658,8 @@ def subscribe(request: SubscribeRequest) -> int:
     """
     form = message_form(request.format, as_json=request.as_json, pretty=request.pretty)
     start, output = request.start, OutputWriter(STDOUT)  # mistakes come before any file is made
+    if request.store is not None:
+        note_new_directories(request.store)
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():
         run = SubscribeRun(request, start, store, form=form)

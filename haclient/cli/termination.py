@@ -138,7 +138,7 @@ def print_failure(error: BaseException) -> ExitCode:
 
 
 def note_new_directories(path: Path) -> None:
-    """Print the directory that a publish store at this path creates: it may be a mistake."""
+    """Print the directory that a store at this path creates: it may be a mistake."""
     missing = [each for each in path.absolute().parents if not each.exists()]
     if missing:
         print_error(f"--store {path}: creates the directory {missing[0]}", kind="note")

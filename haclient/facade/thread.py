@@ -25,7 +25,6 @@ calls are refused.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import warnings
 import weakref
@@ -37,6 +36,7 @@ import trio
 
 from haclient.errors import DisconnectedError, UsageError
 from haclient.transport.caller import calling
+from haclient.transport.client_thread import check_threads_are_real
 from haclient.transport.intake import OpenClients, open_clients
 from haclient.transport.nursery import unwrapped
 from haclient_stores.logs import logger_of
@@ -275,7 +275,7 @@ class TrioThread:
                 what the thread needs.
         """
         self.check_process()
-        _check_threads_are_real()
+        check_threads_are_real()
         with self._lock:
             if self._thread is not None:
                 raise UsageError(
@@ -455,22 +455,6 @@ class TrioThread:
                 f"the client {self.name!r} was made before this process was forked, and its "
                 "thread is in the other one: make a client in each process, after the fork"
             )
-
-
-def _check_threads_are_real() -> None:
-    """Check that gevent has not replaced threads or `select`, without which trio cannot run.
-
-    Raises:
-        UsageError: It has replaced one of them.
-    """
-    monkey = sys.modules.get("gevent.monkey")
-    replaced = [each for each in ("thread", "select") if monkey and monkey.is_module_patched(each)]
-    if replaced:
-        raise UsageError(
-            f"gevent has replaced the modules {' and '.join(replaced)}, which the client's thread "
-            "needs: call monkey.patch_all(thread=False, select=False), or use gunicorn's worker "
-            "gthread"
-        )
 
 
 class _ExitWatch:

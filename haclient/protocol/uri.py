@@ -4,6 +4,7 @@
 
     tcp://user:password@host:9007/amps/json?tcp_nodelay=true
     tcps://[::1]:9008/amps
+    tcp://[fe80::1%25eth0]:9007/amps/json
     unix://localhost:0/amps/json?path=/run/amps.sock
     mem://broker:9007/amps/json
 
@@ -101,7 +102,8 @@ class Uri:
 
     Attributes:
         scheme: `tcp`, `tcps` (TLS), `unix`, or `mem` (a broker in the same process).
-        host: Name or address, IPv6 without brackets; empty for `unix` where none was given.
+        host: Name or address, IPv6 without brackets and with its zone (`fe80::1%eth0`); empty for
+            `unix` where none was given.
         port: 1 to 65535; 0 for `unix`.
         user: Percent-decoded; sent at logon.
         password: Percent-decoded; sent at logon, shown nowhere.
@@ -182,6 +184,8 @@ class Uri:
         """The connection string without its password; parsing it gives an otherwise equal `Uri`."""
         user = f"{quote(self.user, safe='')}@" if self.user else ""
         where = f"{self.host or 'localhost'}:0" if self.scheme == "unix" else self.address
+        if ":" in self.host:
+            where = f"[{quote(self.host, safe=':')}]:{self.port}"
         kind = f"/{quote(self.message_type, safe='')}" if self.message_type else ""
         options = "&".join(
             f"{name}={quote(_written(getattr(self, name)), safe='/:')}"
@@ -281,10 +285,14 @@ def _host_and_port(scheme: str, where: str) -> tuple[str, int]:
 
 def _host(host: str) -> str:
     if host.startswith("[") and host.endswith("]"):
+        # RFC 6874 writes the `%` before a zone as %25; a bare one is understood as well.
+        address, _, zone = host[1:-1].partition("%25")
         try:
-            return str(ipaddress.IPv6Address(host[1:-1]))
+            return str(ipaddress.IPv6Address(f"{address}%{unquote(zone)}" if zone else host[1:-1]))
         except ValueError:
-            raise _Malformed("in the square brackets stands an IPv6 address") from None
+            raise _Malformed(
+                "in the square brackets stands an IPv6 address, with a zone as in [fe80::1%25eth0]"
+            ) from None
     if not host.isprintable() or not set(host).isdisjoint(":[]@ \\"):
         raise _Malformed("a host is a name, an IPv4 address or an IPv6 address in square brackets")
     return host

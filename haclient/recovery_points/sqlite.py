@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter
 from haclient_stores.checks import check_text
+from haclient_stores.disk.files import RealDisk
 from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import StoreError, UsageError
 from haclient_stores.logs import logger_of
@@ -91,7 +92,8 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         on_error: Callable[[StoreError], object] | None = None,
     ) -> None:
         check_text("table", table)
-        self._path = check_path(path, "the file of the database")
+        # The file is opened again for each piece of work, in whatever directory that happens.
+        self._path = RealDisk().resolve(check_path(path, "the file of the database"))
         self._table = '"' + table.replace('"', '""') + '"'
         self._on_error = on_error
         self._client_name = ""

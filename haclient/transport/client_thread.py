@@ -15,6 +15,7 @@ may be the client's. So `os.register_at_fork` resets the ident, and the comparis
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -172,6 +173,22 @@ class ClientThread:
                 f"{what} was called in a process that was forked from the one of its client: call "
                 "it there"
             )
+
+
+def check_threads_are_real() -> None:
+    """Check that gevent has not replaced threads or `select`, without which trio cannot run.
+
+    Raises:
+        UsageError: It has replaced one of them.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    replaced = [each for each in ("thread", "select") if monkey and monkey.is_module_patched(each)]
+    if replaced:
+        raise UsageError(
+            f"gevent has replaced the modules {' and '.join(replaced)}, which a client needs: call "
+            "monkey.patch_all(thread=False, select=False) and use haclient.blocking, or use "
+            "gunicorn's worker gthread"
+        )
 
 
 class LoggedBy:

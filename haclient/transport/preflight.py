@@ -117,6 +117,8 @@ async def answer_upgrade(link: Link, received: bytes) -> None:
 def _host(uri: Uri) -> str:
     if uri.scheme == "unix":  # the path of a socket is no host
         return "localhost"
+    if ":" in uri.host:  # the zone of an address means something on this machine alone (RFC 6874)
+        return f"[{uri.host.partition('%')[0]}]:{uri.port}"
     return uri.address if uri.host.isascii() else f"{uri.host.encode('idna').decode()}:{uri.port}"
 
 

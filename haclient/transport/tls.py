@@ -270,7 +270,8 @@ async def connect_tls(inner: Link, uri: Uri, context: ssl.SSLContext) -> TlsLink
         ConnectionRefused: The handshake failed.
     """
     try:
-        link = TlsLink(inner, context, server_name=uri.host)
+        # A zone means something on this machine alone (RFC 6874): no certificate names it.
+        link = TlsLink(inner, context, server_name=uri.host.partition("%")[0])
         await link.handshake()
     except OSError as error:
         inner.close()

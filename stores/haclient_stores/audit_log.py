@@ -128,10 +128,10 @@ class AuditLog:
                 f"an audit log has segment_bytes of {_MIN_SEGMENT_BYTES} to max_bytes, not "
                 f"segment_bytes={segment_bytes} and max_bytes={max_bytes}"
             )
-        self.path: Final = check_path(path, "the directory of an audit log")
         self._segment_bytes = segment_bytes
         self._max_segments = max(max_bytes // segment_bytes, 1)
         self._disk = disk or RealDisk()
+        self.path: Final = self._disk.resolve(check_path(path, "the directory of an audit log"))
         self._disk.make_directory(self.path)
         self._lock = self._disk.open_locked(self.path / "lock")
         self._file: File | None = None

@@ -322,8 +322,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
     """Records in a file what subscriptions have received and finished.
 
     Args:
-        path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`. A
-            symbolic link is followed when the store is opened.
+        path: The file; created with its directory when it is missing. `<path>.prune` beside it is
+            used by `prune`. A symbolic link is followed when the store is opened.
         adapter: Keeps a copy of the recovery points somewhere else.
         prune_policy: When the client prunes the log; by default when 8 MiB and more than half of
             it are dead. With None only `prune()` and `haclient store prune` do.

@@ -406,7 +406,7 @@ class RingBookmarkStore(BookmarkFileStore):
     """Keeps the recovery point of each subscription in a file that never grows.
 
     Args:
-        path: The file; created when it is missing.
+        path: The file; created with its directory when it is missing.
         subscriptions: How many subscriptions it has room for; the file takes 8 KiB for each.
         adapter: Keeps a copy of the recovery points somewhere else.
         watch: Warns of messages that stay undiscarded.

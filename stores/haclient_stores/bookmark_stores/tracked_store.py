@@ -303,7 +303,7 @@ class BookmarkFileStore(TrackedBookmarkStore):
     """A bookmark store that has opened and locked its file; subclasses read it.
 
     Args:
-        path: The file; created when it is missing.
+        path: The file; created with its directory when it is missing.
         adapter: Keeps a copy of the recovery points somewhere else.
         watch: Warns of messages that stay undiscarded.
         durability: What the client waits for, as in `FilePublishStore`.
@@ -329,6 +329,7 @@ class BookmarkFileStore(TrackedBookmarkStore):
         self.durability: Durability = durability
         self._disk = disk or RealDisk()
         self._file_path = self._disk.resolve(self._path)  # which a prune replaces, and not a link
+        self._disk.make_directory(self._file_path.parent)
         self._owner = Ownership(self._disk, self._file_path, store=self._path)
 
     @property

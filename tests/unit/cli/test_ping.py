@@ -9,6 +9,7 @@ import pytest
 
 from haclient.cli.app import run
 from haclient.cli.demo.processes import reserved_ports
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.command_line import CommandLine
 from support.process import running_broker, start_haclient
 
@@ -58,3 +59,13 @@ def test_all_servers_are_asked_and_the_worst_answer_is_the_exit_code(
     code, lines, err = haclient("ping", "--server", "tcp://127.0.0.1:1/amps/json")
     assert (code, lines) == (1, [])
     assert err.splitlines()[-1].startswith("haclient: error: ")
+
+
+@pytest.mark.row("CLI1")
+def test_a_server_that_refuses_the_logon_has_answered(
+    haclient: CommandLine, broker: BrokerProcess
+) -> None:
+    uri = f"{broker.uri.partition('/amps')[0]}/amps/nosuch"
+    code, lines, err = haclient("ping", "--server", uri, "--wait", "300")
+    assert (code, lines) == (1, [])
+    assert "invalid message type: 'nosuch' is none of" in err

@@ -572,3 +572,18 @@ def test_a_replay_timeout_is_a_positive_number(haclient: CommandLine, limit: str
     assert (code, out) == (2, [])
     assert "--replay-timeout" in err
     assert "Traceback" not in err
+
+
+def test_exit_does_not_wait_for_the_end_of_a_range_that_is_in_the_future() -> None:
+    """The replay of a range ends at its end, and at the end of the log only if that is past."""
+    for text, kept in (
+        ("[20240102T030405Z:99990101T000000Z]", "20240102T030405Z"),
+        ("(7|42|:99990101T000000Z)", "7|42|"),
+        ("[0:20240102T030405Z)", "[0:20240102T030405Z)"),
+        ("[0:7|42|)", "[0:7|42|)"),
+    ):
+        assert str(dataclasses.replace(request(bookmark=text), exit_at_end=True).start) == kept
+        assert str(request(bookmark=text).start) == text
+    both = dataclasses.replace(request(bookmark="[7|42|:99990101T000000Z]"), exit_at_end=True)
+    with pytest.raises(UsageError, match="which ends in the future: leave --exit out"):
+        _ = both.start

@@ -108,7 +108,7 @@ WRONG: Final[list[tuple[str, int, str]]] = [
     ("subscribe t -s CLOSED --format x --json", USAGE, "--format and --json: give one"),
     ("subscribe t -s CLOSED --format x --pretty", USAGE, "--format and --pretty: give one"),
     ("subscribe t -s CLOSED --store ''", USAGE, "'--store': it is empty"),
-    ("subscribe t -s CLOSED --store none/s", FAILURE, "none/s: cannot open: No such file"),
+    ("subscribe t -s CLOSED --store rows/s", FAILURE, "rows: is a file, where a directory is"),
     # -- publish
     ("publish t -s CLOSED --file none", USAGE, "none: there is no such file"),
     ("publish t -s CLOSED --file full", USAGE, "full: a directory is not a file"),

@@ -23,6 +23,10 @@ from haclient.protocol.uri import Uri
         ("tcp://j%40e:p%3A%2F%25@localhost:9007/amps", {"user": "j@e", "password": "p:/%"}),
         ("tcp://joe:a@b:c@localhost:9007/amps", {"user": "joe", "password": "a@b:c"}),
         ("tcp://localhost:9007/amps/my%20type", {"message_type": "my type"}),
+        ("tcp://[fe80::1%25eth0]:9007/amps", {"host": "fe80::1%eth0"}),
+        ("tcp://[fe80::1%25a%2Db]:9007/amps", {"host": "fe80::1%a-b"}),
+        ("tcp://[fe80::1%2525]:9007/amps", {"host": "fe80::1%25"}),
+        ("tcp://[fe80::1%eth0]:9007/amps", {"host": "fe80::1%eth0"}),  # as people write it
     ],
 )
 def test_the_parts_of_a_connection_string_are_read(text: str, expected: dict[str, Any]) -> None:
@@ -86,6 +90,13 @@ def test_a_host_may_be_an_address_of_either_family(text: str, host: str, address
     assert (uri.host, uri.address, uri.port) == (host, address, 9007)
 
 
+@pytest.mark.parametrize("zone", ["eth0", "25", "25eth0", "a b"])
+def test_an_address_with_a_zone_can_be_read_back(zone: str) -> None:
+    uri = Uri(scheme="tcp", host=f"fe80::1%{zone}", port=9007, message_type="json")
+    assert Uri.parse(uri.safe) == uri
+    assert uri.safe.startswith("tcp://[fe80::1%25")
+
+
 @pytest.mark.row("AT12")
 def test_the_password_is_shown_nowhere() -> None:
     uri = Uri.parse("tcp://joe:secret@h:1/amps/json?pretty=true")
@@ -110,6 +121,7 @@ BAD = [
     ("tcp://h:" + "9" * 5000 + "/amps", "port is 1 to 65535"),
     ("tcp://::1:9007/amps", "square brackets"),
     ("tcp://[nope]:9007/amps", "IPv6"),
+    ("tcp://[nope%25eth0]:9007/amps", "with a zone as in"),
     ("tcp://a b:1/amps", "a host is"),
     ("tcp://h:1", "protocol: /amps"),
     ("tcp://h:1/", "protocol: /amps"),

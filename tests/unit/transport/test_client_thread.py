@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 
+import haclient
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.client_thread import ClientThread, LoggedBy
@@ -167,3 +170,17 @@ async def test_a_forked_process_has_no_thread_of_the_client() -> None:
     thread.check("publish")
     message.discard()
     assert log.undiscarded_count == 0
+
+
+def test_a_client_of_trio_is_refused_where_gevent_has_replaced_what_trio_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else `trio.run` fails: module 'select' has no attribute 'epoll'."""
+    gevent = SimpleNamespace(is_module_patched=lambda name: name == "select")
+    for name in ("Client", "HAClient"):
+        monkeypatch.delitem(vars(haclient), name, raising=False)
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, "gevent.monkey", gevent)
+            with pytest.raises(UsageError, match=r"patch_all\(thread=False, select=False\)"):
+                getattr(haclient, name)
+        assert getattr(haclient, name).__name__ == name
