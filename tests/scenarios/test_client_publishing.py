@@ -309,6 +309,49 @@ async def test_flush_is_confirmed_by_the_server() -> None:
             await client.flush(timeout=0.5)
 
 
+@pytest.mark.row("PS6", "PS7")
+async def test_a_publish_that_is_refused_again_after_a_reconnect_leaves_the_store(
+    store: PublishStore,
+) -> None:
+    """The server refuses the second one before it acknowledges the first."""
+    refused: list[int | None] = []
+    async with (
+        listening() as server,
+        Client(
+            "pub",
+            publish_store=store,
+            on_failed_write=lambda message, _: refused.append(message.sequence),
+        ) as client,
+    ):
+        peer = await server.log_on(client)
+        first, second = [await client.publish("orders", body) for body in (b"1", b"2")]
+        await peer.ack(None, "persisted", status="failure", reason="not entitled", s=second)
+        await wait_all_tasks_blocked()
+        assert client.unpersisted_count == 2
+        await close_link(client, peer)
+        again = await server.log_on(client, seen=second, persisted=first)
+        await again.ack(None, "persisted", status="failure", reason="not entitled", s=second)
+        await client.publish_flush(timeout=1)
+        with pytest.raises(PublishFailed, match="not entitled"):
+            await client.wait_persisted(second, timeout=1)
+        await wait_all_tasks_blocked()
+        assert (client.unpersisted_count, refused) == (0, [second])
+
+
+@pytest.mark.row("PS5")
+@pytest.mark.parametrize("has_store", [False, True])
+async def test_an_ack_above_what_was_published_reports_no_more_than_that(
+    *, has_store: bool
+) -> None:
+    made = MemoryPublishStore() if has_store else None
+    async with listening() as server, Client("pub", publish_store=made) as client:
+        peer = await server.log_on(client)
+        sequence = await client.publish("orders", b"a")
+        await peer.persisted(sequence + 1000)
+        await wait_all_tasks_blocked()
+        assert client.persisted_sequence == sequence
+
+
 @pytest.mark.row("CC8")
 async def test_who_waits_for_one_publish_is_told_that_it_was_refused(store: PublishStore) -> None:
     async with listening() as server, Client("pub", publish_store=store) as client:
