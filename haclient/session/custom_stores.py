@@ -1,13 +1,15 @@
 """Stores that the user has written, behind the two fast interfaces.
 
-A custom `PublishStore` keeps messages but does not send them: `SendingStore` builds the frames
-again and acts as the send queue, and on a reconnect asks the store to `replay`. A custom
+A custom `PublishStore` keeps messages but does not send them: `SendingStore` acts as the send
+queue, and asks the store to `replay` what it has to send again, piece by piece. A custom
 `BookmarkStore` works message by message: `StoreSubscription` is its view of one subscription.
 Neither is as fast as the stores of this project, but both give the same guarantees.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,27 +18,62 @@ from typing import Final
 from typing_extensions import override
 
 from haclient_stores.bookmark import BookmarkList
-from haclient_stores.errors import PublishGap, UsageError
+from haclient_stores.errors import PublishGap, StoreError, UsageError
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore
 from haclient_stores.tracker.resumption import Resumption, sequences
 
 _LENGTH_BYTES: Final = 4
+_PIECE_BYTES: Final = 2**20  # how much of a store is read at once
 
 
 class SendingStore(FrameLog):
-    """A `PublishStore` with a send queue in front of it."""
+    """A `PublishStore` with a send queue in front of it.
+
+    The queue holds a piece of what is to be sent; the rest stays in the store until its turn comes.
+    Of each unpersisted message the sequence and the size are kept, 12 bytes: the writer has to know
+    how much there is. An earlier process may have left more than can be measured at once: call
+    `measure` until it is true before the log is sent.
+    """
 
     def __init__(self, store: PublishStore) -> None:
         self._store = store
+        self._sequences, self._sizes = array("Q"), array("I")  # of the unpersisted messages
+        self._first = 0  # index of the first that is not persisted
+        self._next = 0  # index of the first that is not in the queue
+        self._is_measured = False  # whether the two name all that is in the store
         self._frames: deque[bytes] = deque()
+        self._queued_bytes = 0
         self._offset = 0  # bytes of the first frame that have left
         self.unsent_bytes = 0
 
+    def measure(self) -> bool:
+        """Look at a piece of what is in the store; return whether it was the last one."""
+        size = 0
+        if not self._is_measured:
+            for sequence, frame in self._store.replay(self._sequences[-1] if self._sizes else 0):
+                self._note(sequence, len(frame))
+                size += len(frame)
+                if size >= _PIECE_BYTES:
+                    return False
+            self._is_measured = True
+        return True
+
+    def _note(self, sequence: int, size: int) -> None:
+        self._sequences.append(sequence)
+        self._sizes.append(size)
+        self.unsent_bytes += size
+
     @override
     def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        self._is_measured = self._is_measured or not self._store.unpersisted_count
         sequence = self._store.store(head, tail, body)
         rest = b"".join((head, b"%d" % sequence, tail, body))
-        self._push(len(rest).to_bytes(_LENGTH_BYTES, "big") + rest)
+        if not self._is_measured:
+            self.unsent_bytes += len(rest) + _LENGTH_BYTES  # until it is measured
+            return sequence
+        self._note(sequence, len(rest) + _LENGTH_BYTES)
+        if self._next == len(self._sizes) - 1 and self._queued_bytes < _PIECE_BYTES:
+            self._push(len(rest).to_bytes(_LENGTH_BYTES, "big") + rest)
         return sequence
 
     @override
@@ -45,18 +82,41 @@ class SendingStore(FrameLog):
 
     def _push(self, frame: bytes) -> None:
         self._frames.append(frame)
-        self.unsent_bytes += len(frame)
+        self._queued_bytes += len(frame)
+        self._next += 1
 
     @override
     def rewind(self, after: int) -> None:
         self._frames.clear()
-        self._offset = 0
-        self.unsent_bytes = 0
-        for _, frame in self._store.replay(after):
+        self._queued_bytes = self._offset = self.unsent_bytes = 0
+        if self._is_measured:
+            self._next = max(self._first, bisect_right(self._sequences, after))
+            self.unsent_bytes = sum(self._sizes[self._next :])
+        else:
+            del self._sequences[:], self._sizes[:]
+            self._first = self._next = 0
+
+    def _load(self) -> None:
+        """Take the next piece from the store."""
+        while not self.measure():
+            pass  # nobody has done it
+        if self._next == len(self._sizes):
+            return
+        for sequence, frame in self._store.replay(self._sequences[self._next] - 1):
+            wanted = self._sequences[self._next]
+            if sequence != wanted:
+                raise StoreError(
+                    f"the publish store replays message {sequence} where {wanted} has to follow: "
+                    "it may forget none that is not discarded"
+                )
             self._push(frame)
+            if self._queued_bytes >= _PIECE_BYTES or self._next == len(self._sizes):
+                break
 
     @override
     def peek(self) -> memoryview:
+        if not self._frames:
+            self._load()
         if not self._frames:
             return memoryview(b"")
         return memoryview(self._frames[0])[self._offset :]
@@ -66,7 +126,7 @@ class SendingStore(FrameLog):
         self._offset += count
         self.unsent_bytes -= count
         if self._offset == len(self._frames[0]):
-            self._frames.popleft()
+            self._queued_bytes -= len(self._frames.popleft())
             self._offset = 0
 
     @override
@@ -76,6 +136,18 @@ class SendingStore(FrameLog):
     @override
     def discard_up_to(self, sequence: int) -> None:
         self._store.discard_up_to(sequence)
+        self._forget(sequence)
+
+    def _forget(self, sequence: int) -> None:
+        """Forget the sizes of what is persisted; what is in the queue is sent all the same."""
+        self._first = max(self._first, bisect_right(self._sequences, sequence))
+        if self._next < self._first:
+            self.unsent_bytes -= sum(self._sizes[self._next : self._first])
+            self._next = self._first
+        if 2 * self._first > len(self._sizes):
+            del self._sequences[: self._first], self._sizes[: self._first]
+            self._next -= self._first
+            self._first = 0
 
     @override
     def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -92,6 +164,7 @@ class SendingStore(FrameLog):
     @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         self._store.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
+        self._forget(self._store.last_persisted)
 
     @property
     @override

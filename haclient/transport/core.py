@@ -346,7 +346,7 @@ class Core:
             )
             self.reconcile()
             await self.start_heartbeat(timeout=timeout)
-            self.open_log()
+            await self.open_log()
         except BaseException as error:  # refused, lost or cancelled: half a logon is of no use
             await self.abandon(error if isinstance(error, HAClientError) else None)
             if isinstance(error, HAClientError):
@@ -381,9 +381,15 @@ class Core:
         if self.status.server is not None:
             self.publisher.reconcile(self.status.server, self.settings.clock_us())
 
-    def open_log(self) -> None:
-        """Start to send the log: first its unpersisted publishes, then every new one."""
+    async def open_log(self) -> None:
+        """Start to send the log: first its unpersisted publishes, then every new one.
+
+        Raises:
+            HAClientError: The connection was lost meanwhile.
+        """
         log = self.publisher.log
+        await self.publisher.measure()
+        self.check_connected()
         if count := log.unpersisted_count:
             last = log.last_sequence
             self.reporter.emit(events.PublishesReplayed, count=count, sequence=last)

@@ -43,6 +43,7 @@ from haclient.protocol.codec import (
 from haclient.protocol.commands import AckType, Command, format_acks, parse_acks
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionStatus
+from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.session.publishes import Publishes
 from haclient.transport.ack_waits import AckWaits
@@ -111,6 +112,11 @@ class Publisher:
         """Trim to what is persisted and number above what was seen; see `Publishes.logged_on`."""
         self.publishes.logged_on(server, clock_us)
         self.watermark.advance(self.log.last_persisted)
+
+    async def measure(self) -> None:
+        """Before `open_log`: find out how much there is to send; other tasks run meanwhile."""
+        while isinstance(self.log, SendingStore) and not self.log.measure():
+            await trio.lowlevel.checkpoint()
 
     def open_log(self) -> None:
         """Start to send the log: first what is not persisted, then every new publish."""

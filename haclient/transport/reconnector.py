@@ -484,7 +484,7 @@ class Reconnector:
         core = self._core
         await self._rejected.wait_if_suspected()
         core.check_connected()
-        core.open_log()
+        await core.open_log()
         core.set_state(ConnectionState.PUBLISH_REPLAYED)
 
     async def _resubscribe(self) -> None:

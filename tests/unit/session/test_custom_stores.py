@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
-from haclient.errors import StoreFull
+from haclient.errors import StoreError, StoreFull
 from haclient.session.custom_stores import SendingStore, StoreSubscription
 from haclient_stores.interfaces import FrameLog
 from support.custom import DictBookmarkStore, DictPublishStore
@@ -61,6 +64,63 @@ def test_after_a_lost_link_everything_unpersisted_is_sent_again_from_a_boundary(
     log.rewind(log.last_persisted)
     assert log.frame_remainder() == 0
     assert sent(log, 10_000) == frame(2, b"b") + frame(3, b"c")
+
+
+class Counting(DictPublishStore):
+    """Counts what it has replayed."""
+
+    replayed = 0
+
+    @override
+    def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        for each in super().replay(after):
+            self.replayed += len(each[1])
+            yield each
+
+
+@pytest.mark.row("PS7")
+def test_a_long_backlog_is_read_in_pieces_and_only_once_more_for_each_sending() -> None:
+    store, mib, count = Counting(), 2**20, 100
+    for _ in range(count):
+        store.store(HEAD, TAIL, bytes(mib // 10))
+    total = store.unpersisted_bytes
+    log = SendingStore(store)
+    log.reconcile(seen=0, persisted=0, clock_us=5)
+    log.rewind(0)
+    pieces = 1
+    while not log.measure():
+        pieces += 1
+        assert store.replayed <= pieces * (mib + mib // 5)
+    assert pieces >= 9
+    assert log.unsent_bytes == total == store.replayed
+    log.append(HEAD, TAIL, b"new")
+    assert store.replayed == total
+    assert len(log.peek()) == mib // 10 + len(frame(1, b""))
+    assert store.replayed <= total + mib + mib // 5  # a piece of it
+    log.discard_up_to(50)  # what is not in the queue is not sent any more
+    assert log.unsent_bytes < total * 0.65
+    found = sent(log, 2 * total)
+    assert len(found) < total * 0.65
+    assert found.endswith(frame(count + 1, b"new"))
+    assert log.unsent_bytes == 0
+    log.rewind(90)
+    before = store.replayed
+    assert log.measure()  # nothing is read to know what there is
+    assert log.unsent_bytes == len(
+        b"".join(found for _, found in DictPublishStore.replay(store, 90))
+    )
+    assert store.replayed == before
+
+
+def test_a_custom_store_that_forgets_what_was_not_discarded_is_named() -> None:
+    store = DictPublishStore()
+    log = SendingStore(store)
+    for body in (b"a", b"b"):
+        log.append(HEAD, TAIL, body)
+    del store.frames[1]
+    log.rewind(0)
+    with pytest.raises(StoreError, match="replays message 2 where 1 has to follow"):
+        log.peek()
 
 
 def test_a_full_store_leaves_nothing_in_the_queue() -> None:
