@@ -36,6 +36,7 @@ _BETWEEN_S = 0.2
 _WARM_UP_S = 5.0
 """As long as the replay's overlap, so that it has its full length at the first kill as well."""
 _LIMIT_S = 60.0
+_BACKLOG_S = 10
 _STEPS = {"disconnected": "noticed", "logged_on": "subscriber logged on"} | {
     "resubscribed": "subscribed again",
     "first message": "first message",
@@ -72,11 +73,15 @@ class _Run:
                 pass
 
     async def publish(self, client: HAClient) -> None:
-        """Publish at an even rate until it is over; what was missed is made up for."""
+        """Publish at an even rate until it is over; what was missed is made up for.
+
+        A machine that cannot keep the rate publishes less: its backlog would grow without end, and
+        nothing that is published could be persisted within the limit.
+        """
         began = trio.current_time()
         while not self.over:
             due = int((trio.current_time() - began) * self.rate)
-            while self.published < due:
+            while self.published < due and client.unpersisted_count < _BACKLOG_S * self.rate:
                 await self._publish_one(client)
             await trio.sleep(1 / self.rate)
         self.last = self.published + 1
