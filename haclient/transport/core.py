@@ -60,12 +60,11 @@ from haclient.transport.commands import (
 )
 from haclient.transport.connection import ClosedByClient, Connection
 from haclient.transport.dial import Dialler
-from haclient.transport.draining import release_queues
 from haclient.transport.flushing import Flusher
 from haclient.transport.intake import Intake, OpenClients, open_clients
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import Delivery, release_queues
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher
 from haclient.transport.reporter import Reporter

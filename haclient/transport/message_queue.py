@@ -14,16 +14,17 @@ subscription.
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, Literal, TypeAlias
 
 import trio
 from typing_extensions import override
 
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.messages import Message
-from haclient.session.subscriptions import Marker, Sink
+from haclient.session.subscriptions import Marker, Sink, Subscription
 from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
 from haclient.transport.turns import Turn
 from haclient_stores.checks import check_word
@@ -399,3 +400,20 @@ def check_policy(policy: HandlerErrorPolicy) -> None:
     """
     words = "raise", "continue", "discard"
     check_word("on_handler_error", policy, words, function=True)
+
+
+def release_queues(subscriptions: Iterable[Subscription]) -> None:
+    """Drop the queues of the exiting task, so that the final acks can still be read.
+
+    A full queue whose last consumer has ended is dropped as well, since it stops the reading.
+    """
+    for subscription in subscriptions:
+        sink = subscription.sink
+        if not isinstance(sink, Delivery):
+            continue
+        if sink.consumer is None or sink.consumer is trio.lowlevel.current_task():
+            subscription.drop_queued()
+            sink.end()
+        elif sink.full and inspect.getcoroutinestate(sink.consumer.coro) == inspect.CORO_CLOSED:
+            subscription.drop_queued()
+            sink.end(DisconnectedError("the client was left"), raises=True)

@@ -53,7 +53,6 @@ from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery
 from haclient.transport.progress_watchdog import ProgressWatchdog
 from haclient.transport.rejected_publishes import RejectedPublishes
-from haclient.transport.requested_move import RequestedMove
 from haclient.transport.settings import HASettings
 
 Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]
@@ -78,6 +77,49 @@ _EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGa
 
 class _Moved(Exception):  # no error: the client leaves a server that works
     """The client has drained its connection, in order to move to another server."""
+
+
+class RequestedMove:
+    """A move that the application has asked for (`HAClient.move_to`), and that has not ended yet.
+
+    The task that serves the connection carries it out: it has moved, was refused, or has failed and
+    returned.
+
+    Args:
+        uri: The connection string of the new server.
+
+    Attributes:
+        uri: The same.
+        has_left: Whether the old connection was drained and closed.
+    """
+
+    __slots__ = ("_ended", "_error", "has_left", "uri")
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.has_left = False
+        self._ended = trio.Event()
+        self._error: HAClientError | None = None
+
+    @property
+    def safe_uri(self) -> str:
+        """The connection string without its password."""
+        return Uri.parse(self.uri).safe
+
+    def end(self, error: HAClientError | None = None) -> None:
+        """The client is live at the new server, or is not; whoever waits gets the error."""
+        self._error = error
+        self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait for the end.
+
+        Raises:
+            HAClientError: The client is not at the new server.
+        """
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
 
 
 class Reconnector:

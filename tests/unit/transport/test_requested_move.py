@@ -5,7 +5,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError
-from haclient.transport.requested_move import RequestedMove
+from haclient.transport.reconnector import RequestedMove
 
 
 def test_its_words_have_no_password() -> None:

@@ -5,8 +5,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import SubscriptionFull
-from haclient.transport.ack_waits import AckWaits
-from haclient.transport.persisted_watermark import Watermark
+from haclient.transport.ack_waits import AckWaits, Watermark
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time

@@ -7,8 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.errors import DisconnectedError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Subscription
-from haclient.transport.draining import release_queues
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import Delivery, release_queues
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
