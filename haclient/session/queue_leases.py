@@ -260,11 +260,13 @@ class QueueLeases:
 
     def is_deliverable(self, receipt: Receipt, message: Message, now: float) -> bool:
         """Whether a message has yet to be processed; see `MessageLease.is_deliverable`."""
-        if not self.holds(receipt):
+        acks = self.acks
+        if receipt.link != acks.link or self.is_closed:
             return False
-        processed = self.acks.processed
+        processed = acks.processed
         if processed and (message.topic, message.bookmark) in processed:
-            self.acknowledge(receipt, message, "", now)  # its work was done on an earlier link
+            if self.acknowledge(receipt, message):  # its work was done on an earlier link
+                self.begin_batch(now)
             return False
         if self.lease_s is None or now < receipt.at + self.lease_s or not message.lease_period:
             return True
@@ -307,26 +309,47 @@ class QueueLeases:
 
     # -- acknowledging ------------------------------------------------------------
 
-    def acknowledge(self, receipt: Receipt, message: Message, option: str, now: float) -> None:
-        """Acknowledge a message; see `MessageLease.acknowledge`."""
+    def acknowledge(self, receipt: Receipt, message: Message) -> bool:
+        """Acknowledge a processed message; see `MessageLease.acknowledge`.
+
+        Returns:
+            Whether it is the first in its batch: then call `begin_batch`.
+        """
+        if message.lease is None:  # acknowledged before
+            return False
+        message.lease = None
+        topic, bookmark = message.topic, message.bookmark
+        self._forget(topic, bookmark)
+        if receipt.link != self.acks.link:
+            self.acks.acknowledge_late(topic, bookmark)
+            return False
+        batch = self.batch
+        is_first = not batch.count
+        if batch.add(topic, bookmark):
+            self.acks.send_batch(batch)
+            return False
+        return is_first
+
+    def begin_batch(self, now: float) -> None:
+        """Note when the first acknowledgement of a batch was given."""
+        self.acks.collecting(self.batch, self.batch.begin(now))
+
+    def return_message(self, receipt: Receipt, message: Message, option: str, now: float) -> None:
+        """Cancel or expire a message; see `MessageLease.acknowledge`."""
         if message.lease is None:  # acknowledged before
             return
+        ends_at = self.deadline(receipt, message)
         message.lease = None
-        acks, topic, bookmark = self.acks, message.topic, message.bookmark
-        if not option:
+        topic, bookmark = message.topic, message.bookmark
+        if option == AckOption.CANCEL:
+            # After the end of its lease, a cancel would end the lease that followed.
+            has_ended = ends_at is not None and ends_at <= now
+            self.extended.pop((topic, bookmark), None)
+        else:
+            has_ended = False
             self._forget(topic, bookmark)
-            if receipt.link == acks.link:
-                self._collect(topic, bookmark, now)
-            else:
-                acks.acknowledge_late(topic, bookmark)
-            return
-        ends_at = self.deadline(receipt, message) if option == AckOption.CANCEL else None
-        if option != AckOption.CANCEL:
-            self._forget(topic, bookmark)
-        self.extended.pop((topic, bookmark), None)
-        # After the end of its lease, a cancel would end the lease that followed.
-        if self.holds(receipt) and (ends_at is None or ends_at > now):
-            acks.send_after(self.batch, AckCommand(topic, (bookmark,), option))
+        if self.holds(receipt) and not has_ended:
+            self.acks.send_after(self.batch, AckCommand(topic, (bookmark,), option))
 
     def _forget(self, topic: str, bookmark: str) -> None:
         """A message leaves its queue."""
@@ -334,14 +357,6 @@ class QueueLeases:
             self.extended.pop((topic, bookmark), None)
         if self._failures:
             self._failures.pop((topic, bookmark), None)
-
-    def _collect(self, topic: str, bookmark: str, now: float) -> None:
-        batch = self.batch
-        due_at = None if batch.count else batch.begin(now)
-        if batch.add(topic, bookmark):
-            self.acks.send_batch(batch)
-        elif due_at is not None:  # the first one
-            self.acks.collecting(batch, due_at)
 
     def failed(self, topic: str, bookmark: str) -> int:
         """Count a failure of a message; return how often it has failed in this subscription."""

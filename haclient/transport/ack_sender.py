@@ -131,8 +131,12 @@ class QueueLease(MessageLease):
             self._acknowledge(message, option)
 
     def _acknowledge(self, message: Message, option: str) -> None:
-        self.leases.acknowledge(self._receipt, message, option, trio.current_time())
-        self._sender.wake()
+        leases = self.leases
+        if option:
+            leases.return_message(self._receipt, message, option, trio.current_time())
+        elif leases.acknowledge(self._receipt, message):
+            leases.begin_batch(trio.current_time())
+            self._sender.wake()
 
     @override
     def extend(self, message: Message, seconds: float, /) -> None:

@@ -32,7 +32,10 @@ class _Lease(MessageLease):
 
     @override
     def acknowledge(self, message: Message, option: str, /) -> None:
-        self.leases.acknowledge(self.receipt, message, option, self.world.now)
+        if option:
+            self.leases.return_message(self.receipt, message, option, self.world.now)
+        elif self.leases.acknowledge(self.receipt, message):
+            self.leases.begin_batch(self.world.now)
 
     @override
     def extend(self, message: Message, seconds: float, /) -> None:
