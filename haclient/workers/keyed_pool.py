@@ -8,7 +8,7 @@ of its key that have arrived before it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 
 import trio
 
@@ -82,18 +82,19 @@ class KeyedPool:
             waiting.clear()
         self.end()
 
-    async def work(self, handle: Callable[[Message], Awaitable[None]]) -> None:
+    async def work(self, run: Callable[[Iterable[Message]], Awaitable[None]]) -> None:
         """Handle messages until none will follow; the task of one worker.
 
         Args:
-            handle: Handles one message. One that was cancelled in it still counts in `count`.
+            run: Handles messages, and lets other tasks run from time to time. A message that was
+                cancelled in it still counts in `count`.
         """
         while self._ready or not self._is_ended:
             if not self._ready:
                 await self._arrived.park()
                 continue
             key, message = self._ready.popleft()
-            await handle(message)
+            await run((message,))
             self.count -= 1
             if self._key is not None:
                 if waiting := self._busy[key]:
@@ -101,4 +102,3 @@ class KeyedPool:
                 else:
                     del self._busy[key]
             self._finished.unpark_all()
-            await trio.lowlevel.checkpoint()

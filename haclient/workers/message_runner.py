@@ -9,7 +9,7 @@ Plain handlers, handlers of queues and `run_workers` all call their functions he
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable
 from typing import Literal, TypeAlias, TypeVar
 
@@ -189,48 +189,49 @@ class MessageRunner:
         watch: LeaseWatch | None = None,
     ) -> None:
         self._queue = queue
+        self._turn = queue.turn = Turn()
         self._failed = failed_messages.failed
         self._discards = discards
         self._acks = acks
         self._watch = watch
 
-    async def run(self, message: Message, handler: Handler | None = None) -> None:
-        """Call the handler with a message, and finish the message.
+    async def run(self, messages: Iterable[Message], handler: Handler | None = None) -> None:
+        """Call the handler with messages, one after the other, and finish each of them.
 
         Args:
-            message: The message.
+            messages: The messages.
             handler: Called instead of the handler of the queue.
 
         Raises:
             Exception: What the handler raised, if the policy is `raise`; what a policy raised.
         """
-        queue, lease = self._queue, message.lease
-        handler = handler or queue.handler
-        assert handler is not None  # noqa: S101  # a queue that is served has one
-        if queue.skips_rest or (lease is not None and not lease.is_deliverable(message)):
-            return  # the server redelivers it
-        try:
-            if self._watch is not None:
-                await self._watch.call(handler, message)
+        queue, turn, watch = self._queue, self._turn, self._watch
+        now, discards, acks = turn.now, self._discards, self._acks
+        for message in messages:
+            if now() >= turn.ends_at:
+                await turn.end()
+            lease = message.lease
+            if queue.skips_rest or (lease is not None and not lease.is_deliverable(message)):
+                continue  # the server redelivers it
+            call = handler or queue.handler
+            assert call is not None  # noqa: S101  # a queue that is served has one
+            try:
+                if watch is not None:
+                    await watch.call(call, message)
+                else:
+                    result = call(message)
+                    if result is not None and isawaitable(result):
+                        await result
+            except Exception as error:  # the application's: a policy decides
+                await self._failed(message, error)
             else:
-                result = handler(message)
-                if result is not None and isawaitable(result):
-                    await result
-        except Exception as error:  # the application's: a policy decides
-            await self._failed(message, error)
-        else:
-            if self._discards:
-                message.discard()
-            if self._acks:
-                message.ack()
+                if discards:
+                    message.discard()
+                if acks:
+                    message.ack()
 
     async def serve(self) -> None:
         """Handle one message after the other until the subscription ends."""
         queue = self._queue
-        turn = queue.turn = Turn()
         while (batch := await queue.next_batch()) is not None:
-            for message in queue.each(batch):
-                await self.run(message)
-                if turn.now() >= turn.ends_at:
-                    queue.processed += 1  # before others run, who may drop what is not processed
-                    await turn.end()
+            await self.run(queue.each(batch))

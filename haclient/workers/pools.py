@@ -26,7 +26,7 @@ seconds. What is not finished by then stays undiscarded: a process is killed, a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
@@ -280,10 +280,10 @@ class _Run(Generic[_T]):
             self._pool.end()
 
     async def _handle(
-        self, worker: _Worker[_T], run_scope: trio.CancelScope, message: Message
+        self, worker: _Worker[_T], run_scope: trio.CancelScope, messages: Iterable[Message]
     ) -> None:
         try:
-            await self._runner.run(message, partial(self._call, worker))
+            await self._runner.run(messages, partial(self._call, worker))
         except Exception as error:  # raised by `run`, after the other calls
             self._error = self._error or error
             self._pool.drop_waiting()  # at once: no worker may take another before the cancellation

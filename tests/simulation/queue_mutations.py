@@ -134,10 +134,11 @@ def _expired_without_a_copy(stack: contextlib.ExitStack) -> None:
 
 @_mutation("the client acknowledges a message before its handler has returned")
 def _ack_before_the_handler(stack: contextlib.ExitStack) -> None:
-    async def run(self: Ours, message: Ours, *values: Ours) -> None:
-        if self._acks:
-            message.ack()
-        await ran(self, message, *values)
+    async def run(self: Ours, messages: Ours, *values: Ours) -> None:
+        for message in messages:
+            if self._acks:
+                message.ack()
+            await ran(self, (message,), *values)
 
     ran = replace_attribute(stack, message_runner.MessageRunner, "run", run)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import pytest
@@ -213,8 +213,8 @@ async def test_a_message_whose_lease_is_over_is_not_handled() -> None:
 async def test_no_more_wait_for_a_worker_than_the_backlog_has_room_for() -> None:
     pool, seen, most = KeyedPool(3, lambda m: m.text, FailedMessages("raise")), list[str](), 0
 
-    async def handle(message: Message) -> None:
-        seen.append(message.text)
+    async def run(messages: Iterable[Message]) -> None:
+        seen.extend(message.text for message in messages)
         await trio.sleep(1)
 
     async def watch() -> None:
@@ -227,7 +227,7 @@ async def test_no_more_wait_for_a_worker_than_the_backlog_has_room_for() -> None
         watching.start_soon(watch)
         async with open_nursery() as workers:
             for _ in range(2):
-                workers.start_soon(pool.work, handle)
+                workers.start_soon(pool.work, run)
             for message in messages(NotedLease(), *"abcdefgh"):
                 await pool.put(message)
             pool.end()
