@@ -26,6 +26,7 @@ QUEUES = (
     "spoiled,max_backlog=10,lease=60",
     "short,max_backlog=10,lease=1",
     "once,max_backlog=3,semantics=at-most-once",
+    "alone,max_backlog=3,semantics=at-most-once",
     "source,max_backlog=10",
     "partly,max_backlog=10",
     "copies,max_backlog=10",

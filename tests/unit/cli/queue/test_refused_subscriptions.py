@@ -28,7 +28,7 @@ def subscribe(
         ("subscribe", "touchless"),
         ("subscribe", "touchless", "--delta"),
         ("sow-and-subscribe", "touchless"),
-        ("subscribe", "once"),
+        ("subscribe", "alone"),
     ],
     ids=" ".join,
 )
