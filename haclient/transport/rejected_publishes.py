@@ -38,7 +38,7 @@ class RejectedPublishes:
     async def wait_if_suspected(self) -> None:
         """Before publishes are sent: send none for a while, to see whether the server minds."""
         core = self._core
-        if self._frames.suspects(core.publisher.log.lowest_unpersisted):
+        if self._frames.suspects(self._first_in_flight()[0]):
             with trio.move_on_after(QUIET_S):
                 await core.wait_lost()
         self._began_at = trio.current_time()
@@ -56,12 +56,10 @@ class RejectedPublishes:
         Raises:
             StoreError: The file for it cannot be written.
         """
-        log = self._core.publisher.log
         is_sending = state in {Recovery.RESUBSCRIBING, Recovery.LIVE}
         if not is_sending or type(error) is not DisconnectedError:  # a subclass has another reason
             return None
-        sequence = log.lowest_unpersisted
-        frame = log.replay_single(sequence) or b""
+        sequence, frame = self._first_in_flight()
         self._frames.note_loss(sequence, len(frame), after_s=trio.current_time() - self._began_at)
         if not self._frames.is_rejected:
             return None
@@ -74,6 +72,16 @@ class RejectedPublishes:
             return self._refuse(message, reason)
         self._park(sequence, reason)
         return None
+
+    def _first_in_flight(self) -> tuple[int, bytes]:
+        """Sequence and frame of the first publish that the server may not have read.
+
+        A server holds its acks back for its replicas, but has named at the logon what it has seen.
+        """
+        publishes = self._core.publisher.publishes
+        log = publishes.log
+        after = max(log.last_persisted, publishes.seen or 0)
+        return next(iter(log.replay(after)), (0, b""))
 
     def _park(self, sequence: int, reason: str) -> None:
         """Move it to a file, as if a server had refused it."""

@@ -93,6 +93,16 @@ async def test_a_publish_that_no_server_takes_is_parked_and_what_is_behind_it_go
     assert not parked.exists()
 
 
+def publishing_client(server: Server) -> HAClient:
+    return HAClient(
+        "ha",
+        servers=[server.uri],
+        publish_store=MemoryPublishStore(),
+        heartbeat=None,
+        exit_timeout=0,
+    )
+
+
 async def closed_at_once(server: Server) -> Peer:
     """Accept a client and its logon, and close the connection before it has sent anything."""
     peer = await live(server)
@@ -105,13 +115,7 @@ async def test_a_server_that_fails_without_the_publish_is_tried_for_ever(
     server: Server, size: int
 ) -> None:
     """However often its connections are lost: the last one closes before the publish is sent."""
-    client = HAClient(
-        "ha",
-        servers=[server.uri],
-        publish_store=MemoryPublishStore(),
-        heartbeat=None,
-        exit_timeout=0,
-    )
+    client = publishing_client(server)
     async with entered(client, partial(live, server)) as peer:
         await client.publish("orders", b"x" * size)
         await drop(peer)
@@ -124,6 +128,22 @@ async def test_a_server_that_fails_without_the_publish_is_tried_for_ever(
         await trio.sleep(2)
         await last.expect("publish")
         await client.disconnect()
+
+
+async def test_a_publish_is_named_behind_others_whose_acks_a_replica_holds_back(
+    server: Server,
+) -> None:
+    client = publishing_client(server)
+    with pytest.raises(PublishFailed, match="20972") as caught:  # noqa: PT012  # it leaves the block
+        async with entered(client, partial(live, server)) as peer:
+            small, big = [await client.publish("orders", body) or 0 for body in (b"small", BIG)]
+            await drop(peer)
+            for _ in range(MAX_LOSSES):
+                again = await live(server, seen=small, persisted=0)
+                await trio.sleep(2)
+                await drop(again)
+            await trio.sleep_forever()
+    assert caught.value.sequence == big
 
 
 def test_a_publish_is_parked_beside_a_store_with_a_path_only() -> None:
