@@ -12,7 +12,7 @@ not per message.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -58,6 +58,23 @@ class ClosedByClient(DisconnectedError):
     """This client has closed the connection."""
 
 
+class ConnectionOwner(Protocol):
+    """Gets what a connection reads."""
+
+    def received(self, received: Received, /) -> None:
+        """Act on what one chunk means, before its messages are queued; must not wait."""
+
+    def caught_up(self, until: float, *, is_last: bool) -> None:
+        """Note the caught-up time: everything that was sent before it has been received.
+
+        Called about once a second while data arrives, and at the end of the link.
+
+        Args:
+            until: That time, on the clock of the trio run.
+            is_last: Whether the link has ended.
+        """
+
+
 class Connection:
     """A link in use.
 
@@ -65,10 +82,7 @@ class Connection:
         link: Connected and not yet used.
         session: The state that this connection feeds.
         writer: Sends over the same link.
-        on_received: Called for every chunk with what it means; must not wait.
-        on_caught_up: Called about once a second while data arrives, and at the end of the link,
-            with the caught-up time (everything that was sent before it has been received) and
-            whether the link has ended.
+        owner: Gets what is read.
         back_pressure: Decides whether full queues stop the reading.
         log: The logger of the warnings, with the fields of the client; by default that of this
             module.
@@ -77,22 +91,20 @@ class Connection:
         is_reading: Whether no full queue has stopped the reading.
     """
 
-    def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
+    def __init__(  # what a connection stands between, all by keyword
         self,
         link: Link,
         session: Session,
         *,
         writer: Writer,
-        on_received: Callable[[Received], None],
-        on_caught_up: Callable[[float, bool], None],
+        owner: ConnectionOwner,
         back_pressure: BackPressure,
         log: SafeLogger | None = None,
     ) -> None:
         self.link = link
         self.session = session
         self.writer = writer
-        self._on_received = on_received
-        self._on_caught_up = on_caught_up
+        self._owner = owner
         self._back_pressure = back_pressure
         self._log = _logger if log is None else log
         self._caught_up = CaughtUpClock(trio.current_time())
@@ -163,7 +175,7 @@ class Connection:
             self.link.close()
             self.writer.log_open = False
             self.writer.release()
-        self._on_caught_up(self._caught_up.caught_up_until, True)
+        self._owner.caught_up(self._caught_up.caught_up_until, is_last=True)
         return reasons[0]
 
     async def _until_lost(self, task: Callable[[], Awaitable[None]]) -> HAClientError:
@@ -254,11 +266,11 @@ class Connection:
         self._caught_up.drained(now)
         if now >= self._note_caught_up_at:
             self._note_caught_up_at = now + _NOTE_EVERY_S
-            self._on_caught_up(self._caught_up.caught_up_until, False)
+            self._owner.caught_up(self._caught_up.caught_up_until, is_last=False)
 
     def _handle(self, received: Received, size: int) -> None:
         """Act on one chunk of `size` bytes; the order is the session's contract."""
-        self._on_received(received)
+        self._owner.received(received)
         # A server closes the connection right after its reason. If more follows, it was not a
         # disconnect reason.
         self._disconnect_reason = received.disconnect_reason

@@ -305,8 +305,7 @@ class Core:
             link,
             self.session,
             writer=Writer(link, log, gate, self.counters, tap=self._tap, flight=self.flight),
-            on_received=self.received,
-            on_caught_up=self.commander.note_caught_up,
+            owner=self,
             back_pressure=AutomaticPauses(self.commander, self.changes),
             log=self.reporter.log,
         )
@@ -703,6 +702,10 @@ class Core:
     def entered(self) -> bool:
         """Whether the client's `async with` was entered, and not left."""
         return self._nursery is not None
+
+    def caught_up(self, until: float, *, is_last: bool) -> None:
+        """Note up to when everything has been received; see `ConnectionOwner`."""
+        self.commander.note_caught_up(until, is_last)
 
     def received(self, received: Received) -> None:
         """Do what one chunk from the server asks for, apart from deliveries."""

@@ -96,5 +96,6 @@ def sow_key(message: Message) -> Hashable:
 
 
 def weight_of(batch: list[Message]) -> int:
-    """The weight of messages in a queue with conflation, in bytes."""
-    return sum(len(message.data) + MESSAGE_OVERHEAD_BYTES for message in batch)
+    """The weight of messages in a queue, in bytes, where nobody knows what their frames had."""
+    bodies = [len(message.data) for message in batch]  # faster than a generator
+    return sum(bodies) + MESSAGE_OVERHEAD_BYTES * len(bodies)

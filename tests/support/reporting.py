@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haclient.session.session import Session
+from haclient.session.session import Received, Session
 from haclient.transport.ack_waits import AckWaits
 from haclient.transport.back_pressure import BackPressure
 from haclient.transport.connection import Connection
@@ -17,13 +17,20 @@ def unheard(clock_us: int = 1_700_000_000_000_000) -> Reporter:
     return Reporter("c", lambda: clock_us)
 
 
+class _Nobody:
+    def received(self, received: Received, /) -> None:
+        pass
+
+    def caught_up(self, until: float, *, is_last: bool) -> None:
+        pass
+
+
 def unheard_connection(link: Link, session: Session) -> Connection:
     """A connection of a session; what it receives is passed to nothing else."""
     return Connection(
         link,
         session,
         writer=Writer(link, MemoryPublishStore(), SendGate(1 << 40)),
-        on_received=lambda _: None,
-        on_caught_up=lambda _until, _last: None,
+        owner=_Nobody(),
         back_pressure=BackPressure(AckWaits(), CallQueue()),
     )

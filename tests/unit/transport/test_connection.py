@@ -41,11 +41,11 @@ class Bench:
         self.peer = Peer(far)
         self.far: MemoryLink = far
         self.session = Session()
-        self.received: list[Received] = []
+        self.chunks: list[Received] = []
         self.error: Exception | None = None
         self.reason: HAClientError | None = None
         self.over = trio.Event()
-        self.caught_up: list[tuple[float, bool]] = []
+        self.times: list[tuple[float, bool]] = []
         self.waits = AckWaits()
         self.delivery = Delivery(cap_bytes)
         self.calls = CallQueue()
@@ -54,15 +54,17 @@ class Bench:
             self.link,
             self.session,
             writer=Writer(self.link, MemoryPublishStore(), SendGate(1 << 40)),
-            on_received=self._on_received,
-            on_caught_up=lambda until, last: self.caught_up.append((until, last)),
+            owner=self,
             back_pressure=BackPressure(self.waits, self.calls),
         )
 
-    def _on_received(self, received: Received) -> None:
+    def caught_up(self, until: float, *, is_last: bool) -> None:
+        self.times.append((until, is_last))
+
+    def received(self, received: Received, /) -> None:
         if self.error is not None:
             raise self.error
-        self.received.append(received)
+        self.chunks.append(received)
 
     async def run(self) -> None:
         self.reason = await self.connection.run()
@@ -104,9 +106,9 @@ async def test_what_is_read_tells_up_to_when_the_peer_was_heard() -> None:
         await trio.sleep(50)
         bench.far.close()
         await bench.ended()
-    times = [round(until - begun, 3) for until, _ in bench.caught_up]
+    times = [round(until - begun, 3) for until, _ in bench.times]
     assert times == [0.0, 1.2, 1.8]  # about once a second; and nothing after the last message
-    assert [last for _, last in bench.caught_up] == [False, False, True]
+    assert [last for _, last in bench.times] == [False, False, True]
 
 
 @pytest.mark.row("BS9", "MS5")
@@ -122,7 +124,7 @@ async def test_while_reading_stands_still_nothing_is_heard() -> None:
         await wait_all_tasks_blocked()
         bench.far.close()
         await bench.ended()
-    assert [round(until - begun, 3) for until, _ in bench.caught_up] == [0.0, 0.0, 0.0]
+    assert [round(until - begun, 3) for until, _ in bench.times] == [0.0, 0.0, 0.0]
 
 
 # -- reading ------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ async def test_acks_are_acted_on_before_messages_are_handed_over() -> None:
         persisted = encode_frame({"c": "ack", "a": "persisted", "status": "success", "s": 4})
         await bench.peer.send(delivery("1", b"a") + persisted)
         assert await bench.bodies() == [b"a"]
-    assert [each.persisted for each in bench.received] == [4]
+    assert [each.persisted for each in bench.chunks] == [4]
 
 
 @pytest.mark.row("AT14")
