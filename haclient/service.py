@@ -5,7 +5,7 @@ long, with SIGKILL. Stores survive both. The difference is in what comes after: 
 killed leaves messages that were handled and not discarded, which the next process handles again,
 and publishes that wait for the next process. `run` uses the time before the SIGKILL:
 
-1. consumers get no further message (`haclient.transport.intake`), and finish the ones they have;
+1. consumers get no further message (`ActiveConsumers.stop`), and finish the ones they have;
 2. publishes and acknowledgements are flushed, each client within its `exit_timeout`;
 3. `main` is cancelled, which leaves the blocks of the clients and closes their stores.
 
@@ -29,7 +29,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from haclient.errors import GraceExpired, UsageError
-from haclient.transport.intake import OpenClients, open_clients
+from haclient.transport.active_consumers import OpenClients, open_clients
 from haclient.transport.nursery import open_nursery
 from haclient_stores.checks import check_seconds
 from haclient_stores.logs import logger_of

@@ -112,7 +112,7 @@ class Subscriber:
             )
             opened.append(subscription)
             self._limit_silence(subscription, delivery, timeout_of(command))
-            self._core.intake.opened(subscription, delivery)
+            self._core.consumers.add(subscription, delivery)
             if is_closed:  # by another task, before the server's answer came
                 await close_stream()
             return subscription.sub_id
@@ -122,7 +122,7 @@ class Subscriber:
             is_closed = True
             delivery.drop()
             delivery.end()
-            self._core.intake.left(delivery)
+            self._core.consumers.remove(delivery)
             for subscription in opened:
                 self._core.closed(subscription)
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
@@ -304,7 +304,7 @@ class Subscriber:
                 of_id.remove(subscription)
                 if not of_id:
                     del self._served[subscription.sub_id]
-                self._core.intake.left(delivery)
+                self._core.consumers.remove(delivery)
             self._release(subscription)
             refused = delivery.failed
             if refused is not None and not self._core.drops(subscription.sub_id, refused):
@@ -312,7 +312,7 @@ class Subscriber:
 
         self._served.setdefault(subscription.sub_id, set()).add(subscription)
         delivery.is_served = True
-        self._core.intake.opened(subscription, delivery)
+        self._core.consumers.add(subscription, delivery)
         self._core.running("a handler").start_soon(serve_until_ended)
 
     async def _publish(self, command: Command, handler: Handler | None) -> str:

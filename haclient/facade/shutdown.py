@@ -33,7 +33,7 @@ from haclient.service import (
     signal_handler,
     use_defaults,
 )
-from haclient.transport.intake import OpenClients
+from haclient.transport.active_consumers import OpenClients
 from haclient_stores.checks import check_seconds
 from haclient_stores.logs import logger_of
 

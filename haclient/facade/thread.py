@@ -35,9 +35,9 @@ from typing import Final, Generic, TypeVar, cast
 import trio
 
 from haclient.errors import DisconnectedError, UsageError
+from haclient.transport.active_consumers import OpenClients, open_clients
 from haclient.transport.caller import calling
 from haclient.transport.client_thread import check_threads_are_real
-from haclient.transport.intake import OpenClients, open_clients
 from haclient.transport.nursery import unwrapped
 from haclient_stores.logs import logger_of
 

@@ -49,6 +49,7 @@ from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.ack_sender import AckSender
 from haclient.transport.ack_waits import AckLot
+from haclient.transport.active_consumers import ActiveConsumers, OpenClients, open_clients
 from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.automatic_pauses import AutomaticPauses
 from haclient.transport.client_thread import ClientThread
@@ -61,7 +62,6 @@ from haclient.transport.commands import (
 from haclient.transport.connection import ClosedByClient, Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.flushing import Flusher
-from haclient.transport.intake import Intake, OpenClients, open_clients
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import Delivery, release_queues
@@ -134,7 +134,7 @@ class Core:
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None
         self.resumable: dict[str, Subscription] = {}
-        self.intake = Intake()
+        self.consumers = ActiveConsumers()
         self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
         self.drops: Callable[[str, HAClientError], bool] = lambda _, __: False
         self._manager = manager

@@ -46,10 +46,10 @@ class Delivery(Sink):
         "_batches",
         "_consumer_left",
         "_drained",
+        "_idle",
         "_may_raise",
         "_processing",
         "_raises",
-        "_rested",
         "_stops",
         "_waiting",
         "cap_bytes",
@@ -99,7 +99,7 @@ class Delivery(Sink):
         self._consumer_left = False
         self._processing: list[Message] = []  # the batch that `each` gives away
         self.processed = 0  # how many of them, as far as another task can see
-        self._rested = trio.lowlevel.ParkingLot()
+        self._idle = trio.lowlevel.ParkingLot()
         self.is_served = False  # a handler's task, which has ended when all its work has
         self.skips_rest = False
         self.carries_deltas = False
@@ -186,22 +186,22 @@ class Delivery(Sink):
         return self._processing[self.processed :] + self.undelivered()
 
     @property
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the consumer has finished every message that it was given."""
         if self._consumer_left:
             return True
         waits = self._waiting is not None and not self._collects
         return not self.is_served and (self.consumer is None or waits)
 
-    async def rested(self) -> None:
-        """Wait until `at_rest`, after `stop`."""
-        while not self.at_rest:
-            await self._rested.park()
+    async def wait_idle(self) -> None:
+        """Wait until `is_idle`, after `stop`."""
+        while not self.is_idle:
+            await self._idle.park()
 
     def consumer_left(self) -> None:
         """The consumer asks for nothing more."""
         self._consumer_left = True
-        self._rested.unpark_all()
+        self._idle.unpark_all()
 
     @override
     def fail(self, error: HAClientError) -> None:

@@ -254,9 +254,9 @@ async def test_a_client_that_ends_waits_for_a_list_that_was_collected_or_drops_i
             await wait_all_tasks_blocked()
             bench.put(b"a", b"b")
             await wait_all_tasks_blocked()
-            assert not bench.delivery.at_rest
+            assert not bench.delivery.is_idle
             bench.delivery.stop(keeps=keeps)
-            await bench.delivery.rested()
+            await bench.delivery.wait_idle()
             assert found == ([b"a", b"b"] if keeps else [])
 
 

@@ -383,9 +383,9 @@ async def test_a_client_that_ends_in_order_waits_for_the_workers() -> None:
             nursery.start_soon(run_workers, bench.stream, call, ThreadPool(1))
             await call.begun()
             bench.delivery.stop(keeps=False)
-            assert not bench.delivery.at_rest
+            assert not bench.delivery.is_idle
             call.may_end.set()
-            await bench.delivery.rested()
+            await bench.delivery.wait_idle()
     assert bench.discards.numbers == [1]
 
 

@@ -24,7 +24,7 @@ from haclient_stores.logs import logger_of
 _logger = logger_of(__name__)
 
 
-class Intake:
+class ActiveConsumers:
     """The deliveries of one client that have a consumer.
 
     Attributes:
@@ -37,7 +37,7 @@ class Intake:
         self._consumers: dict[Delivery, Subscription] = {}
         self.is_stopped = False
 
-    def opened(self, subscription: Subscription, delivery: Delivery) -> None:
+    def add(self, subscription: Subscription, delivery: Delivery) -> None:
         """Note a new consumer."""
         if subscription.is_query:
             return
@@ -45,7 +45,7 @@ class Intake:
         if self.is_stopped:
             _stop(subscription, delivery)
 
-    def left(self, delivery: Delivery) -> None:
+    def remove(self, delivery: Delivery) -> None:
         """A consumer has ended: its handler has returned, or its stream was closed."""
         delivery.consumer_left()
         self._consumers.pop(delivery, None)
@@ -56,16 +56,16 @@ class Intake:
         for delivery, subscription in self._consumers.items():
             _stop(subscription, delivery)
 
-    async def rested(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until every consumer has finished what it was given."""
-        while (busy := next((d for d in self._consumers if not d.at_rest), None)) is not None:
-            await busy.rested()
+        while (busy := next((d for d in self._consumers if not d.is_idle), None)) is not None:
+            await busy.wait_idle()
 
     @property
-    def at_work(self) -> list[str]:
+    def busy_ids(self) -> list[str]:
         """The ids of the subscriptions whose consumers have yet to finish."""
         consumers = list(self._consumers.items())
-        return [subscription.sub_id for each, subscription in consumers if not each.at_rest]
+        return [subscription.sub_id for each, subscription in consumers if not each.is_idle]
 
 
 def _stop(subscription: Subscription, delivery: Delivery) -> None:
@@ -83,7 +83,7 @@ class Drained(Protocol):
         ...
 
     @property
-    def intake(self) -> Intake:
+    def consumers(self) -> ActiveConsumers:
         """Its consumers."""
         ...
 
@@ -124,7 +124,7 @@ class OpenClients:
             return  # a thread that was started with a copy of the context runs trio itself
         self._clients.append(client)
         if self._is_stopping:
-            client.intake.stop()
+            client.consumers.stop()
 
     def left(self, client: Drained) -> None:
         """A client has closed everything."""
@@ -144,9 +144,9 @@ class OpenClients:
         """Stop all consumers, and wait until they have finished what they were given."""
         self._is_stopping = True
         for client in self._clients:
-            client.intake.stop()
+            client.consumers.stop()
         for client in list(self._clients):
-            await client.intake.rested()
+            await client.consumers.wait_idle()
 
     async def flush(self) -> None:
         """Send what is left, after `finish_consumers`; later publishes wait."""
@@ -168,8 +168,8 @@ class OpenClients:
         """What is left of the work of all clients, in one line; empty when nothing is."""
         told: list[str] = []
         for client in list(self._clients):
-            at_work = client.intake.at_work
-            what = [f"at work: {', '.join(sorted(at_work))}"] if at_work else []
+            busy = client.consumers.busy_ids
+            what = [f"at work: {', '.join(sorted(busy))}"] if busy else []
             try:
                 what += client.unfinished()
             except Exception as error:  # of a store of the application, which may want its thread

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.client import HAClient
 from haclient.errors import WouldBlock
 from haclient.protocol.messages import Message
-from haclient.transport.intake import OpenClients, open_clients
+from haclient.transport.active_consumers import OpenClients, open_clients
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
