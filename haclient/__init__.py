@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     )
     from haclient.events import Event, EventListener
     from haclient.live_records import LiveRecords, RecordChange, apply_delta
-    from haclient.observability.metrics import ClientMetrics, Health, SubscriptionMetrics
+    from haclient.observability.health import Health
+    from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics
     from haclient.observability.recovery_explanation import RecoveryExplanation
     from haclient.protocol.commands import Command
     from haclient.protocol.identity import publisher_id
@@ -217,7 +218,8 @@ _NAMES = {
     ),
     "haclient.events": "Event EventListener",
     "haclient.live_records": "LiveRecords RecordChange apply_delta",
-    "haclient.observability.metrics": "ClientMetrics Health SubscriptionMetrics",
+    "haclient.observability.health": "Health",
+    "haclient.observability.metrics": "ClientMetrics SubscriptionMetrics",
     "haclient.protocol.commands": "Command",
     "haclient.protocol.identity": "publisher_id",
     "haclient.protocol.messages": "Message",

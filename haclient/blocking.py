@@ -594,7 +594,7 @@ class Client(BaseClient):
         bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
         authenticator: Provides the credentials for each logon; by default it sends the URI's
             password. It runs in the client's thread.
-        **options: See `ClientOptions`.
+        **options: See `Settings`.
 
     Raises:
         UsageError: The name or a limit can never work.
@@ -634,7 +634,7 @@ class HAClient(BaseClient):
         name: Identifies this client and its publishes; the same in every run, unlike all others.
         publish_store: Keeps publishes until they are persisted. Owned and closed.
         bookmark_store: Remembers what subscriptions have finished with. Owned and closed.
-        **options: See `HAOptions`; `servers` or `server_chooser` is needed.
+        **options: See `HASettings`; `servers` or `server_chooser` is needed.
 
     Raises:
         UsageError: Neither or both of `servers` and `server_chooser` are given, or a value is

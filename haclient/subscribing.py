@@ -188,7 +188,6 @@ class Subscriber:
         """
         self._core.running(command.name)
         check_callable("handler", handler, optional=False)
-        handler = self._core.reporter.watched(handler)
         if (active := self.changer.replaces(command)) is not None:
             is_served = active in self._served.get(active.sub_id, ())
             if not is_served or not isinstance(active.sink, Delivery):
@@ -234,10 +233,17 @@ class Subscriber:
             TimedOut: The server did not answer in time.
         """
         self._core.running("queue_subscribe")
-        handler = self._core.reporter.watched(handler)
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=False, lasts=True, leases=leases)
-        serving = partial(serve_queue, delivery, handler, handling, leases=leases, publish=publish)
+        serving = partial(
+            serve_queue,
+            delivery,
+            handler,
+            handling,
+            leases=leases,
+            publish=publish,
+            reporter=self._core.reporter,
+        )
         self._serve(subscription, delivery, serving)
         return subscription.sub_id
 
@@ -246,7 +252,7 @@ class Subscriber:
     ) -> MessageRunner:
         """What calls a plain handler."""
         queue.handler = handler
-        failed_messages = FailedMessages(self._on_handler_error, log=self._core.reporter.log)
+        failed_messages = FailedMessages(self._on_handler_error, reporter=self._core.reporter)
         return MessageRunner(queue, failed_messages, discards=auto_discard)
 
     def _delivery_for(self, command: Command, *, raises: bool) -> Delivery:

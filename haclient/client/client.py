@@ -29,7 +29,7 @@ class Client(BaseClient):
         bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
         authenticator: Provides the credentials for each logon; by default it sends the URI's
             password.
-        **options: See `ClientOptions`.
+        **options: See `Settings`.
 
     Raises:
         UsageError: The name or a limit can never work.

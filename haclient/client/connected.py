@@ -8,7 +8,8 @@ from typing import NoReturn, Self
 
 from haclient.errors import UsageError
 from haclient.events import Event, EventListener
-from haclient.observability.metrics import ClientMetrics, Health, examine, measure
+from haclient.observability.health import Health, health_of
+from haclient.observability.metrics import ClientMetrics, metrics_of
 from haclient.observability.recovery_explanation import RecoveryExplanation, explain_recovery
 from haclient.observability.report import report
 from haclient.session.connection_state import ConnectionState
@@ -136,7 +137,7 @@ class ConnectedClient:
         """
         if self._core.entered:
             self._core.thread.check("metrics")
-        return measure(self._core)
+        return metrics_of(self._core)
 
     def health(self) -> Health:
         """Whether the client works: for a liveness and a readiness probe, with the reasons.
@@ -149,7 +150,7 @@ class ConnectedClient:
             UsageError: The call comes from another thread while the client is open.
         """
         self._check_thread("health")
-        return examine(self._core)
+        return health_of(self._core)
 
     def explain_recovery(self, sub_id: str) -> RecoveryExplanation:
         """What a subscription would ask for if its connection were lost now, and why.

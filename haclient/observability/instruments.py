@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from haclient.observability.metrics import ClientMetrics, Health, SubscriptionMetrics
+from haclient.observability.health import Health
+from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics
 from haclient.session.connection_state import ConnectionState
 
 MAX_SUBSCRIPTIONS: Final = 100

@@ -1,4 +1,4 @@
-"""Metrics of a client: a snapshot of its counters and gauges, and its health.
+"""Metrics of a client: a snapshot of its counters and gauges.
 
 The cost of a snapshot grows with the number of subscriptions, not of messages. It stops nothing.
 """
@@ -6,7 +6,6 @@ The cost of a snapshot grows with the number of subscriptions, not of messages. 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
 
 import trio
 
@@ -15,11 +14,7 @@ from haclient.session.subscriptions import Phase, Subscription
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery
 
-__all__ = ["ClientMetrics", "Health", "SubscriptionMetrics"]
-
-
-NO_PROGRESS_S: Final = 60.0
-"""How long something may wait before a client counts as degraded, in seconds."""
+__all__ = ["ClientMetrics", "SubscriptionMetrics"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,27 +113,7 @@ class ClientMetrics:
     subscriptions: tuple[SubscriptionMetrics, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """Whether a client works, for the probes of a supervisor such as Kubernetes.
-
-    Attributes:
-        is_alive: Whether the client can still do something by itself. If not, only a restart helps.
-        is_ready: Whether it is connected and everything is recovered, so that commands are
-            answered.
-        is_degraded: Whether something holds it up: reading or publishing waits, or nothing was
-            persisted or discarded for a minute although there is something.
-        reasons: Why it is not alive or not ready, and what holds it up, in lines for people to
-            read; they contain no password.
-    """
-
-    is_alive: bool
-    is_ready: bool
-    is_degraded: bool
-    reasons: tuple[str, ...]
-
-
-def measure(core: Core) -> ClientMetrics:
+def metrics_of(core: Core) -> ClientMetrics:
     """The snapshot of a client."""
     log, connection = core.publisher.log, core.connection
     counts = {each.name: getattr(core.counters, each.name) for each in fields(Counters)}
@@ -227,54 +202,3 @@ def _process_lag(
     if until_us:
         lags.append((core.commander.resume.now_us(now) - until_us) / 1_000_000)
     return max(0.0, min(lags)) if lags else None
-
-
-def examine(core: Core) -> Health:
-    """The health of a client."""
-    status = core.status
-    reasons: list[str] = []
-    is_alive = core.entered and status.stop_reason is None
-    if not core.entered:
-        last = "" if status.failure is None else f"; its last attempt failed: {status.failure}"
-        reasons.append(f"the client was not entered, or was left{last}")
-    elif status.stop_reason is not None:
-        reasons.append(f"the client has stopped: {status.stop_reason}")
-    is_ready = is_alive and (status.is_live if status.reconnects else status.is_logged_on)
-    if is_alive and not is_ready:
-        why = status.failure or status.lost_reason
-        reasons.append(f"{status.state}: {why}" if why is not None else str(status.state))
-    held_up_by = _what_holds_up(core)
-    return Health(
-        is_alive=is_alive,
-        is_ready=is_ready,
-        is_degraded=bool(held_up_by),
-        reasons=(*reasons, *held_up_by),
-    )
-
-
-def _what_holds_up(core: Core) -> list[str]:
-    publisher, reasons = core.publisher, list[str]()
-    if publisher.over_high_water:
-        reasons.append(
-            f"publishing waits: {publisher.log.unpersisted_bytes} bytes are not persisted, the "
-            f"limit is {publisher.gate.cap_bytes}"
-        )
-    reasons += [
-        f"the queue of subscription {each.sub_id} is full: it holds {each.queued_bytes} bytes"
-        for each in _of_subscriptions(core)
-        if each.is_full
-    ]
-    return reasons + _what_stands_still(core)
-
-
-def _what_stands_still(core: Core) -> list[str]:
-    age, reasons = core.oldest_unpersisted_age_s, list[str]()
-    if age > NO_PROGRESS_S:
-        reasons.append(f"nothing is persisted: the oldest publish has waited for {age:.0f} s")
-    for each in _of_subscriptions(core):
-        if each.undiscarded and each.process_lag is not None and each.process_lag > NO_PROGRESS_S:
-            reasons.append(
-                f"subscription {each.sub_id} does not progress: {each.undiscarded} messages are "
-                f"undiscarded, the oldest for about {each.process_lag:.0f} s"
-            )
-    return reasons

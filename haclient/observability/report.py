@@ -10,7 +10,8 @@ from typing import Final
 import trio
 
 from haclient._version import __version__
-from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics, examine, measure
+from haclient.observability.health import health_of
+from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics, metrics_of
 from haclient.observability.recovery_explanation import explain_recovery
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
@@ -25,7 +26,7 @@ def report(core: Core) -> str:
     Args:
         core: The client.
     """
-    metrics = measure(core)
+    metrics = metrics_of(core)
     sections = [
         _about(core),
         _stores(core),
@@ -37,7 +38,7 @@ def report(core: Core) -> str:
 
 
 def _about(core: Core) -> Iterator[str]:
-    status, health = core.status, examine(core)
+    status, health = core.status, health_of(core)
     yield (
         f"client {core.name}, haclient {__version__}, trio {trio.__version__}, "
         f"Python {platform.python_version()} on {platform.system()}"

@@ -17,8 +17,9 @@ import trio
 from haclient.client import BaseClient
 from haclient.errors import UsageError
 from haclient.facade.methods import ClientBridge
+from haclient.observability.health import Health
 from haclient.observability.instruments import Reading
-from haclient.observability.metrics import ClientMetrics, Health
+from haclient.observability.metrics import ClientMetrics
 from haclient_stores.logs import logger_of
 
 __all__ = ["MeasuredClient"]

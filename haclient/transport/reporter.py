@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, MutableMapping, Sequence
+from collections.abc import Callable, Generator, MutableMapping, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
 from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
@@ -26,7 +26,6 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.events import Event, EventListener, ExceptionRaised, MessagesReceived
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.transport.message_queue import Handler
 from haclient.transport.turns import Turn
 from haclient_stores.checks import check_callable
 from haclient_stores.logs import SafeLogger, logger_of
@@ -195,28 +194,6 @@ class Reporter:
         if error is not self._last_exception:
             self._last_exception = error
             self.emit(ExceptionRaised, error=error)
-
-    def watched(self, handler: Handler) -> Handler:
-        """A handler whose exceptions are reported; the handler itself where nobody listens."""
-        if not self.wants(ExceptionRaised):
-            return handler
-
-        async def finish(result: Awaitable[None]) -> None:
-            try:
-                await result
-            except Exception as error:  # of any kind: it is the application's
-                self.exception(error)
-                raise
-
-        def call(message: Message) -> Awaitable[None] | None:
-            try:
-                result = handler(message)
-            except Exception as error:  # of any kind: it is the application's
-                self.exception(error)
-                raise
-            return finish(result) if isawaitable(result) else result
-
-        return call
 
     @contextmanager
     def reporting(self, *, apart_from: BaseException | None) -> Generator[None]:

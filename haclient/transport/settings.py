@@ -1,8 +1,8 @@
 """The options of a client: their names, defaults and meaning, in one place.
 
-`ClientOptions` and `HAOptions` are the keyword arguments as type checkers see them, and document
-each. `Settings` and `HASettings` are the same as values with their defaults; `Client` and
-`HAClient` make one of these from what they are given, and everything below asks it.
+`Client` and `HAClient` make `Settings` or `HASettings` from what they are given, and everything
+below asks them. `ClientOptions` and `HAOptions` repeat the names and types for type checkers, which
+cannot read keyword arguments from a dataclass; a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from haclient.errors import HAClientError, UsageError, did_you_mean
 from haclient.events import EventListener
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient.servers.auth import Authenticator, check_authenticator
-from haclient.servers.chooser import AsyncServerChooser, ServerChooser, check_chooser, check_uris
+from haclient.servers.auth import Authenticator
+from haclient.servers.chooser import AsyncServerChooser, ServerChooser, check_uris
 from haclient.servers.delay import DelayStrategy
 from haclient.session.connection_state import Heartbeat, HeartbeatTimers
 from haclient.session.queue_acks import DEFAULT_ACK_TIMEOUT_S
@@ -35,7 +35,6 @@ from haclient_stores.audit_log import AuditLog
 from haclient_stores.checks import (
     check_callable,
     check_count,
-    check_has,
     check_seconds,
     check_utf8,
     check_word,
@@ -111,39 +110,7 @@ def check_names(kind: str, options: Iterable[str], known: Collection[str]) -> No
 
 
 class ClientOptions(TypedDict, total=False):
-    """Keyword arguments that `Client` and `HAClient` share.
-
-    Attributes:
-        heartbeat: Seconds between heartbeats, 10 for an `HAClient`; `None`, the default of a
-            `Client`, for none. The server is considered dead after two of them without a sign of
-            life; `Heartbeat(10, idle_limit=30)` gives another limit.
-        logon_options: Options of each logon; `ack_conflation=100ms` by default for an `HAClient`.
-        logon_correlation_id: Shown by the server's administration.
-        on_failed_write: Called with the message and the reason when the server refuses a publish.
-        wire_tap: Called with `>` (sent) or `<` (received) and the header of each frame as text, the
-            password masked and without the body, where frames are read and written: it has to be
-            quick. When it raises, that is logged and reported, and it is called no more.
-        on_event: The first event listener, for states, lost connections, exceptions and all other
-            kinds of `haclient.events`; see `Client.add_event_listener`.
-        on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
-            `"continue"` ignores it, `"discard"` also discards the message; a callable decides
-            itself.
-        max_queued_bytes: Bytes that the queue of a subscription may hold. Beyond that, the client
-            pauses a bookmark subscription at the server; for any other it stops reading.
-        max_unpersisted_bytes: Unpersisted bytes at which `publish` begins to wait for acks,
-            connected or not.
-        exit_timeout: Seconds that leaving the block waits for publishes to be persisted, before it
-            warns and leaves them to the store; `None` waits for as long as it takes, 0 not at all.
-        audit_log: Records each publish, ack, delivery and discard with its time, for an audit. The
-            client owns it and closes it.
-        ack_batch_size: How many acknowledgements of queue messages are sent together; a third of
-            the backlog by default, never more than the server has granted.
-        ack_timeout: Seconds that an acknowledgement waits for others; 0 sends each at once.
-        ssl_context: Certificates and trust for `tcps` servers, instead of what their URIs say
-            (`ca`, `cert`, `key`, `verify`).
-        preflight_headers: More headers for the HTTP upgrade that passes a proxy. Any make each
-            connection begin with one, as `http_preflight=true` in a URI does.
-    """
+    """The keyword arguments that both kinds of clients share, for type checkers: see `Settings`."""
 
     heartbeat: float | Heartbeat | None
     logon_options: str | Options
@@ -163,35 +130,7 @@ class ClientOptions(TypedDict, total=False):
 
 
 class HAOptions(ClientOptions, total=False):
-    """Keyword arguments of `HAClient` besides its stores.
-
-    Attributes:
-        servers: Connection strings, best first; or give a `server_chooser`.
-        server_chooser: Chooses the server of each attempt.
-        delay_strategy: Decides the waits between attempts; exponential by default.
-        subscription_manager: Remembers which subscriptions to send again after a lost connection,
-            or in the next process (`FileSubscriptionManager`).
-        connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
-            the answer to each subscription that is sent again. For that the time does not run while
-            the server still takes or persists the publishes before it.
-        on_publish_gap: What to do with a server that lacks acknowledged messages: try the
-            next one (`"refuse"`), continue (`"continue"`), or end the client (`"raise"`).
-        on_resubscribe_failure: What happens to a subscription that no server accepts again. Each
-            server is asked once; when one refuses it again, `"fail"` ends the block with the error,
-            `"drop"` ends this subscription with it, `"retry"` tries again for as long as the delay
-            strategy allows. A callable gets id and error and answers with one of these.
-        on_rejected_frame: What happens to a publish with which three connections in a row were
-            closed, since it is above the limit of the server: `"raise"` ends the block with
-            `PublishFailed`, and the publish stays in the store; `"park"` moves it to a file beside
-            the store, which `haclient store` shows and drops. `on_failed_write` is called either
-            way.
-        failover_overlap: After a fail-over, replay starts this many seconds before the last data
-            received. Must exceed clock skew plus replication lag.
-        progress_timeout: Reconnect when a bookmark subscription has received neither a message nor
-            a persisted ack for this many seconds, although the connection is alive and the
-            subscription is not held back. Choose more than the longest silence of its topics;
-            `None`, the default, for no limit.
-    """
+    """The keyword arguments of `HAClient`, for type checkers: see `HASettings`."""
 
     servers: Sequence[str]
     server_chooser: ServerChooser | AsyncServerChooser | None
@@ -207,7 +146,44 @@ class HAOptions(ClientOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`ClientOptions` with their defaults, plus the client's name, stores and clock."""
+    """The options of every client, which are keyword arguments, and what it is made with.
+
+    Attributes:
+        name: The client name.
+        publish_store: Keeps publishes until they are persisted.
+        bookmark_store: Remembers what subscriptions have finished with.
+        authenticator: Of a `Client`: provides the credentials for each logon.
+        clock_us: Microseconds since 1970; no option.
+        heartbeat: Seconds between heartbeats, 10 for an `HAClient`; `None`, the default of a
+            `Client`, for none. The server is considered dead after two of them without a sign of
+            life; `Heartbeat(10, idle_limit=30)` gives another limit.
+        logon_options: Options of each logon; `ack_conflation=100ms` by default for an `HAClient`.
+        logon_correlation_id: Shown by the server's administration.
+        on_failed_write: Called with the message and the reason when the server refuses a publish.
+        wire_tap: Called with `>` (sent) or `<` (received) and the header of each frame as text, the
+            password masked and without the body, where frames are read and written: it has to be
+            quick. When it raises, that is logged and reported, and it is called no more.
+        on_event: The first event listener, for states, lost connections, exceptions and all other
+            kinds of `haclient.events`; see `add_event_listener`.
+        on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
+            `"continue"` ignores it, `"discard"` also discards the message; a callable decides
+            itself.
+        max_queued_bytes: Bytes that the queue of a subscription may hold. Beyond that, the client
+            pauses a bookmark subscription at the server; for any other it stops reading.
+        max_unpersisted_bytes: Unpersisted bytes at which `publish` begins to wait for acks,
+            connected or not.
+        exit_timeout: Seconds that leaving the block waits for publishes to be persisted, before it
+            warns and leaves them to the store; `None` waits for as long as it takes, 0 not at all.
+        audit_log: Records each publish, ack, delivery and discard with its time, for an audit. The
+            client owns it and closes it.
+        ack_batch_size: How many acknowledgements of queue messages are sent together; a third of
+            the backlog by default, never more than the server has granted.
+        ack_timeout: Seconds that an acknowledgement waits for others; 0 sends each at once.
+        ssl_context: Certificates and trust for `tcps` servers, instead of what their URIs say
+            (`ca`, `cert`, `key`, `verify`).
+        preflight_headers: More headers for the HTTP upgrade that passes a proxy. Any make each
+            connection begin with one, as `http_preflight=true` in a URI does.
+    """
 
     name: str
     publish_store: PublishStore | None = None
@@ -238,17 +214,12 @@ class Settings:
         """
         for name in _CALLBACKS:
             check_callable(name, getattr(self, name))
-        check_authenticator(self.authenticator)
         self.new_heartbeat()
         if not isinstance(self.logon_options, Options):
             check_utf8("logon_options", self.logon_options)
         check_utf8("logon_correlation_id", self.logon_correlation_id)
         check_preflight_headers(self.preflight_headers)
         check_policy(self.on_handler_error)
-        check_has(
-            "audit_log", self.audit_log, "an AuditLog", "published", "open_for", optional=True
-        )
-        check_has("ssl_context", self.ssl_context, "an SSLContext", "wrap_bio", optional=True)
         check_seconds("exit_timeout", self.exit_timeout, zero=True, optional=True)
         check_count("max_queued_bytes", self.max_queued_bytes)
         check_count("max_unpersisted_bytes", self.max_unpersisted_bytes, 1)
@@ -269,7 +240,35 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HASettings(Settings):
-    """`HAOptions` with their defaults."""
+    """The options of `HAClient`: those of every client, and these.
+
+    Attributes:
+        servers: Connection strings, best first; or give a `server_chooser`.
+        server_chooser: Chooses the server of each attempt.
+        delay_strategy: Decides the waits between attempts; exponential by default.
+        subscription_manager: Remembers which subscriptions to send again after a lost connection,
+            or in the next process (`FileSubscriptionManager`).
+        connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
+            the answer to each subscription that is sent again. For that the time does not run while
+            the server still takes or persists the publishes before it.
+        on_publish_gap: What to do with a server that lacks acknowledged messages: try the
+            next one (`"refuse"`), continue (`"continue"`), or end the client (`"raise"`).
+        on_resubscribe_failure: What happens to a subscription that no server accepts again. Each
+            server is asked once; when one refuses it again, `"fail"` ends the block with the error,
+            `"drop"` ends this subscription with it, `"retry"` tries again for as long as the delay
+            strategy allows. A callable gets id and error and answers with one of these.
+        on_rejected_frame: What happens to a publish with which three connections in a row were
+            closed, since it is above the limit of the server: `"raise"` ends the block with
+            `PublishFailed`, and the publish stays in the store; `"park"` moves it to a file beside
+            the store, which `haclient store` shows and drops. `on_failed_write` is called either
+            way.
+        failover_overlap: After a fail-over, replay starts this many seconds before the last data
+            received. Must exceed clock skew plus replication lag.
+        progress_timeout: Reconnect when a bookmark subscription has received neither a message nor
+            a persisted ack for this many seconds, although the connection is alive and the
+            subscription is not held back. Choose more than the longest silence of its topics;
+            `None`, the default, for no limit.
+    """
 
     heartbeat: float | Heartbeat | None = 10.0
     logon_options: str | Options = "ack_conflation=100ms"
@@ -295,15 +294,6 @@ class HASettings(Settings):
         check_uris("servers", self.servers)
         if bool(self.servers) == (self.server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
-        check_chooser("server_chooser", self.server_chooser)
-        strategy, manager = self.delay_strategy, self.subscription_manager
-        check_has(
-            "delay_strategy", strategy, "a delay strategy", "delay_for", "reset", optional=True
-        )
-        methods = "add", "remove", "clear", "entries"
-        check_has(
-            "subscription_manager", manager, "a subscription manager", *methods, optional=True
-        )
         check_word("on_publish_gap", self.on_publish_gap, ("refuse", "continue", "raise"))
         words = "fail", "retry", "drop"
         check_word("on_resubscribe_failure", self.on_resubscribe_failure, words, function=True)

@@ -20,6 +20,7 @@ from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
 from haclient.transport.message_queue import Delivery, Handler
+from haclient.transport.reporter import Reporter
 from haclient.transport.turns import Turn
 from haclient.workers.lease_watch import LeaseWatch
 from haclient_stores.logs import SafeLogger, logger_of
@@ -103,7 +104,7 @@ class FailedMessages:
         policy: What happens.
         expire_after: After so many failures a message is expired instead of given back.
         letters: Publishes dead letters, if the policy is one.
-        log: Logs the failures, with the fields of the client; by default the logger of this module.
+        reporter: Logs and reports the failures; without one they are logged by this module.
     """
 
     def __init__(
@@ -112,12 +113,13 @@ class FailedMessages:
         *,
         expire_after: int | None = None,
         letters: DeadLetters | None = None,
-        log: SafeLogger | None = None,
+        reporter: Reporter | None = None,
     ) -> None:
         self._policy = policy
         self._expire_after = expire_after
         self._letters = letters
-        self._log = _logger if log is None else log
+        self._reporter = reporter
+        self._log = _logger if reporter is None else reporter.log
 
     async def failed(self, message: Message, error: Exception) -> None:
         """Do what the policy says.
@@ -126,8 +128,10 @@ class FailedMessages:
             Exception: `error`, if the policy is `raise`; what a policy raised.
         """
         policy = self._policy
-        if policy == "raise":
+        if policy == "raise":  # what leaves the client's block is reported there
             raise error
+        if self._reporter is not None:
+            self._reporter.exception(error)
         lease = message.lease
         failures = lease.failed(message) if isinstance(lease, QueueLease) else 0
         self._warn(message, error, failures)

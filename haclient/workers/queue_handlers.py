@@ -24,6 +24,7 @@ from haclient.session.queue_acks import lease_extension
 from haclient.session.queue_leases import QueueLeases
 from haclient.transport.message_queue import Delivery, Handler
 from haclient.transport.nursery import open_nursery
+from haclient.transport.reporter import Reporter
 from haclient.workers.keyed_pool import KeyedPool
 from haclient.workers.lease_watch import LeaseWatch
 from haclient.workers.message_runner import (
@@ -111,6 +112,7 @@ async def serve_queue(
     *,
     leases: QueueLeases,
     publish: PublishDeadLetter,
+    reporter: Reporter,
 ) -> None:
     """Handle the messages of a queue until the subscription ends, and finish what was begun.
 
@@ -120,6 +122,7 @@ async def serve_queue(
         handling: How.
         leases: Those of the subscription.
         publish: Publishes dead letters.
+        reporter: Logs and reports what handlers raise.
 
     Raises:
         Exception: What a handler raised, if the policy is `raise`; what a policy raised.
@@ -135,7 +138,7 @@ async def serve_queue(
             handling.on_handler_error,
             expire_after=handling.expire_after,
             letters=DeadLetters(publish, nursery),
-            log=leases.log,
+            reporter=reporter,
         )
         watch: LeaseWatch | None = None
         if handling.cancel_at_lease_end or handling.extend_lease is not None:

@@ -279,26 +279,19 @@ async def test_the_timeout_of_a_command_is_checked_like_that_of_a_method(
         ("on_failed_write", "x", "on_failed_write is a function or None, not 'x'"),
         ("wire_tap", 1, "wire_tap is a function or None, not 1"),
         ("connect_timeout", None, "connect_timeout is a number of seconds, above 0, not None"),
-        ("ssl_context", True, "ssl_context is an SSLContext or None, not True"),
         (
             "preflight_headers",
             {"X-Token": 5},
             "preflight_headers: names and values are text, not int",
         ),
-        ("delay_strategy", 0, "delay_strategy is a delay strategy or None, not 0"),
         ("heartbeat", "x", "heartbeat is a finite number of seconds, 0.001 or above, not 'x'"),
         ("servers", "tcp://u:secret@a:1/amps", "servers is a list of connection strings"),
-        (
-            "server_chooser",
-            "tcp://u:secret@a:1/amps",
-            "server_chooser is a server chooser or None, not str",
-        ),
     ],
 )
 def test_an_argument_that_would_fail_later_is_refused_at_once(
     argument: str, value: object, wanted: str
 ) -> None:
-    given = {} if argument == "server_chooser" else {"servers": [URI]}
+    given = {"servers": [URI]}
     with pytest.raises(UsageError) as refused:
         HAClient(**{"name": "c", **given, argument: value})  # type: ignore[arg-type]  # on purpose
     assert str(refused.value).startswith(wanted)

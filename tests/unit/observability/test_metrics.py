@@ -13,7 +13,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client, HAClient
 from haclient.errors import ReconnectGaveUp, UsageError
-from haclient.observability.metrics import NO_PROGRESS_S, ClientMetrics, Health, SubscriptionMetrics
+from haclient.observability.health import NO_PROGRESS_S, Health
+from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser

@@ -12,7 +12,6 @@ from haclient.errors import StoreFull
 from haclient.events import Event, StateChanged
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Handler
-from haclient.transport.reporter import Reporter
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.listening import on_exceptions
@@ -123,7 +122,3 @@ async def test_what_the_application_raises_itself_is_not_reported() -> None:
         async with Client("c", on_event=on_exceptions(reported.append)):
             raise Boom
     assert not reported
-
-
-def test_nobody_who_listens_costs_no_wrapper() -> None:
-    assert Reporter("c", lambda: 0).watched(plain) is plain

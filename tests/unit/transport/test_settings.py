@@ -36,7 +36,7 @@ def test_each_keyword_argument_has_a_default_of_its_type_and_is_documented(
     assert not options.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     own = {"name", "publish_store", "bookmark_store", "authenticator", "clock_us"}
     assert hints == {name: hint for name, hint in get_type_hints(values).items() if name not in own}
-    documented = "".join(cleandoc(each.__doc__ or "") for each in (ClientOptions, HAOptions))
+    documented = "".join(cleandoc(each.__doc__ or "") for each in (Settings, HASettings))
     for name in hints:
         assert f"\n    {name}: " in documented
     assert all(each.default is not MISSING for each in fields(values) if each.name != "name")

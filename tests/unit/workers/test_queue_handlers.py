@@ -25,6 +25,7 @@ from haclient.workers.lease_watch import LeaseWatch
 from haclient.workers.message_runner import FailedMessages
 from haclient.workers.queue_handlers import QueueHandling, serve_queue
 from support.clock import in_virtual_time
+from support.reporting import unheard
 
 pytestmark = in_virtual_time
 
@@ -87,7 +88,14 @@ async def handle(
         await trio.sleep(1)
         publish(topic, data, correlation_id)
 
-    await serve_queue(delivery, handler, handling, leases=leases(), publish=publish_persisted)
+    await serve_queue(
+        delivery,
+        handler,
+        handling,
+        leases=leases(),
+        publish=publish_persisted,
+        reporter=unheard(),
+    )
 
 
 def failing(message: Message) -> None:
