@@ -29,8 +29,8 @@ from haclient.codecs import Topic
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.receiver import Receiver
 from haclient.streams import MessageStream
-from haclient.subscribing import Subscriber
 from haclient.transport.turns import Turn
 
 __all__ = ["LiveRecords", "RecordChange", "RecordMapping", "apply_delta", "live_records"]
@@ -278,10 +278,10 @@ class LiveRecords(RecordMapping[T]):
     reconnect: its iteration raises `DisconnectedError`. The last records can be read after the end.
     """
 
-    def __init__(self, view: RecordView[T], stream: MessageStream, subscriber: Subscriber) -> None:
+    def __init__(self, view: RecordView[T], stream: MessageStream, receiver: Receiver) -> None:
         super().__init__(view)
         self._stream = stream
-        self._subscriber = subscriber
+        self._receiver = receiver
         self._error: BaseException | None = None
         self._has_ended = False
         self._changed = trio.Event()
@@ -297,7 +297,7 @@ class LiveRecords(RecordMapping[T]):
         """
         await self._stream.open()
         try:
-            self._subscriber.start_task(self._follow)
+            self._receiver.start_task(self._follow)
             while not (self._view.is_complete or self._has_ended):
                 await self._changed.wait()
         except BaseException:
@@ -403,7 +403,7 @@ class LiveRecords(RecordMapping[T]):
 
 
 def live_records(
-    subscriber: Subscriber,
+    receiver: Receiver,
     topic: str | Topic[T],
     key: Callable[[JsonRecord], Hashable] | Callable[[T], Hashable] | None,
     content_filter: str,
@@ -420,7 +420,7 @@ def live_records(
         options="oof",
         timeout=timeout,
     )
-    stream = subscriber.stream(command, markers=True, resumes=subscriber.reconnects)
+    stream = receiver.stream(command, markers=True, resumes=receiver.reconnects)
     decoder = topic if isinstance(topic, Topic) else cast("Topic[T]", Topic(topic, JsonRecord))
     view = RecordView(decoder, key=cast("Callable[[T], Hashable] | None", key), deltas=deltas)
-    return LiveRecords(view, stream, subscriber)
+    return LiveRecords(view, stream, receiver)

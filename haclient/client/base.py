@@ -21,11 +21,12 @@ from haclient.live_records import JsonRecord, LiveRecords, live_records
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
+from haclient.receiver import Receiver
 from haclient.streams import MessageStream
-from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
 from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient.transport.subscriber import Subscriber
 from haclient.workers.queue_handlers import DEFAULT_MAX_BACKLOG, QueueHandlerOptions
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
 
@@ -62,8 +63,9 @@ class BaseClient(PublishingClient):
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        self._subscriber = Subscriber(core, core.settings.on_handler_error)
-        self._queues = Queues(core, self._subscriber)
+        self._subscriber = Subscriber(core)
+        self._receiver = Receiver(core, self._subscriber, core.settings.on_handler_error)
+        self._queues = Queues(core, self._receiver)
 
     # -- subscribing ----------------------------------------------------------
 
@@ -93,7 +95,7 @@ class BaseClient(PublishingClient):
             sub_id=sub_id,
             timeout=seconds(timeout),
         )
-        return await self._subscriber.handle(command, handler)
+        return await self._receiver.handle(command, handler)
 
     def stream(  # noqa: PLR0913  # the parts of one command
         self,
@@ -123,7 +125,7 @@ class BaseClient(PublishingClient):
             sub_id=sub_id,
             timeout=seconds(timeout),
         )
-        return self._subscriber.stream(command, resumes=self._subscriber.checked(resumes=resumes))
+        return self._receiver.stream(command, resumes=self._receiver.checked(resumes=resumes))
 
     async def bookmark_subscribe(  # noqa: PLR0913  # the parts of one command
         self,
@@ -176,7 +178,7 @@ class BaseClient(PublishingClient):
             bookmark=bookmark,
             timeout=seconds(timeout),
         )
-        return await self._subscriber.handle(command, handler, auto_discard=auto_discard)
+        return await self._receiver.handle(command, handler, auto_discard=auto_discard)
 
     def bookmark_stream(
         self,
@@ -202,7 +204,7 @@ class BaseClient(PublishingClient):
             bookmark=bookmark,
             timeout=seconds(timeout),
         )
-        return self._subscriber.stream(command, resumes=True)
+        return self._receiver.stream(command, resumes=True)
 
     def sow(  # noqa: PLR0913  # the parts of one command
         self,
@@ -249,7 +251,7 @@ class BaseClient(PublishingClient):
             data=data,
             timeout=seconds(timeout),
         )
-        return self._subscriber.stream(command)
+        return self._receiver.stream(command)
 
     async def sow_and_subscribe(  # noqa: PLR0913  # the parts of one command
         self,
@@ -305,7 +307,7 @@ class BaseClient(PublishingClient):
             sub_id=sub_id,
             timeout=seconds(timeout),
         )
-        return await self._subscriber.handle(command, handler)
+        return await self._receiver.handle(command, handler)
 
     def sow_and_stream(  # noqa: PLR0913  # the parts of one command
         self,
@@ -345,7 +347,7 @@ class BaseClient(PublishingClient):
             sub_id=sub_id,
             timeout=seconds(timeout),
         )
-        return self._subscriber.stream(command, resumes=self._subscriber.checked(resumes=resumes))
+        return self._receiver.stream(command, resumes=self._receiver.checked(resumes=resumes))
 
     @overload
     def records(
@@ -394,7 +396,7 @@ class BaseClient(PublishingClient):
             The records. Enter them with `async with`; that sends the command.
         """
         return live_records(
-            self._subscriber, topic, key, filter, deltas=deltas, timeout=seconds(timeout)
+            self._receiver, topic, key, filter, deltas=deltas, timeout=seconds(timeout)
         )
 
     # -- changing subscriptions -------------------------------------------------
@@ -417,7 +419,7 @@ class BaseClient(PublishingClient):
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.
         """
-        await self._subscriber.changer.pause(sub_ids, paused=True, timeout=seconds(timeout))
+        await self._core.changes.pause(sub_ids, paused=True, timeout=seconds(timeout))
 
     async def resume(
         self, sub_ids: str | Sequence[str], *, timeout: float | None = TIMEOUT_S
@@ -438,7 +440,7 @@ class BaseClient(PublishingClient):
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.
         """
-        await self._subscriber.changer.pause(sub_ids, paused=False, timeout=seconds(timeout))
+        await self._core.changes.pause(sub_ids, paused=False, timeout=seconds(timeout))
 
     async def replace(
         self,
@@ -477,7 +479,7 @@ class BaseClient(PublishingClient):
             TimedOut: The server did not answer in time.
         """
         changes: dict[str, object] = {"topic": topic, "filter": filter, "order_by": order_by}
-        await self._subscriber.changer.change(
+        await self._core.changes.change(
             sub_id, {**changes, "options": options}, timeout=seconds(timeout)
         )
 
@@ -509,7 +511,7 @@ class BaseClient(PublishingClient):
             CommandError: The server refused it.
             TimedOut: The server did not answer in time.
         """
-        return await self._subscriber.execute(command)
+        return await self._receiver.execute(command)
 
     async def execute_async(
         self, command: Command, handler: Handler | None = None, *, resubscribes: bool = True
@@ -534,7 +536,7 @@ class BaseClient(PublishingClient):
             CommandError: The server refused it.
             TimedOut: The server did not answer in time.
         """
-        return await self._subscriber.execute_async(command, handler, resubscribes=resubscribes)
+        return await self._receiver.execute_async(command, handler, resubscribes=resubscribes)
 
     # -- queues -------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class ConnectedClient:
     @property
     def bookmark_store(self) -> BookmarkStore | None:
         """The bookmark store that this client was made with."""
-        return self._core.commander.bookmark_store
+        return self._core.settings.bookmark_store
 
     @property
     def unpersisted_count(self) -> int:

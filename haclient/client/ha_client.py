@@ -90,9 +90,9 @@ class HAClient(BaseClient):
             "preflight_headers": settings.preflight_headers,
         }
         check = partial(_check, check_name, options=same)
-        self._reconnector = Reconnector(core, settings, manager, check=check)
         super().__init__(core)
-        self._restorer = SubscriptionRestorer(core, manager, self._subscriber, self._queues)
+        self._reconnector = Reconnector(core, self._subscriber, settings, check=check)
+        self._restorer = SubscriptionRestorer(core, manager, self._receiver, self._queues)
 
     @classmethod
     def memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:

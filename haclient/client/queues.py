@@ -10,10 +10,10 @@ import trio
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
+from haclient.receiver import Receiver
 from haclient.session.queue_acks import MAX_BOOKMARKS
 from haclient.session.queue_leases import QueueLeases
 from haclient.streams import MessageStream
-from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
 from haclient.transport.settings import TIMEOUT_S
@@ -26,12 +26,12 @@ class Queues:
 
     Args:
         core: The client's.
-        subscriber: Sends the commands.
+        receiver: Sends the commands.
     """
 
-    def __init__(self, core: Core, subscriber: Subscriber) -> None:
+    def __init__(self, core: Core, receiver: Receiver) -> None:
         self._core = core
-        self._subscriber = subscriber
+        self._receiver = receiver
 
     async def subscribe(
         self, command: Command, handler: Handler, handling: QueueHandlerOptions
@@ -54,14 +54,14 @@ class Queues:
         check_callable("handler", handler, optional=False)
         chosen = QueueHandling(**handling)
         leases = self._leases(command, chosen.max_backlog)
-        return await self._subscriber.handle_queue(
+        return await self._receiver.handle_queue(
             command, leases, handler, chosen, self._publish_dead_letter
         )
 
     def stream(self, command: Command, *, max_backlog: int, auto_ack: bool) -> MessageStream:
         """The stream form of `subscribe`."""
         leases = self._leases(command, max_backlog)
-        return self._subscriber.stream(command, resumes=True, leases=leases, auto_ack=auto_ack)
+        return self._receiver.stream(command, resumes=True, leases=leases, auto_ack=auto_ack)
 
     def _leases(self, command: Command, backlog: int) -> QueueLeases:
         """Have a command ask for a backlog; the leases of its subscription."""
@@ -83,7 +83,7 @@ class Queues:
             part = ",".join(names[first : first + MAX_BOOKMARKS])
             command = Command("sow_delete", topic=topic, bookmark=part, options=str(options))
             command.validate()
-            await self._subscriber.acknowledge(command, timeout=timeout)
+            await self._receiver.acknowledge(command, timeout=timeout)
 
     async def ack_matching(
         self, topic: str, content_filter: str, options: Options, *, timeout: float
@@ -93,7 +93,7 @@ class Queues:
             raise UsageError("ack_matching needs a filter; '1=1' matches every message")
         command = Command("sow_delete", topic=topic, filter=content_filter, options=str(options))
         command.validate()
-        stats = await self._subscriber.acknowledge(command, awaited="stats", timeout=timeout)
+        stats = await self._receiver.acknowledge(command, awaited="stats", timeout=timeout)
         return stats.records_deleted or 0
 
     async def _publish_dead_letter(self, topic: str, data: bytes, correlation_id: str) -> None:

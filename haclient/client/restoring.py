@@ -11,8 +11,8 @@ from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import HEADERS
 from haclient.protocol.options import Options
+from haclient.receiver import Receiver
 from haclient.session.subscriptions import QUERIES
-from haclient.subscribing import Subscriber
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
@@ -52,11 +52,11 @@ class SubscriptionRestorer:
     """Restores the subscriptions of a manager; see `HAClient.restore_subscriptions`."""
 
     def __init__(
-        self, core: Core, manager: SubscriptionManager, subscriber: Subscriber, queues: Queues
+        self, core: Core, manager: SubscriptionManager, receiver: Receiver, queues: Queues
     ) -> None:
         self._core = core
         self._manager = manager
-        self._subscriber = subscriber
+        self._receiver = receiver
         self._queues = queues
 
     async def restore(
@@ -81,9 +81,9 @@ class SubscriptionRestorer:
         self._core.running("restore_subscriptions")
         if isinstance(auto_discard, str):
             raise UsageError(f"auto_discard is a bool or a list of ids, not {auto_discard!r}")
-        store = self._core.commander.bookmark_store
+        store = self._core.settings.bookmark_store
         restored = restorable(
-            self._manager, self._core.resumable, handlers, others, queues=queues, store=store
+            self._manager, self._core.kept.ids(), handlers, others, queues=queues, store=store
         )
         for each in restored:
             command = each.command
@@ -94,7 +94,7 @@ class SubscriptionRestorer:
                 await self._queues.subscribe(command, handlers[sub_id], handling)
                 continue
             discards = auto_discard if isinstance(auto_discard, bool) else sub_id in auto_discard
-            await self._subscriber.handle(
+            await self._receiver.handle(
                 command, handlers[sub_id], auto_discard=discards, first_bookmark=each.start
             )
         return [each.command.sub_id for each in restored]

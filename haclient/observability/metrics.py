@@ -142,7 +142,7 @@ def _unsent_bytes(core: Core) -> int:
 
 def _of_subscriptions(core: Core) -> tuple[SubscriptionMetrics, ...]:
     now = trio.current_time() if trio.lowlevel.in_trio_run() else None
-    return tuple(_of_subscription(core, each, now) for each in core.subscriptions())
+    return tuple(_of_subscription(core, each, now) for each in core.kept.all())
 
 
 def _of_subscription(
@@ -200,5 +200,5 @@ def _process_lag(
     until_us, busy_since = log.server_order.discarded_until_us, subscription.position.busy_since
     lags = [] if busy_since is None else [now - busy_since]
     if until_us:
-        lags.append((core.commander.resume.now_us(now) - until_us) / 1_000_000)
+        lags.append((core.resume.now_us(now) - until_us) / 1_000_000)
     return max(0.0, min(lags)) if lags else None

@@ -96,7 +96,7 @@ def explain_recovery(core: Core, sub_id: str) -> RecoveryExplanation:
     Raises:
         UsageError: The client has no such subscription.
     """
-    subscriptions = {each.sub_id: each for each in core.subscriptions()}
+    subscriptions = {each.sub_id: each for each in core.kept.all()}
     found = subscriptions.get(sub_id)
     if found is None or found.request is None:
         known = ", ".join(subscriptions) or "none"
@@ -149,7 +149,7 @@ def _without_log(core: Core, found: Subscription) -> str:
         return "it is a query, which ends with its connection by an error"
     if not core.status.reconnects:
         return "a Client does not reconnect: it ends with its connection"
-    if core.resumable.get(found.sub_id) is not found:
+    if found not in core.kept:
         return "it was not opened to be sent again: it ends with its connection"
     if found.is_of_queue:
         return "its leases end with the connection, and the queue redelivers their messages"
@@ -163,7 +163,7 @@ def _resumption(
     core: Core, found: Subscription, log: SubscriptionLog, queued: list[Message]
 ) -> tuple[tuple[str, ...], str]:
     """The forms for the same server, as a resume requests them, and the rule in words."""
-    resume = core.commander.resume
+    resume = core.resume
     server = resume.servers.resolve(log.server_order.server)
     last = found.position.last_bookmark if _is_ordered(found.request) else ""
     is_conflated = found.request is not None and found.request.is_conflated
@@ -181,7 +181,7 @@ def _resumption(
 def _elsewhere(core: Core, log: SubscriptionLog, queued: list[Message]) -> tuple[str, ...]:
     if _has_unnamed(log, queued):
         return (log.resume_from_start(),)
-    overlap_us = core.commander.resume.overlap_us
+    overlap_us = core.resume.overlap_us
     return resume_bookmarks(log, _ANOTHER_SERVER, last="", overlap_us=overlap_us)
 
 
@@ -208,13 +208,13 @@ def _has_unnamed(log: SubscriptionLog, queued: list[Message]) -> bool:
 
 def _what_it_takes(core: Core, found: Subscription) -> str:
     """Who sends the command of a tracked subscription again."""
-    if core.status.reconnects and core.resumable.get(found.sub_id) is found:
+    if core.status.reconnects and found in core.kept:
         return ""
     return "; it ends with its connection: subscribe again with MOST_RECENT to resume there"
 
 
 def _next_process(core: Core, sub_id: str) -> Explanation | None:
     """What the store says of the next process; a store of the application may know nothing."""
-    explain = getattr(core.commander.bookmark_store, "explain", None)
+    explain = getattr(core.settings.bookmark_store, "explain", None)
     found = explain(sub_id) if callable(explain) else None
     return found if isinstance(found, Explanation) else None

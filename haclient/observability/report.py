@@ -74,7 +74,7 @@ def _numbers(metrics: ClientMetrics) -> Iterator[str]:
 
 
 def _subscriptions(core: Core, metrics: ClientMetrics) -> Iterator[Iterator[str]]:
-    known = {each.sub_id: each for each in core.subscriptions()}
+    known = {each.sub_id: each for each in core.kept.all()}
     for each in metrics.subscriptions[:MAX_SUBSCRIPTIONS]:
         yield _subscription(core, known[each.sub_id], each)
     left = len(metrics.subscriptions) - MAX_SUBSCRIPTIONS

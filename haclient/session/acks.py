@@ -7,6 +7,7 @@ user did not request is dropped here, and a requested one also goes to the comma
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -39,6 +40,23 @@ _DISCONNECT_REASONS: Final[tuple[tuple[str, type[HAClientError], str], ...]] = (
     ("auth", AuthenticationError, "the user may not be connected any more"),
     ("entitlement", AuthenticationError, "the user's rights have changed"),
 )
+
+
+class Answer(enum.Enum):
+    """What an ack means to the command that it names."""
+
+    CONFIRMED = enum.auto()
+    REFUSED = enum.auto()
+    NOTHING = enum.auto()  # another ack will confirm it
+
+
+ANSWERS: Final[Mapping[tuple[bool, bool], Answer]] = {
+    (False, False): Answer.NOTHING,
+    (False, True): Answer.CONFIRMED,
+    (True, False): Answer.REFUSED,  # whichever ack the failure came with
+    (True, True): Answer.REFUSED,
+}
+"""By whether the ack is a failure, and whether it is of the awaited type."""
 
 
 class PendingCommand:
@@ -111,12 +129,13 @@ class PendingCommands:
         pending = self._by_id.get(ack.command_id)
         if pending is None:
             return None
-        if ack.status == "failure":
-            pending.error = command_error(pending.what, ack.reason, ack.detail)
-        elif ack.ack_type == pending.awaited:
-            pending.ack = ack
-        else:
-            return None
+        match ANSWERS[ack.status == "failure", ack.ack_type == pending.awaited]:
+            case Answer.REFUSED:
+                pending.error = command_error(pending.what, ack.reason, ack.detail)
+            case Answer.CONFIRMED:
+                pending.ack = ack
+            case Answer.NOTHING:
+                return None
         del self._by_id[ack.command_id]
         pending.wake()
         return None if pending.ack is None else pending.replaces
@@ -127,6 +146,17 @@ class PendingCommands:
         for pending in lost.values():
             pending.error = error(pending)
             pending.wake()
+
+
+# -- what an answer means --------------------------------------------------------------------------
+
+
+def is_refusal(error: HAClientError) -> bool:
+    """Whether a command's error is the server's answer; else the command was lost on its way.
+
+    Some refusals are errors of the connection, since a logon may get them as well.
+    """
+    return isinstance(error, CommandError | AuthenticationError | NameInUse)
 
 
 # -- what a refusal means ------------------------------------------------------------------------

@@ -122,10 +122,10 @@ class HistoricalSubscription(Subscription):
         )
 
     @override
-    def bookmark_candidates(self, resume: ResumeContext) -> tuple[str, ...]:
+    def bookmark_candidates(self, resume: ResumeContext, *, resumes: bool) -> tuple[str, ...]:
         if self.request is not None and self.request.bookmark == str(NOW):
             return (str(NOW),)  # its records are all that was missed
-        return self.covering(super().bookmark_candidates(resume))
+        return self.covering(super().bookmark_candidates(resume, resumes=resumes))
 
     @override
     def covering(

@@ -61,7 +61,7 @@ remaining risk is a clock that was ahead when the client started and was not cor
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -279,13 +279,18 @@ class ServerLogs:
             known.names.add(stored)
         return stored if same else known.name
 
-    def with_progress(self, name: str) -> str:
-        """The name of the current log, as `resolve` returns it, with the position reached."""
+    @property
+    def progress(self) -> str:
+        """How far the log of the server in use has progressed; empty if it does not say."""
         known = self._known.get(self.address)
         if known is None or not known.start_id:
-            return name
-        place = f"{known.start_id:x}@{known.reached}"
-        return name if name.endswith(f"#{place}") else f"{name} {place}"
+            return ""
+        return f"{known.start_id:x}@{known.reached}"
+
+    def with_progress(self, name: str) -> str:
+        """The name of the current log, as `resolve` returns it, with the position reached."""
+        place = self.progress
+        return name if not place or name.endswith(f"#{place}") else f"{name} {place}"
 
 
 def _name(address: str, starts: Sequence[LogStart]) -> str:
@@ -540,13 +545,15 @@ class ResumeContext:
             starts.
     """
 
-    __slots__ = ("_clock", "_clock_us", "overlap_us", "servers")
+    __slots__ = ("_ahead", "_clock", "_clock_us", "_progress", "overlap_us", "servers")
 
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self.servers = ServerLogs()
         self.overlap_us = int(OVERLAP_S * 1_000_000)
         self._clock_us = clock_us
         self._clock: StepProofClock | None = None
+        self._ahead: dict[ResumePosition, None] = {}  # of what the store knows of the server's log
+        self._progress = ""  # of the server's log, when it was noted last
 
     def now_us(self, now: float) -> int:
         """The current time; safe against clock steps after the first call, at the start."""
@@ -571,24 +578,44 @@ class ResumeContext:
             position.accepted(self.servers.with_progress(name))
 
     def note_caught_up(
-        self, position: ResumePosition, link_until: float, now: float, *, last: bool
+        self,
+        positions: Iterable[ResumePosition],
+        link_until: float,
+        now: float,
+        *,
+        last: bool = False,
     ) -> None:
-        """Record the caught-up time of a subscription in the store.
+        """Record the caught-up times of subscriptions in the store.
 
         Args:
-            position: The position of the subscription.
+            positions: Those of them that have received something since the last time; all of the
+                link if it has ended.
             link_until: The caught-up time of the link.
             now: The time; both in seconds.
             last: Whether the link has ended: then also when nothing has arrived since the last
                 time.
         """
-        log, until = position.log, position.caught_up_until(link_until, now)
-        if log is None or until is None:
-            return
-        has_moved = position.has_moved
-        if has_moved or last:
-            log.caught_up(max(1, self.now_us(now) - int((now - until) * 1_000_000)))
-        self._note_progress(position, log, has_moved=has_moved or last)
+        for position in positions:
+            log, until = position.log, position.caught_up_until(link_until, now)
+            if log is None or until is None:
+                continue
+            has_moved = position.has_moved or last
+            if has_moved:
+                log.caught_up(max(1, self.now_us(now) - int((now - until) * 1_000_000)))
+                position.is_ahead_of_note = True
+            self._note_progress(position, log, has_moved=has_moved)
+            if position.is_ahead_of_note:
+                self._ahead[position] = None
+        # Persisted acks report how far the log is, so that may become known after the messages.
+        if self.servers.progress != self._progress:
+            self._progress = self.servers.progress
+            for position in list(self._ahead):
+                if position.log is not None:
+                    self._note_progress(position, position.log, has_moved=False)
+                if not position.is_ahead_of_note:
+                    del self._ahead[position]
+        if last or not self._progress:  # it is noted as well when the next server accepts them
+            self._ahead.clear()
 
     def _note_progress(
         self, position: ResumePosition, log: SubscriptionLog, *, has_moved: bool
@@ -597,7 +624,6 @@ class ResumeContext:
 
         Persisted acks report the position, so it may become known only after the messages.
         """
-        position.is_ahead_of_note |= has_moved
         server = log.server_order.server
         name = self.servers.resolve(server)
         if not position.is_ahead_of_note or not server or name != log_name(server):

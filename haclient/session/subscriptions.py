@@ -11,14 +11,14 @@ from __future__ import annotations
 import enum
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from haclient.errors import HAClientError, SubIdInUse
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
-from haclient.session.pause_state import PauseState
+from haclient.session.pauses import PauseState
 from haclient.session.queue_leases import QueueLeases
 from haclient.session.resume import ResumeContext, ResumePosition
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
@@ -95,6 +95,7 @@ class SubscribeRequest:
         sub_id: The id of the receiver.
         query_id: The id of its query; empty for commands that query nothing.
         user_acks: Ack types that the application asked for, delivered like messages.
+        parsed: The options as a value.
     """
 
     fields: Mapping[str, str | int]
@@ -102,6 +103,10 @@ class SubscribeRequest:
     sub_id: str
     query_id: str
     user_acks: frozenset[str]
+    parsed: Options = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parsed", Options.parse(self.options))  # it is asked often
 
     @classmethod
     def complete(
@@ -140,6 +145,13 @@ class SubscribeRequest:
         return cls(MappingProxyType(header), body, sub_id, query_id, asked)
 
     @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids under which its messages arrive, without repetition."""
+        if self.query_id in {"", self.sub_id}:
+            return (self.sub_id,)
+        return self.sub_id, self.query_id
+
+    @property
     def command(self) -> str:
         """The command's name on the wire."""
         return str(self.fields["c"])
@@ -162,7 +174,7 @@ class SubscribeRequest:
     @property
     def is_conflated(self) -> bool:
         """Whether messages are held back and merged, so that acks are no recovery points."""
-        return Options.parse(self.options).conflation not in {None, "none"}
+        return self.parsed.conflation not in {None, "none"}
 
     @property
     def is_in_log_order(self) -> bool:
@@ -170,12 +182,12 @@ class SubscribeRequest:
 
         Conflated messages do not, nor do the messages of a page, which it shows when they enter it.
         """
-        return not self.is_conflated and Options.parse(self.options).skip_n is None
+        return not self.is_conflated and self.parsed.skip_n is None
 
     @property
     def is_paused(self) -> bool:
         """Whether the server is asked to hold the messages back."""
-        return Options.parse(self.options).pause
+        return self.parsed.pause
 
     @property
     def gets_persisted_acks(self) -> bool:
@@ -213,7 +225,7 @@ class SubscribeRequest:
 
     def paused(self, *, is_paused: bool) -> SubscribeRequest:
         """The same request, begun paused or not."""
-        options = replace(Options.parse(self.options), pause=is_paused, resume=False)
+        options = replace(self.parsed, pause=is_paused, resume=False)
         return self.changed({"opts": str(options)})
 
 
@@ -317,6 +329,13 @@ class Subscription:
         """Whether only the client itself, whose queue is full, has paused it, or may have."""
         return self.pauses.may_be_paused and not self.is_paused
 
+    def sending(self, now: float) -> None:
+        """Its command is about to be sent, on this connection or a new one."""
+        self.position.sending(now)
+        self.is_query_answered = False
+        self.pauses.begin(is_paused=self.request is not None and self.request.is_paused)
+        self.note_held(now)
+
     def note_held(self, now: float) -> None:
         """Note whether the server may be holding messages back.
 
@@ -329,6 +348,12 @@ class Subscription:
             self.position.release(now)
         if self.log is not None:
             self.log.paused = held
+
+    def keep_paused(self) -> None:
+        """Have it resubscribed as the application wants it, paused or not."""
+        request, is_paused = self.request, self.pauses.is_paused_by_application
+        if request is not None and request.is_paused != is_paused:
+            self.request = request.paused(is_paused=is_paused)
 
     def note(self, what: str) -> None:
         """Note that an ack type or `group_end` has arrived."""
@@ -359,15 +384,18 @@ class Subscription:
         request = self.request
         return request is not None and request.command == "subscribe" and bool(request.bookmark)
 
-    def bookmark_candidates(self, resume: ResumeContext) -> tuple[str, ...]:
-        """The bookmarks at which it may resume, the best first.
+    def bookmark_candidates(self, resume: ResumeContext, *, resumes: bool) -> tuple[str, ...]:
+        """The bookmarks at which it may begin, the best first.
 
         Args:
             resume: Where the subscriptions of its client resume.
+            resumes: Whether it resumes where the bookmark store says, if that tracks it.
         """
         request, log = self.request, self.log
-        if request is None or log is None:
-            return ("" if request is None else request.bookmark,)
+        if request is None:
+            return ("",)
+        if log is None or not resumes:
+            return (request.bookmark,)
         last = self.position.last_bookmark if request.is_in_log_order else ""
         return resume.bookmarks(log, last, is_conflated=request.is_conflated)
 
@@ -414,6 +442,9 @@ class Router:
     def all(self) -> list[Subscription]:
         """Every subscription once, in the order of entry."""
         return list(dict.fromkeys(self._by_id.values()))
+
+    def __contains__(self, subscription: Subscription) -> bool:
+        return self._by_id.get(subscription.sub_id) is subscription
 
     def get(self, one_id: str) -> Subscription | None:
         """The subscription that is entered under this id."""

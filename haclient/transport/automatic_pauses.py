@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut
 from haclient.events import SubscriptionPaused, SubscriptionResumed
-from haclient.protocol.options import Options
 from haclient.session.subscriptions import Subscription
 from haclient.transport.back_pressure import BackPressure, queue_of
-from haclient.transport.commands import Commander
+from haclient.transport.commands import Commands
 from haclient.transport.nursery import open_nursery
+from haclient.transport.reporter import Reporter
 from haclient.transport.settings import TIMEOUT_S
 from haclient.transport.subscription_changes import SubscriptionChanges
 
@@ -35,15 +35,19 @@ class AutomaticPauses(BackPressure):
     """The subscriptions of one connection that are paused because their queues are full.
 
     Args:
-        commander: Knows what is active, and where.
+        commands: Knows what is active, and where.
         changes: Pauses and resumes them.
+        reporter: Receives the events and log records.
     """
 
-    def __init__(self, commander: Commander, changes: SubscriptionChanges) -> None:
-        super().__init__(commander.waits, commander.reporter.calls)
-        self._commander = commander
+    def __init__(
+        self, commands: Commands, changes: SubscriptionChanges, reporter: Reporter
+    ) -> None:
+        super().__init__(commands.waits, reporter.calls)
+        self._status = commands.status
+        self._router = commands.session.router
         self._changes = changes
-        self._reporter = commander.reporter
+        self._reporter = reporter
         self._nursery: trio.Nursery | None = None
         self._held: set[Subscription] = set()
         self._failed = trio.Event()
@@ -70,9 +74,9 @@ class AutomaticPauses(BackPressure):
 
     def _can_pause(self, subscription: Subscription) -> bool:
         request = subscription.request
-        if request is None or subscription.is_of_queue or Options.parse(request.options).live:
+        if request is None or subscription.is_of_queue or request.parsed.live:
             return False
-        if (self._commander.status.address, request.command) in self._changes.cannot_hold_back:
+        if (self._status.address, request.command) in self._changes.cannot_hold_back:
             return False
         return subscription.can_be_held_back
 
@@ -93,7 +97,7 @@ class AutomaticPauses(BackPressure):
         try:
             await self._changes.hold_back(subscription, timeout=TIMEOUT_S)
         except CommandError as error:
-            if self._commander.is_active(subscription):
+            if subscription in self._router:
                 self._give_up(subscription, error)
             return False
         except TimedOut:  # the server may have paused it nevertheless
@@ -112,7 +116,7 @@ class AutomaticPauses(BackPressure):
             if await self._changes.resume_held_back(subscription, timeout=TIMEOUT_S):
                 self._reporter.emit(SubscriptionResumed, sub_id=subscription.sub_id)
         except (CommandError, TimedOut) as error:
-            if not self._commander.is_active(subscription):
+            if subscription not in self._router:
                 return
             # It would stay silent for ever. A new connection begins without a pause.
             self._give_up(subscription, error)
@@ -124,7 +128,7 @@ class AutomaticPauses(BackPressure):
     def _give_up(self, subscription: Subscription, error: Exception) -> None:
         """Pause no more subscriptions of this command at this server."""
         command = "" if subscription.request is None else subscription.request.command
-        refusal = self._commander.status.address, command
+        refusal = self._status.address, command
         if refusal in self._changes.cannot_hold_back:
             return
         self._changes.cannot_hold_back.add(refusal)

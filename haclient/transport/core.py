@@ -1,6 +1,6 @@
 """The life cycle of a client's connection: connect, log on, run, lose, close.
 
-`Core` puts the pieces together for one client: session, commander, publisher, callbacks, and at
+`Core` puts the pieces together for one client: session, commands, publisher, callbacks, and at
 most one connection at a time. `Client` calls `connect` and `logon`; `Reconnector` takes the single
 steps in the order of its recovery plan.
 
@@ -12,21 +12,18 @@ redelivered, and delivered, undiscarded ones are de-duplicated by the bookmark s
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 
 from haclient import events
 from haclient.errors import (
-    AuthenticationError,
     DisconnectedError,
     HAClientError,
-    NameInUse,
-    TimedOut,
     UsageError,
 )
 from haclient.observability.flight_recorder import FlightRecorder
@@ -44,24 +41,20 @@ from haclient.session.connection_state import (
 from haclient.session.logon import check_client_name
 from haclient.session.losses import LOST, Action, kind_of
 from haclient.session.queue_acks import QueueAcks
+from haclient.session.resume import ResumeContext
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
-from haclient.subscription_manager import Entry, SubscriptionManager
+from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.ack_sender import AckSender
-from haclient.transport.ack_waits import AckLot
 from haclient.transport.active_consumers import ActiveConsumers, OpenClients, open_clients
 from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.automatic_pauses import AutomaticPauses
 from haclient.transport.client_thread import ClientThread
-from haclient.transport.commands import (
-    Commander,
-    Fields,
-    lost_error,
-    plain_stream_lost,
-)
+from haclient.transport.commands import Commands, Fields, lost_error
 from haclient.transport.connection import ClosedByClient, Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.flushing import Flusher
+from haclient.transport.kept_subscriptions import KeptSubscriptions
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import Delivery, release_queues
@@ -76,7 +69,6 @@ from haclient.transport.writer import Writer
 from haclient_stores.audit_log import AuditLog
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
-_T = TypeVar("_T")
 
 
 class ClosedByOwnError(DisconnectedError):
@@ -92,7 +84,8 @@ class Core:
 
     Attributes:
         status: The state of the connection; its single owner.
-        resumable: The subscriptions that survive a lost connection, by id.
+        kept: The subscriptions that survive a lost connection.
+        resume: Where bookmark subscriptions resume.
         drops: Whether a handler's subscription that the server has ended (its id, the error) may
             end with a log line; a client that reconnects has a policy for that.
     """
@@ -104,16 +97,11 @@ class Core:
         self.session = Session()
         self.thread = ClientThread()
         self.reporter = Reporter(self.name, settings.clock_us, settings.on_event)
-        self._auditor = _auditor_of(settings)
-        self.commander = Commander(
-            self.session,
-            settings.bookmark_store,
-            self.status,
-            self.reporter,
-            thread=self.thread,
-            auditor=self._auditor,
-        )
-        self.changes = SubscriptionChanges(self.commander, changed=self.changed)
+        self.auditor = _auditor_of(settings)
+        self.commands = Commands(self.session, self.status)
+        self.resume = ResumeContext(self.reporter.clock_us)
+        self.kept = KeptSubscriptions(manager, self.session.router)
+        self.changes = SubscriptionChanges(self.commands, self.kept, self.reporter, self.thread)
         self.queue_acks = QueueAcks(
             self.status, batch_size=settings.ack_batch_size, timeout_s=settings.ack_timeout
         )
@@ -126,14 +114,16 @@ class Core:
         )
         self.publisher = self._new_publisher()
         self.flusher = Flusher(
-            self.commander, self.publisher, self.queue_acks, until_answered=self.until_answered
+            self.commands,
+            self.publisher,
+            self.queue_acks,
+            until_answered=self.commands.until_answered,
         )
         self.flight = FlightRecorder(self.name, settings.clock_us)
         self._tap = guarded(settings.wire_tap, self.reporter)
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None
-        self.resumable: dict[str, Subscription] = {}
         self.consumers = ActiveConsumers()
         self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
         self.drops: Callable[[str, HAClientError], bool] = lambda _, __: False
@@ -143,8 +133,7 @@ class Core:
         self._dialler = Dialler(settings.dial_options)
         self._logging_on = False
         self._drained_up_to: int | None = None  # the last publish that `drain` has waited for
-        # Tasks that wait for a state of the recovery, and the end of the connection.
-        self._recovery, self._closed = AckLot(self.commander.waits), trio.Event()
+        self._closed = trio.Event()  # the end of the connection
         self.uri: Uri | None = None
         self._stores = self._open_stores()
         self._maintenance = StoreMaintenance(
@@ -155,7 +144,7 @@ class Core:
 
     def _open_stores(self) -> list[Owned | AuditLog]:
         """Open the stores and the audit log for this client."""
-        settings, auditor = self.settings, self._auditor
+        settings, auditor = self.settings, self.auditor
         with ExitStack() as refused:  # a client that cannot be made must not leave files locked
             if auditor is not None and not is_in_use(auditor.log):
                 refused.callback(auditor.log.close)
@@ -175,11 +164,11 @@ class Core:
 
     def _new_publisher(self) -> Publisher:
         settings = self.settings
-        publisher = Publisher if self._auditor is None else partial(AuditedPublisher, self._auditor)
+        publisher = Publisher if self.auditor is None else partial(AuditedPublisher, self.auditor)
         return publisher(
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
-            waits=self.commander.waits,
+            waits=self.commands.waits,
             status=self.status,
             thread=self.thread,
         )
@@ -201,7 +190,7 @@ class Core:
             if self._manager is not None:
                 entries = self._manager.entries()
                 self.session.reserved_ids = frozenset(each.sub_id for each in entries)
-            self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
+            self.resume.now_us(trio.current_time())  # from here on the clock may step
             self._maintenance.claim()
             await self._maintenance.recover(self.name)
         except BaseException:  # the client was not entered, so calls stay refused
@@ -249,7 +238,7 @@ class Core:
             with self.reporter.reporting(apart_from=error):
                 await self._stack.__aexit__(kind, error, traceback)
         finally:
-            for subscription in self.resumable.values():  # no connection ends them if there is none
+            for subscription in self.kept:  # no connection ends them if there is none
                 self.end(subscription, reason)
             try:
                 self.set_state(ConnectionState.SHUTDOWN)
@@ -273,7 +262,7 @@ class Core:
         """Expect no other connection: every task that waits for one gets the reason."""
         self.status.stop(reason)
         self.publisher.watermark.release()  # no ack will come: each waiter looks at the status
-        self._recovery.unpark_all()
+        self.commands.recovered()
         if self.status.state is ConnectionState.RECONNECTING:
             self.set_state(ConnectionState.DISCONNECTED)
 
@@ -306,10 +295,10 @@ class Core:
             self.session,
             writer=Writer(link, log, gate, self.counters, tap=self._tap, flight=self.flight),
             owner=self,
-            back_pressure=AutomaticPauses(self.commander, self.changes),
+            back_pressure=AutomaticPauses(self.commands, self.changes, self.reporter),
             log=self.reporter.log,
         )
-        self.connection = self.commander.connection = connection
+        self.connection = self.commands.connection = connection
         self._closed = trio.Event()
         self.status.connected(self.uri.address)
         self.counters.connections += 1
@@ -360,7 +349,7 @@ class Core:
         assert uri is not None  # noqa: S101  # a connection was dialled by one
         server = await log_on(
             connection,
-            self.commander,
+            self.commands,
             client_name=self.name,
             uri=uri,
             authenticator=authenticator,
@@ -371,7 +360,12 @@ class Core:
         self.check_connected(connection)  # it may have been lost right after the ack
         self.status.logged_on(server)
         self.counters.logons += 1
-        self.commander.logged_on()
+        if not self.resume.servers.logged_on(self.status.address, server):
+            self.reporter.log.warning(
+                "%s has another transaction log than before (a lost disk, or a restored backup): "
+                "bookmark subscriptions resume by time there",
+                self.status.address,
+            )
         self.reporter.emit(events.LogonAccepted)
 
     def reconcile(self) -> None:
@@ -450,11 +444,11 @@ class Core:
         heartbeat = self.heartbeat
         if heartbeat is None:
             return False
-        connection = self.commander.connected()
+        connection = self.commands.connected()
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
         began = trio.current_time()
         try:
-            await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
+            await self.commands.send(fields, what="heartbeat", urgent=True, timeout=timeout)
         except (trio.Cancelled, TimedOut):
             # It is sent: the server expects our heartbeats from now on, or closes the connection.
             connection.set_heartbeat(heartbeat)
@@ -478,7 +472,7 @@ class Core:
 
     def _lost(self, connection: Connection, reason: HAClientError) -> None:
         """The connection has ended: fail pending commands; end or keep the subscriptions."""
-        self.connection = self.commander.connection = None
+        self.connection = self.commands.connection = None
         self.status.lost(reason)
         self.counters.disconnections += 1
         self.flight.ended(reason)
@@ -508,7 +502,7 @@ class Core:
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
         """The connection of a subscription is lost."""
         expects_connection = self.status.expects_connection
-        is_kept = self.resumable.get(subscription.sub_id) is subscription
+        is_kept = subscription in self.kept
         for action in LOST[kind_of(subscription, is_kept=is_kept), expects_connection]:
             match action:
                 case Action.DROP_QUEUED:
@@ -523,7 +517,7 @@ class Core:
                     subscription.sink.mark(Marker.GAP)
                     self.reporter.emit(events.SubscriptionGap, sub_id=subscription.sub_id)
                 case Action.FAIL:
-                    fail(subscription, plain_stream_lost(subscription, reason))
+                    fail(subscription, _plain_stream_lost(subscription, reason))
                 case Action.END:
                     self.end(subscription, reason)
 
@@ -549,77 +543,7 @@ class Core:
     def live(self) -> None:
         """The recovery is complete: wake every command that waited for it."""
         self.status.live()
-        self._recovery.unpark_all()
-
-    async def ready(self) -> None:
-        """Wait until commands may be sent; a client that does not reconnect never waits.
-
-        Raises:
-            HAClientError: No connection will follow; this says why.
-            SubscriptionFull: The recovery waits for an answer that comes after more messages than
-                the client reads ahead.
-        """
-        while self.status.reconnects:
-            if self.status.stop_reason is not None:
-                raise self.status.stop_reason
-            if self.status.is_live:
-                return
-            await self._recovery.park("a call that waits for the connection")
-
-    async def until_answered(
-        self, command: Callable[[], Awaitable[_T]], late: str, timeout: float
-    ) -> _T:
-        """Run a command; a client that reconnects repeats it until a server has answered it.
-
-        Args:
-            command: Sends the command and waits for its answer.
-            late: The message of `TimedOut`, without the time.
-            timeout: Seconds to wait for an answer.
-
-        Raises:
-            TimedOut: No server has answered in time.
-            DisconnectedError: The connection was lost, and no other one follows.
-            HAClientError: A server refused it.
-        """
-        if not self.status.reconnects:
-            return await command()
-        lost: DisconnectedError | None = None
-        with trio.move_on_after(timeout):
-            while True:
-                await self.ready()
-                try:
-                    return await command()
-                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
-                    raise
-                except DisconnectedError as error:
-                    lost = error
-        if lost is None:
-            raise self.status.timed_out(f"{late} within {timeout:g} s")
-        why = f"; the last connection that it was sent on: {lost}"
-        raise TimedOut(f"{late} within {timeout:g} s{why}") from lost
-
-    def subscriptions(self) -> list[Subscription]:
-        """Every subscription that has not ended."""
-        return list(dict.fromkeys((*self.session.router.all(), *self.resumable.values())))
-
-    def opened(self, subscription: Subscription) -> None:
-        """A lasting subscription was accepted or changed; a resubscribe sends its current form."""
-        request = subscription.request
-        if self._manager is not None and request is not None:
-            self.resumable[subscription.sub_id] = subscription
-            acks = ",".join(sorted(request.user_acks))
-            self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body, acks))
-
-    def changed(self, subscription: Subscription) -> None:
-        """Have its later form sent after a lost connection, unless it has ended."""
-        if self.resumable.get(subscription.sub_id) is subscription:
-            self.opened(subscription)
-
-    def closed(self, subscription: Subscription) -> None:
-        """A subscription was ended on purpose."""
-        if self._manager is not None and self.resumable.get(subscription.sub_id) is subscription:
-            self._manager.remove(subscription.sub_id)  # first: if it fails, it can be tried again
-            del self.resumable[subscription.sub_id]
+        self.commands.recovered()
 
     # -- waiting for the server ------------------------------------------------------
 
@@ -705,12 +629,16 @@ class Core:
 
     def caught_up(self, until: float, *, is_last: bool) -> None:
         """Note up to when everything has been received; see `ConnectionOwner`."""
-        self.commander.note_caught_up(until, is_last)
+        moved = list(self.session.moved)
+        self.session.moved.clear()
+        if is_last:
+            moved = [one.position for one in self.session.router.all()]
+        self.resume.note_caught_up(moved, until, trio.current_time(), last=is_last)
 
     def received(self, received: Received) -> None:
         """Do what one chunk from the server asks for, apart from deliveries."""
-        if self._auditor is not None:
-            self._auditor.received(received)
+        if self.auditor is not None:
+            self.auditor.received(received)
         self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
             message = self.publisher.refused(ack)
@@ -730,11 +658,11 @@ class Core:
                 "client %s: the server has ended %s", self.name, error, extra=extra
             )
             self.reporter.emit(events.SubscriptionEnded, sub_id=subscription.sub_id, error=error)
-            self.closed(subscription)
+            self.kept.drop(subscription)
         if received.log_reached:
-            self.commander.resume.servers.reached(received.log_reached)
+            self.resume.servers.reached(received.log_reached)
         if received.persisted:
-            self.commander.resume.servers.persisted(received.persisted)
+            self.resume.servers.persisted(received.persisted)
             self.publisher.acknowledged(received.persisted)
             self.reporter.emit(events.PublishesPersisted, sequence=received.persisted)
         if received.duplicates:
@@ -746,6 +674,17 @@ class Core:
 def _auditor_of(settings: Settings) -> Auditor | None:
     log = settings.audit_log
     return None if log is None else Auditor(log, settings.clock_us)
+
+
+def _plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAClientError:
+    """The error of a stream that nothing continues on the next connection."""
+    error = DisconnectedError(
+        f"the stream {subscription.sub_id!r} ended with its connection, and messages may be "
+        f"missing from here on: {reason}: open it again, open it with resumes=True to go on after "
+        "a gap, or use a bookmark_stream to miss nothing"
+    )
+    error.__cause__ = reason
+    return error
 
 
 def fail(subscription: Subscription, error: HAClientError) -> None:

@@ -13,7 +13,7 @@ from haclient.protocol.codec import encode_frame, encode_header
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, explained
 from haclient.session.queue_acks import QueueAcks
-from haclient.transport.commands import Commander, Fields
+from haclient.transport.commands import Commands, Fields
 from haclient.transport.publisher import Publisher
 
 # Makes the server send its persisted ack now. The waiter watches the watermark, so no unique id is
@@ -27,7 +27,7 @@ class Flusher:
     """Waits for the server on behalf of one client, over all its connections.
 
     Args:
-        commander: Sends the commands.
+        commands: Sends the commands.
         publisher: Knows what is published, and what of it is persisted.
         queue_acks: Knows which acknowledgements of queue messages were sent.
         until_answered: Sends a command until a server has answered it: see `Core.until_answered`.
@@ -35,7 +35,7 @@ class Flusher:
 
     def __init__(
         self,
-        commander: Commander,
+        commands: Commands,
         publisher: Publisher,
         queue_acks: QueueAcks,
         *,
@@ -43,7 +43,7 @@ class Flusher:
             [Callable[[], Awaitable[Message]], str, float], Awaitable[Message]
         ],
     ) -> None:
-        self._commander = commander
+        self._commands = commands
         self._publisher = publisher
         self._queue_acks = queue_acks
         self._until_answered = until_answered
@@ -67,11 +67,11 @@ class Flusher:
         self._publisher.publishes.check_none_lost("flush")
 
     async def _processed(self, *, timeout: float, ack: str = "processed") -> None:
-        commander = self._commander
+        commands = self._commands
 
         async def flush() -> Message:
-            fields: Fields = {"c": "flush", "cid": commander.session.next_command_id(), "a": ack}
-            return await commander.command(fields, what="flush", awaited=ack, timeout=timeout)
+            fields: Fields = {"c": "flush", "cid": commands.session.next_command_id(), "a": ack}
+            return await commands.send(fields, what="flush", awaited=ack, timeout=timeout)
 
         await self._until_answered(flush, "flush: the server did not answer", timeout)
 
@@ -112,17 +112,17 @@ class Flusher:
             raise
 
     async def _all_persisted(self, *, timeout: float) -> None:
-        publisher, commander = self._publisher, self._commander
+        publisher, commands = self._publisher, self._commands
         log = publisher.log
         target = log.last_sequence
         if not log.unpersisted_count:
             return
-        if commander.connection is not None and commander.status.is_logged_on:
-            commander.connection.writer.send(_FLUSH_PERSISTED)
+        if commands.connection is not None and commands.status.is_logged_on:
+            commands.connection.writer.send(_FLUSH_PERSISTED)
         with trio.move_on_after(timeout):
             await publisher.wait_persisted(target, "publish_flush")
             return
-        raise commander.status.timed_out(
+        raise commands.status.timed_out(
             f"publish_flush: {log.unpersisted_count} publishes are not persisted after "
             f"{timeout:g} s; {publisher.publishes.what_remains()}"
         )
@@ -155,7 +155,7 @@ class Flusher:
                 raise copy.copy(refused)  # several tasks may ask
             return
         late = f"{what}: {sequence} is not persisted after {limit_s or timeout:.3g} s"
-        raise self._commander.status.timed_out(late)
+        raise self._commands.status.timed_out(late)
 
     async def sow_delete(self, fields: Fields, body: bytes, *, timeout: float) -> Message:
         """Publish a `sow_delete`, and wait for its `stats` ack.
@@ -177,9 +177,9 @@ class Flusher:
                 f"a sow_delete is numbered like a publish, found the sequence {fields['s']}: leave "
                 "it out, or use publish_many with the command sow_delete"
             )
-        commander, publisher = self._commander, self._publisher
-        if not commander.status.expects_connection:
-            commander.connected()
+        commands, publisher = self._commands, self._publisher
+        if not commands.status.expects_connection:
+            commands.connected()
         with trio.move_on_after(timeout):
             await publisher.wait_for_capacity()
             while True:
@@ -188,22 +188,22 @@ class Flusher:
                 except StoreFull as full:  # nothing was stored
                     await publisher.wait_after_full(full, "sow_delete")
         late = f"sow_delete: the server did not answer within {timeout:g} s"
-        raise commander.status.timed_out(late)
+        raise commands.status.timed_out(late)
 
     async def _store_and_wait(self, fields: Fields, body: bytes) -> Message:
-        commander, publisher = self._commander, self._publisher
+        commands, publisher = self._commands, self._publisher
         # A stored command may be sent again by a later process: no later id may equal its own.
         command_id = f"sow_delete-{publisher.log.last_sequence + 1}"
         header = {**fields, "cid": command_id, "a": "processed,stats,persisted"}
         head = encode_header(header)[:-1] + b',"s":'
-        table = commander.session.pending
+        table = commands.session.pending
         pending, answered = _pending(command_id)
         table.add(pending)
         try:
             sequence = publisher.append(head, body)
             await publisher.wait_synced()
             publisher.flush()
-            await commander.waits.until(answered, "sow_delete")
+            await commands.waits.until(answered, "sow_delete")
             while pending.ack is None:
                 lost = pending.error or DisconnectedError("the wait was ended")
                 if isinstance(lost, CommandError):
@@ -214,7 +214,7 @@ class Flusher:
                     return Message(
                         kind="ack", ack_type="stats", status="success", sequence=sequence
                     )
-                commander.status.check_expects_connection("sow_delete", lost)
+                commands.status.check_expects_connection("sow_delete", lost)
                 # The next connection repeats it, unless that server has it already. A server
                 # answers before it sends "persisted": after that ack no answer follows.
                 publisher.flush()
@@ -255,7 +255,7 @@ class Flusher:
         count = self._publisher.log.unpersisted_count
         if count and not unpersisted:
             unpersisted = f"{count} were published during the shutdown"
-        if self._queue_acks.is_idle or not self._commander.status.is_logged_on:
+        if self._queue_acks.is_idle or not self._commands.status.is_logged_on:
             return unpersisted, ""
         rest_s = max(0.0, limit_s - (trio.current_time() - began))
         return unpersisted, await _confirmed(self.acks, limit_s=rest_s)

@@ -15,13 +15,13 @@ from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
 from haclient.session.acks import PendingCommand
 from haclient.session.logon import MAX_ROUNDS, LoggedOn, logon_fields, read_logon_ack, refusal
-from haclient.transport.commands import Commander, Fields
+from haclient.transport.commands import Commands, Fields
 from haclient.transport.connection import Connection
 
 
 async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
     connection: Connection,
-    commander: Commander,
+    commands: Commands,
     *,
     client_name: str,
     uri: Uri,
@@ -42,7 +42,7 @@ async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
     password = await authenticator.authenticate(user, given)
     for _ in range(MAX_ROUNDS):
         fields = logon_fields(
-            commander.session.next_command_id(),
+            commands.session.next_command_id(),
             client_name,
             message_type=uri.message_type,
             user=user,
@@ -50,7 +50,7 @@ async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
             options=",".join(filter(None, (options, "pretty" if uri.pretty else ""))),
             correlation_id=correlation_id,
         )
-        ack = await _exchange(connection, commander, fields, timeout=timeout)
+        ack = await _exchange(connection, commands, fields, timeout=timeout)
         if ack.status != "retry":
             server = read_logon_ack(ack)
             authenticator.completed(user, password, server.reason)
@@ -62,17 +62,18 @@ async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
 
 
 async def _exchange(
-    connection: Connection, commander: Commander, fields: Fields, *, timeout: float
+    connection: Connection, commands: Commands, fields: Fields, *, timeout: float
 ) -> Message:
-    if commander.connection is not connection:  # lost while the authenticator took its time
+    if commands.connection is not connection:  # lost while the authenticator took its time
         raise DisconnectedError("logon: the connection was lost before it was sent")
     event = trio.Event()
     frame = encode_frame(fields)
     pending = PendingCommand(str(fields["cid"]), "logon", awaited="processed", wake=event.set)
     try:
-        return await commander.confirm(
-            lambda: connection.writer.send_urgent(frame), pending, event, timeout=timeout
-        )
+        commands.session.pending.add(pending)
+        connection.writer.send_urgent(frame)
+        connection.writer.flush()
+        return await commands.confirm(pending, event, timeout=timeout)
     except TimedOut as error:
         raise TimedOut(f"{error}{connection.hint_if_silent}") from None
     except CommandError as error:  # the server's refusal

@@ -48,12 +48,12 @@ from haclient.session.recovery import (
     RecoveryPlan,
 )
 from haclient.session.subscriptions import Subscription
-from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery
 from haclient.transport.progress_watchdog import ProgressWatchdog
 from haclient.transport.rejected_publishes import RejectedPublishes
 from haclient.transport.settings import HASettings
+from haclient.transport.subscriber import Subscriber
 
 Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]
 """Logs on to a server under another name, within so many seconds; why it failed, if it did."""
@@ -126,16 +126,17 @@ class Reconnector:
     """Keeps one `Core` connected.
 
     Args:
-        core: What to connect; it was made with the same settings and subscription manager.
+        core: What to connect; it was made with the same settings.
+        subscriber: Sends the subscriptions again.
         settings: The servers, the delays, and what to do with a server that cannot be used.
-        manager: Remembers the subscriptions to send again.
         check: Checks whether a server that a `MovingServerChooser` prefers is healthy.
     """
 
     def __init__(
-        self, core: Core, settings: HASettings, manager: SubscriptionManager, *, check: Check
+        self, core: Core, subscriber: Subscriber, settings: HASettings, *, check: Check
     ) -> None:
         self._core = core
+        self._subscriber = subscriber
         self._check = check
         self._left_uri = ""  # of the server that a planned move left, until it or another is live
         self._move: RequestedMove | None = None  # that the application has asked for
@@ -144,7 +145,6 @@ class Reconnector:
         self._settings = settings
         self._chooser = settings.server_chooser or DefaultServerChooser(settings.servers)
         self.delay: DelayStrategy = settings.delay_strategy or ExponentialDelayStrategy()
-        self._manager = manager
         self._plan = RecoveryPlan()
         self._failures = Failures(raises_gaps=settings.on_publish_gap == "raise")
         self._failure_log = FailureLog()
@@ -169,7 +169,7 @@ class Reconnector:
             Recovery.LIVE: self._serve,
         }
         core.drops = self._drops
-        core.commander.resume.overlap_us = int(settings.failover_overlap * 1_000_000)
+        core.resume.overlap_us = int(settings.failover_overlap * 1_000_000)
 
     async def connect_and_logon(self) -> None:
         """Start to stay connected; returns when it is live for the first time.
@@ -180,7 +180,7 @@ class Reconnector:
             NameInUse: The client name belongs to another client.
         """
         self._core.running("connect").start_soon(self._run)
-        await self._core.ready()
+        await self._core.commands.ready()
 
     async def move_to(self, uri: str, *, timeout: float) -> None:
         """Leave the server for another one; returns when the client is live there.
@@ -254,7 +254,7 @@ class Reconnector:
         core, reason = self._core, DisconnectedError("the client was disconnected on purpose")
         core.stop(reason)
         self._scope.cancel()
-        for subscription in core.resumable.values():
+        for subscription in core.kept:
             core.end(subscription, reason)
         await core.disconnect()
 
@@ -285,9 +285,7 @@ class Reconnector:
         def is_reading() -> bool:
             return core.connection is not None and core.connection.is_reading
 
-        return ProgressWatchdog(
-            timeout_s, subscriptions=core.resumable.values, is_reading=is_reading
-        )
+        return ProgressWatchdog(timeout_s, subscriptions=lambda: core.kept, is_reading=is_reading)
 
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
@@ -363,9 +361,9 @@ class Reconnector:
         self._log_failure()
         self._failures.fatal = error
         self._core.stop(error)
-        for subscription in self._core.resumable.values():
+        for subscription in self._core.kept:
             fail(subscription, error)
-        self._core.resumable.clear()
+            self._core.kept.forget(subscription)
 
     def _info(self) -> dict[str, str]:
         return {
@@ -534,32 +532,21 @@ class Reconnector:
         core, failures = self._core, list[HAClientError]()
         places = trio.Semaphore(MAX_RESUBSCRIBING)
 
-        async def again(
-            subscription: Subscription, entry: Entry, *, task_status: trio.TaskStatus[None]
-        ) -> None:
-            is_sent = False
-
-            def sent() -> None:
-                nonlocal is_sent
-                if not is_sent:
-                    is_sent = True
-                    task_status.started()  # the next one follows
-
+        async def again(subscription: Subscription, *, task_status: trio.TaskStatus[None]) -> None:
+            # The next one follows: there is no checkpoint until this one is in the outbox.
+            task_status.started()
             try:
-                await self._resubscribe_one(subscription, entry, sent)
+                await self._resubscribe_one(subscription)
             except HAClientError as error:  # all others would fail like it
                 failures.append(error)
                 nursery.cancel_scope.cancel()
             finally:
                 places.release()
-                sent()
 
         async with open_nursery() as nursery:
-            for entry in self._manager.entries():
-                subscription = core.resumable.get(entry.sub_id)
-                if subscription is not None:
-                    await places.acquire()
-                    await nursery.start(again, subscription, entry)
+            for subscription in core.kept.to_resubscribe():
+                await places.acquire()
+                await nursery.start(again, subscription)
         if failures:
             raise failures[0]
         core.check_connected()
@@ -676,29 +663,18 @@ class Reconnector:
 
     # -- resubscribing -------------------------------------------------------------
 
-    async def _resubscribe_one(
-        self, subscription: Subscription, entry: Entry, on_sent: Callable[[], object]
-    ) -> None:
+    async def _resubscribe_one(self, subscription: Subscription) -> None:
         """Resubscribe one subscription, at its recovery point.
 
         Raises:
             HAClientError: The connection is of no use, or this subscription is not to go on.
         """
-        core = self._core
-        if subscription.request is None:
-            return
         try:
-            subscription.request = subscription.request.changed(entry.fields)
-            await core.commander.resubscribe(
-                subscription,
-                still_wanted=lambda: core.resumable.get(subscription.sub_id) is subscription,
-                on_sent=on_sent,
-                timeout=self._settings.connect_timeout,
-            )
+            await self._subscriber.resubscribe(subscription, timeout=self._settings.connect_timeout)
         except (CommandError, AuthenticationError) as error:  # the policy decides
             self._refused(subscription, error)
         else:
-            core.reporter.emit(Resubscribed, sub_id=subscription.sub_id)
+            self._core.reporter.emit(Resubscribed, sub_id=subscription.sub_id)
 
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:
         """A server does not take a subscription back.
@@ -709,7 +685,7 @@ class Reconnector:
             HAClientError: The connection is closed, for the next server or for good.
         """
         sub_id, core = subscription.sub_id, self._core
-        if core.resumable.get(sub_id) is not subscription:  # ended on purpose meanwhile
+        if subscription not in core.kept:  # ended on purpose meanwhile
             return
         if not self._failures.note_refusal(sub_id, self._uri):
             raise error
@@ -720,7 +696,7 @@ class Reconnector:
                     "client %s drops subscription %s: %s", core.name, sub_id, error, extra=extra
                 )
                 core.reporter.emit(SubscriptionEnded, sub_id=sub_id, error=error)
-                core.closed(subscription)
+                core.kept.drop(subscription)
                 fail(subscription, error)
             case "retry":
                 raise error

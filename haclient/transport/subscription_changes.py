@@ -1,83 +1,41 @@
 """Changes of active subscriptions: replaced, paused and resumed at the server.
 
-Several such commands may be on their way for one subscription. What is in force afterwards follows
-from the order in which they were sent (`haclient.session.pause_state`), so it is noted as each
-answer arrives, and not when the task that waits for it runs. The answer counts as well when nobody
-waits for it any more, since the server has carried the command out all the same.
+The application asks for them, by methods or as commands, and the client itself pauses subscriptions
+whose queues are full. What a command means to its subscriptions is decided by
+`haclient.session.changes`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 
-from haclient.errors import AuthenticationError, CommandError, NameInUse
-from haclient.protocol.messages import Message
+from haclient.errors import UsageError
+from haclient.protocol.codec import check_text, check_topic
+from haclient.protocol.commands import Command, CommandName
+from haclient.protocol.messages import WIRE_NAMES
 from haclient.protocol.options import Options
 from haclient.session.acks import PendingCommand
-from haclient.session.pause_state import PauseChange
-from haclient.session.subscriptions import SubscribeRequest, Subscription
-from haclient.transport.commands import Commander, Fields
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _Change:
-    """One command that changes active subscriptions, and what it means to them.
-
-    Attributes:
-        subscriptions: The subscriptions that it changes.
-        what: The command in words.
-        pauses: Whether they are paused or resumed by it; `None` for neither.
-        by_application: Whether the application has asked for it.
-        accepted: Called with the ack as soon as the server accepts the command.
-        replaces: See `PendingCommand`.
-        is_unanswered: Whether it was sent, and the server has not answered.
-        is_accepted: Whether the server has accepted it.
-    """
-
-    subscriptions: list[Subscription]
-    what: str
-    pauses: bool | None
-    by_application: bool = True
-    accepted: Callable[[Message], object] = lambda _: None
-    replaces: Subscription | None = None
-    is_unanswered: bool = False
-    is_accepted: bool = False
-    _sent: list[tuple[Subscription, PauseChange]] = dataclasses.field(
-        default_factory=list[tuple[Subscription, PauseChange]]
-    )
-
-    def sent(self) -> None:
-        """Note that the command was sent."""
-        self.is_unanswered = True
-        if self.pauses is not None:
-            for one in self.subscriptions:
-                change = one.pauses.sent(pauses=self.pauses, by_application=self.by_application)
-                self._sent.append((one, change))
-                one.note_held(trio.current_time())
-
-    def answered(self, pending: PendingCommand) -> None:
-        """Note the server's answer; does nothing if the wait has ended without one."""
-        if pending.ack is None and not _is_refused(pending):
-            return
-        self.is_unanswered, self.is_accepted = False, pending.ack is not None
-        if pending.ack is not None:
-            self.accepted(pending.ack)
-        for one, change in self._sent:
-            one.pauses.answered(change, is_accepted=self.is_accepted)
-            one.note_held(trio.current_time())
-        for one in self.subscriptions:
-            _keep_paused(one)
+from haclient.session.changes import Change, pauses
+from haclient.session.subscriptions import LASTING, SubscribeRequest, Subscription
+from haclient.transport.client_thread import ClientThread
+from haclient.transport.commands import Commands, Fields, header_fields
+from haclient.transport.kept_subscriptions import KeptSubscriptions
+from haclient.transport.reporter import Reporter
+from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient_stores.checks import check_texts, check_utf8
 
 
 class SubscriptionChanges:
     """Changes the active subscriptions of a client.
 
     Args:
-        commander: Sends the commands.
-        changed: Called with each subscription whose command has changed.
+        commands: Sends the commands.
+        kept: The subscriptions that survive a lost connection.
+        reporter: Receives the log records.
+        thread: The client's thread.
         max_unanswered: How many commands whose callers have given up are remembered until the
             server answers.
 
@@ -88,176 +46,165 @@ class SubscriptionChanges:
 
     def __init__(
         self,
-        commander: Commander,
+        commands: Commands,
+        kept: KeptSubscriptions,
+        reporter: Reporter,
+        thread: ClientThread,
         *,
-        changed: Callable[[Subscription], object],
         max_unanswered: int = 1_024,
     ) -> None:
-        self._commander = commander
-        self._changed = changed
+        self._commands = commands
+        self._session = commands.session
+        self._kept = kept
+        self._reporter = reporter
+        self._thread = thread
         self._max_unanswered = max_unanswered
         self._answers = trio.lowlevel.ParkingLot()  # tasks that wait for any answer
         self._replace_count = 0
         self._unanswered: dict[str, None] = {}  # ids of commands whose callers have given up
         self.cannot_hold_back: set[tuple[str, str]] = set()
 
-    async def replace(
-        self,
-        subscription: Subscription,
-        request: SubscribeRequest,
-        *,
-        on_replaced: Callable[[], object] = lambda: None,
-        timeout: float,
-    ) -> None:
-        """Replace topic, filter or options of an active subscription; its position stays.
+    # -- what a command is about ------------------------------------------------------------------
 
-        A paused subscription stays paused, regardless of the options, until it is resumed.
+    def pauses(self, command: Command) -> bool | None:
+        """Whether a command pauses active subscriptions; `False` if it resumes them."""
+        if command.name is not CommandName.SUBSCRIBE:
+            return None
+        ids = [each.strip() for each in command.sub_id.split(",") if each.strip()]
+        are_active = all(self._kept.find(each) is not None for each in ids)
+        return pauses(Options.parse(str(command.options)), ids, are_active=are_active)
+
+    def replaces(self, command: Command) -> Subscription | None:
+        """The active subscription that a command with the option `replace` is about."""
+        if command.name not in LASTING or not Options.parse(str(command.options)).replace:
+            return None
+        return self._kept.find(command.sub_id)
+
+    # -- for the application ----------------------------------------------------------------------
+
+    async def pause(self, sub_ids: str | Iterable[str], *, paused: bool, timeout: float) -> None:
+        """Pause bookmark subscriptions, or resume them, with one command.
 
         Args:
-            subscription: The subscription.
-            request: What it is from now on.
-            on_replaced: Called as the server's consent arrives, before the messages behind it.
-            timeout: Seconds to wait for the answer.
+            sub_ids: One id, or several.
+            paused: Whether to pause; else they are resumed.
+            timeout: Seconds to wait for a server's answer.
 
         Raises:
-            CommandError: The server refused it; the subscription continues as it was.
-        """
-        command_id = self._commander.session.next_command_id()
-        options = str(dataclasses.replace(Options.parse(request.options), replace=True))
-        header = request.header(command_id, bookmark="", options=options)
-        self._replace_count = order = self._replace_count + 1
-        log, before = subscription.log, subscription.request
-        if log is not None and request.is_conflated and not (before and before.is_conflated):
-            log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
-
-        def accepted(ack: Message) -> None:
-            if not self._commander.is_active(subscription):
-                return  # ended meanwhile
-            if order < subscription.replaced_by:
-                return  # a later one, whose answer came first, is in force
-            subscription.replaced_by = order
-            self._commander.session.router.name_command(subscription, command_id)
-            subscription.request = request
-            on_replaced()
-            if subscription.leases is not None:
-                subscription.leases.granted(ack.options)
-
-        change = _Change(
-            [subscription],
-            what=f"{request.what} with replace",
-            pauses=True if request.is_paused else None,
-            accepted=accepted,
-            replaces=subscription,
-        )
-        await self._send(change, header, request.body, timeout=timeout)
-
-    async def pause(
-        self, subscriptions: list[Subscription], *, paused: bool, timeout: float
-    ) -> None:
-        """Pause bookmark subscriptions at the server, or resume them, with one command.
-
-        Raises:
+            UsageError: One of them is not active, or has no bookmark.
             CommandError: The server refused it; nothing has changed.
         """
-        await self._pause(subscriptions, "pause" if paused else "resume", timeout=timeout)
+        word = "pause" if paused else "resume"
+        self._thread.check(word)
+        ids = check_texts("sub_ids", sub_ids)
+        if not ids:
+            raise UsageError(f"{word} needs the id of a subscription, or several")
+        chosen: list[Subscription] = []
+        for sub_id in dict.fromkeys(map(str.strip, ids)):
+            active = self._kept.find(sub_id)
+            if active is None or active.request is None or not active.request.bookmark:
+                raise UsageError(
+                    f"{word} takes active bookmark subscriptions, and {sub_id!r} is none: "
+                    "subscribe with a bookmark first"
+                )
+            chosen.append(active)
 
-    async def _pause(
-        self,
-        subscriptions: list[Subscription],
-        word: str,
-        *,
-        by_application: bool = True,
-        timeout: float,
-        patient: bool = False,
-    ) -> None:
-        ids = ",".join(one.sub_id for one in subscriptions)
-        header: Fields = {"c": "subscribe", "cid": self._commander.session.next_command_id()}
-        header |= {"sub_id": ids, "opts": word, "a": "processed"}
-        change = _Change(
-            subscriptions,
-            what=f"{word} of {ids}",
-            pauses=word == "pause",
-            by_application=by_application,
-        )
-        await self._send(change, header, timeout=timeout, patient=patient)
+        async def command() -> None:
+            self._check_not_ended(chosen)
+            await self._pause(chosen, word, timeout=timeout)
 
-    async def _send(
-        self,
-        change: _Change,
-        header: Fields,
-        body: bytes = b"",
-        *,
-        timeout: float,
-        patient: bool = False,
-    ) -> None:
-        """Send a command that changes active subscriptions, and note what is in force then.
+        late = f"{word} of {','.join(ids)}: no server accepted it"
+        await self._commands.until_answered(command, late, timeout)
+
+    async def change(self, sub_id: str, changes: Mapping[str, object], *, timeout: float) -> None:
+        """Replace topic, filter, order or options of an active subscription.
 
         Args:
-            change: What it means to them.
-            header: Its header.
-            body: Its body.
-            timeout: Seconds to wait for the answer.
-            patient: See `Commander.confirm`.
+            sub_id: Its id.
+            changes: The new values by the names of `Command`; what is `None` stays as it was.
+            timeout: Seconds to wait for a server's answer.
+
+        Raises:
+            UsageError: It is not active, or a value can never work.
         """
-        connection = self._commander.connection
+        given = {name: value for name, value in changes.items() if value is not None}
+        if "options" in given:
+            given["options"] = str(Options.parse(str(given["options"])))
+        for name, value in given.items():
+            check_text(name, value)
+        check_topic(given.get("topic", ""))
+        fields = {WIRE_NAMES[name]: str(value) for name, value in given.items()}
+        await self.replace(sub_id, fields, timeout=timeout)
 
-        def answered(pending: PendingCommand) -> None:
-            change.answered(pending)
-            self._answers.unpark_all()
+    async def replace(
+        self,
+        sub_id: str,
+        fields: Mapping[str, str | int],
+        *,
+        on_replaced: Callable[[], object] | None = None,
+        timeout: float,
+    ) -> None:
+        """Replace some fields of an active subscription; its handler or stream continues.
 
-        try:
-            await self._commander.command(
-                header,
-                body,
-                what=change.what,
-                timeout=timeout,
-                patient=patient,
-                on_sent=change.sent,
-                on_answer=answered,
-                replaces=change.replaces,
+        Args:
+            sub_id: Its id.
+            fields: The new values by wire name; the others stay.
+            on_replaced: Called as the server's consent arrives, before the messages behind it.
+            timeout: Seconds to wait for a server's answer.
+
+        Raises:
+            UsageError: It is not active.
+            CommandError: The server refused it; the subscription continues as it was.
+        """
+        self._thread.check("replace")
+        check_utf8("sub_id", sub_id)
+        active = self._kept.find(sub_id)
+        if active is None or active.request is None:
+            raise UsageError(f"there is no active subscription {sub_id!r} to replace")
+        if fields.get("orderby") and not active.request.query_id:
+            raise UsageError(f"the subscription {sub_id!r} has no query that could have an order")
+
+        async def command() -> None:
+            self._check_not_ended([active])
+            request = active.request  # as it is then, after a wait for a connection
+            assert request is not None  # noqa: S101  # as above
+            if "opts" not in fields:  # it stays paused if it is, also when a resume is on its way
+                request = request.paused(is_paused=False)
+            await self._replace(active, request.changed(fields), on_replaced, timeout=timeout)
+
+        late = f"replace of {sub_id}: no server accepted it"
+        await self._commands.until_answered(command, late, timeout)
+
+    async def replace_with(
+        self,
+        active: Subscription,
+        command: Command,
+        on_replaced: Callable[[], object] | None = None,
+    ) -> None:
+        """Replace a subscription by a whole command; what it does not say is as it was."""
+        if str(command.bookmark):
+            raise UsageError(
+                f"the subscription {active.sub_id!r} keeps its position when it is replaced: leave "
+                "the bookmark out, or unsubscribe first to begin elsewhere"
             )
-        except BaseException:
-            if change.is_unanswered and connection is self._commander.connection:
-                self._await_late_answer(change, str(header["cid"]))
-            raise
-        finally:  # the answer may have come while its caller was being cancelled
-            self._remember(change)
+        options = dataclasses.replace(Options.parse(str(command.options)), replace=False)
+        plain = dataclasses.replace(command, options=options)
+        fields: dict[str, str | int] = {"filter": "", "orderby": "", "opts": ""}
+        fields |= header_fields(plain)
+        timeout = timeout_of(command)
+        await self.replace(active.sub_id, fields, on_replaced=on_replaced, timeout=timeout)
 
-    def _await_late_answer(self, change: _Change, command_id: str) -> None:
-        """Note the answer when it arrives, although no caller waits for it any more."""
-        table = self._commander.session.pending
-        if len(self._unanswered) >= self._max_unanswered:  # the server does not answer
-            oldest = next(iter(self._unanswered))
-            del self._unanswered[oldest]
-            table.forget(oldest)
+    def _check_not_ended(self, subscriptions: Iterable[Subscription]) -> None:
+        """Look again after a wait for a connection: an unknown id may mean a new one to a server.
 
-        def wake() -> None:
-            del self._unanswered[command_id]
-            change.answered(pending)
-            self._answers.unpark_all()
-            try:
-                self._remember(change)
-            except Exception as error:  # as on a full disk: no caller could get it
-                self._commander.reporter.log.warning(
-                    "%s was accepted too late for its caller, and is not sent again after a lost "
-                    "connection: %r",
-                    change.what,
-                    error,
-                )
+        Raises:
+            UsageError: One of them has ended meanwhile.
+        """
+        for one in subscriptions:
+            if self._kept.find(one.sub_id) is not one:
+                raise UsageError(f"the subscription {one.sub_id!r} is not active any more")
 
-        pending = PendingCommand(
-            command_id, change.what, awaited="processed", wake=wake, replaces=change.replaces
-        )
-        table.add(pending)
-        self._unanswered[command_id] = None
-
-    def _remember(self, change: _Change) -> None:
-        """Have the accepted commands of the application sent again after a lost connection."""
-        if change.by_application and change.is_accepted:
-            for one in change.subscriptions:
-                self._changed(one)
-
-    # -- full queues, see `haclient.transport.automatic_pauses` -------------------------------
+    # -- full queues, see `haclient.transport.automatic_pauses` -----------------------------------
 
     async def hold_back(self, subscription: Subscription, *, timeout: float) -> None:
         """Pause a subscription until `resume_held_back`, whatever the application does meanwhile.
@@ -270,9 +217,7 @@ class SubscriptionChanges:
             CommandError: The server refused it; nothing has changed.
             TimedOut: It has not answered, and may have paused it.
         """
-        await self._pause(
-            [subscription], "pause", by_application=False, timeout=timeout, patient=True
-        )
+        await self._pause([subscription], "pause", by_application=False, timeout=timeout)
 
     async def resume_held_back(self, subscription: Subscription, *, timeout: float) -> bool:
         """Resume a subscription after `hold_back`, unless the application has paused it as well.
@@ -290,30 +235,130 @@ class SubscriptionChanges:
             CommandError: The server refused it.
             TimedOut: It has not answered.
         """
-        pauses, wait_until = subscription.pauses, trio.current_time() + timeout
-        while pauses.may_be_paused and self._commander.is_active(subscription):
+        state, wait_until = subscription.pauses, trio.current_time() + timeout
+        while state.may_be_paused and subscription in self._session.router:
             # A resume that is not answered may be sent again; a pause may be in force.
             is_late = trio.current_time() >= wait_until
-            if pauses.has_unanswered and (subscription.is_paused or not is_late):
+            if state.has_unanswered and (subscription.is_paused or not is_late):
                 with trio.move_on_after(timeout):
                     await self._answers.park()
                 continue
-            if pauses.is_paused_by_application:
+            if state.is_paused_by_application:
                 return False
-            await self._pause(
-                [subscription], "resume", by_application=False, timeout=timeout, patient=True
-            )
+            await self._pause([subscription], "resume", by_application=False, timeout=timeout)
             return True
         return False
 
+    # -- sending ----------------------------------------------------------------------------------
 
-def _is_refused(pending: PendingCommand) -> bool:
-    """Whether the server has refused it; a lost connection is no refusal."""
-    return isinstance(pending.error, CommandError | AuthenticationError | NameInUse)
+    async def _replace(
+        self,
+        subscription: Subscription,
+        request: SubscribeRequest,
+        on_replaced: Callable[[], object] | None,
+        *,
+        timeout: float,
+    ) -> None:
+        """Send a replacement. A paused subscription stays paused, regardless of the options."""
+        command_id = self._session.next_command_id()
+        options = str(dataclasses.replace(Options.parse(request.options), replace=True))
+        header = request.header(command_id, bookmark="", options=options)
+        self._replace_count += 1
+        log, before = subscription.log, subscription.request
+        if log is not None and request.is_conflated and not (before and before.is_conflated):
+            log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
+        change = Change(
+            [subscription],
+            f"{request.what} with replace",
+            pauses=True if request.is_paused else None,
+            replacement=request,
+            command_id=command_id,
+            order=self._replace_count,
+            on_replaced=on_replaced,
+        )
+        await self._send(change, header, request.body, timeout=timeout)
+
+    async def _pause(
+        self,
+        subscriptions: Sequence[Subscription],
+        word: str,
+        *,
+        by_application: bool = True,
+        timeout: float,
+    ) -> None:
+        ids = ",".join(one.sub_id for one in subscriptions)
+        header: Fields = {"c": "subscribe", "cid": self._session.next_command_id()}
+        header |= {"sub_id": ids, "opts": word, "a": "processed"}
+        change = Change(
+            subscriptions,
+            f"{word} of {ids}",
+            pauses=word == "pause",
+            by_application=by_application,
+        )
+        await self._send(change, header, timeout=timeout)
+
+    async def _send(
+        self, change: Change, header: Fields, body: bytes = b"", *, timeout: float
+    ) -> None:
+        connection = self._commands.connected()
+        change.sent(trio.current_time())  # no checkpoint lies between this and the sending
+        try:
+            await self._commands.send(
+                header,
+                body,
+                what=change.what,
+                timeout=timeout,
+                patient=not change.by_application,
+                on_answer=lambda pending: self._answered(change, pending),
+                replaces=change.replaces,
+            )
+        except UsageError:  # it cannot be written, so it was not sent
+            raise
+        except BaseException:
+            if change.is_unanswered and connection is self._commands.connection:
+                self._await_late_answer(change, str(header["cid"]))
+            raise
+        finally:  # the answer may have come while its caller was being cancelled
+            self._remember(change)
+
+    def _answered(self, change: Change, pending: PendingCommand) -> None:
+        change.answered(pending, self._session.router, trio.current_time())
+        self._answers.unpark_all()
+
+    def _await_late_answer(self, change: Change, command_id: str) -> None:
+        """Note the answer when it arrives, although no caller waits for it any more."""
+        table = self._session.pending
+        if len(self._unanswered) >= self._max_unanswered:  # the server does not answer
+            oldest = next(iter(self._unanswered))
+            del self._unanswered[oldest]
+            table.forget(oldest)
+
+        def wake() -> None:
+            del self._unanswered[command_id]
+            self._answered(change, pending)
+            try:
+                self._remember(change)
+            except Exception as error:  # as on a full disk: no caller could get it
+                self._reporter.log.warning(
+                    "%s was accepted too late for its caller, and is not sent again after a lost "
+                    "connection: %r",
+                    change.what,
+                    error,
+                )
+
+        pending = PendingCommand(
+            command_id, change.what, awaited="processed", wake=wake, replaces=change.replaces
+        )
+        table.add(pending)
+        self._unanswered[command_id] = None
+
+    def _remember(self, change: Change) -> None:
+        """Have the accepted commands of the application sent again after a lost connection."""
+        if change.by_application and change.is_accepted:
+            for one in change.subscriptions:
+                self._kept.changed(one)
 
 
-def _keep_paused(subscription: Subscription) -> None:
-    """Have it resubscribed as the application wants it, paused or not."""
-    request, is_paused = subscription.request, subscription.pauses.is_paused_by_application
-    if request is not None and request.is_paused != is_paused:
-        subscription.request = request.paused(is_paused=is_paused)
+def timeout_of(command: Command) -> float:
+    """Seconds to wait for the answer to a command."""
+    return TIMEOUT_S if command.timeout is None else seconds(command.timeout)

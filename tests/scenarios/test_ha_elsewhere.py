@@ -62,7 +62,7 @@ class Application:
         return peer.heard[-1].bookmark.split(",")
 
     def now_us(self) -> int:
-        return self.client._core.commander.resume.now_us(trio.current_time())
+        return self.client._core.resume.now_us(trio.current_time())
 
 
 async def send(peer: Peer, *bookmarks: str, complete: bool = False, sub_id: str = "s") -> None:

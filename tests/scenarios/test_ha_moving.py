@@ -233,7 +233,7 @@ async def test_publishes_and_subscriptions_move_along_without_loss(
         await back.log_on(seen=number, persisted=number)
         assert (await back.expect("publish")).sequence == later
         await back.answer("subscribe", t="prices")
-        await back.publish(pair.client._core.subscriptions()[0].sub_id, b"new", topic="prices")
+        await back.publish(pair.client._core.kept.all()[0].sub_id, b"new", topic="prices")
         await wait_all_tasks_blocked()
         assert got == [b"new"]
         await back.persisted(later)

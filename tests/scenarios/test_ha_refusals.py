@@ -447,7 +447,7 @@ async def test_the_end_of_one_subscription_looks_at_no_other_one(
 
         served = Served(client._subscriber._served.items())
         with monkeypatch.context() as patched:
-            patched.setattr(client._core, "subscriptions", scan_all_subscriptions)
+            patched.setattr(client._core.kept, "all", scan_all_subscriptions)
             patched.setattr(client._subscriber, "_served", served)
             await client.unsubscribe(["c", "a", "unknown"])
             await wait_all_tasks_blocked()

@@ -16,10 +16,13 @@ from haclient.errors import (
 )
 from haclient.protocol.messages import Message
 from haclient.session.acks import (
+    ANSWERS,
+    Answer,
     PendingCommand,
     PendingCommands,
     disconnect_error,
     explained,
+    is_refusal,
     refused_publish,
 )
 from haclient.session.logon import refusal
@@ -60,6 +63,36 @@ def test_the_awaited_ack_confirms_its_command_and_no_other() -> None:
     assert (first.woken, second.woken) == (0, 1)
     assert second.command.ack is not None
     assert len(pending) == 1
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+@pytest.mark.parametrize("is_failure", [True, False])
+def test_what_an_ack_means_follows_from_its_status_and_type(
+    *, is_failure: bool, is_awaited: bool
+) -> None:
+    pending = PendingCommands()
+    waiter = Waiter(pending, "1")
+    pending.on_ack(
+        ack("1", "processed" if is_awaited else "stats", "failure" if is_failure else "success")
+    )
+    meaning = ANSWERS[is_failure, is_awaited]
+    assert waiter.woken == (meaning is not Answer.NOTHING)
+    assert (waiter.command.ack is not None) == (meaning is Answer.CONFIRMED)
+    assert (waiter.command.error is not None) == (meaning is Answer.REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BadFilter("no"), True),
+        (AuthenticationError("no"), True),
+        (NameInUse("no"), True),
+        (DisconnectedError("lost"), False),
+        (HeartbeatLost("silent"), False),
+    ],
+)
+def test_a_lost_connection_is_no_answer(error: HAClientError, *, expected: bool) -> None:
+    assert is_refusal(error) == expected
 
 
 def test_other_acks_of_a_command_are_swallowed_while_it_waits() -> None:

@@ -225,19 +225,19 @@ def test_the_caught_up_time_is_that_of_the_wall_clock() -> None:
     log.begin(acked=False, start="0")
     place = ResumePosition(log)
     place.sending(now)
-    context.note_caught_up(place, 0.0, now, last=True)
+    context.note_caught_up([place], 0.0, now, last=True)
     assert log.server_order.caught_up_us == 0, "the replay is not complete"
     place.is_complete = True
     now = 60.0
-    context.note_caught_up(place, 60.0, now, last=False)
+    context.note_caught_up([place], 60.0, now, last=False)
     first_us = log.server_order.caught_up_us
     assert first_us == pytest.approx(NOW_US, abs=2)
     now = 560.0
-    context.note_caught_up(place, 550.0, now, last=False)
+    context.note_caught_up([place], 550.0, now, last=False)
     assert log.server_order.caught_up_us == first_us, "nothing has come: not worth a note"
-    context.note_caught_up(place, 550.0, now, last=True)
+    context.note_caught_up([place], 550.0, now, last=True)
     assert log.server_order.caught_up_us == pytest.approx(NOW_US + 540_000_000, abs=2)
-    context.note_caught_up(ResumePosition(), 550.0, now, last=True)  # nothing is remembered
+    context.note_caught_up([ResumePosition()], 550.0, now, last=True)  # nothing is remembered
 
 
 @pytest.mark.row("BS9", "HA17")
@@ -324,7 +324,7 @@ def test_the_next_process_tells_a_backup_that_is_older_than_what_it_had_seen(
     assert log.server_order.server == "a:1#2@99"
     place.is_complete, place.last_bookmark = True, "1|1|"
     context.servers.reached("2@420")
-    context.note_caught_up(place, 1.0, 1.0, last=False)
+    context.note_caught_up([place], 1.0, 1.0, last=False)
     assert log.server_order.server == "a:1#2@99 2@420"
     assert log.in_order, "the log is the same"
     again = ResumeContext(lambda: NOW_US)

@@ -16,14 +16,16 @@ from haclient.errors import (
     StoreLocked,
     UsageError,
 )
+from haclient.protocol.commands import Command
 from haclient.session.connection_state import ConnectionState
 from haclient.session.custom_stores import StoreSubscription
-from haclient.session.subscriptions import SubscribeRequest
 from haclient.subscription_manager import FileSubscriptionManager, MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery
 from haclient.transport.settings import Settings
+from haclient.transport.subscriber import Subscriber
 from haclient_stores.audit_log import AuditLog
+from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -256,13 +258,11 @@ async def test_when_a_store_fails_as_a_connection_ends_nobody_waits_on(
     async with trio.open_nursery() as nursery:
         await core.enter()
         peer = await logged_on(core, server)
+        core.live()
         async with answering(peer):
             for number, delivery in enumerate(deliveries):
-                fields = {"c": "subscribe", "t": "orders", "bm": "0", "sub_id": f"s{number}"}
-                request = SubscribeRequest.complete(fields, b"", command_id="", has_store=True)
-                await core.commander.open(
-                    request, delivery, command_id=f"c{number}", markers=False, timeout=1
-                )
+                command = Command("subscribe", topic="orders", bookmark=EPOCH, sub_id=f"s{number}")
+                await Subscriber(core).open(command, delivery, lasts=True)
         await peer.publish("s0,s1", b"1", bm="7|1|")
 
         async def flush() -> None:

@@ -17,12 +17,12 @@ from haclient.servers.auth import DefaultAuthenticator
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Session
-from haclient.transport.commands import Commander
+from haclient.transport.commands import Commands
 from haclient.transport.logon_exchange import log_on
 from haclient.transport.memory_network import link_pair
 from support.clock import in_virtual_time
 from support.peer import Peer, together
-from support.reporting import unheard, unheard_connection
+from support.reporting import unheard_connection
 
 pytestmark = in_virtual_time
 
@@ -34,13 +34,13 @@ class Bench:
         near, far = link_pair()
         session = Session()
         self.peer = Peer(far)
-        self.commander = Commander(session, None, ConnectionStatus(), unheard(1))
-        self.connection = self.commander.connection = unheard_connection(near, session)
+        self.commands = Commands(session, ConnectionStatus())
+        self.connection = self.commands.connection = unheard_connection(near, session)
 
     async def log_on(self, uri: str = "tcp://me:pw@h:1/amps/json", options: str = "") -> LoggedOn:
         return await log_on(
             self.connection,
-            self.commander,
+            self.commands,
             client_name="pub",
             uri=Uri.parse(uri),
             authenticator=DefaultAuthenticator(),

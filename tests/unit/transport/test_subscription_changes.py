@@ -7,19 +7,23 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.client import HAClient
-from haclient.errors import CommandError, TimedOut
+from haclient.client import Client, HAClient
+from haclient.errors import CommandError, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient.session.pause_state import MAX_UNANSWERED
+from haclient.session.pauses import MAX_UNANSWERED
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
+from haclient.transport.settings import TIMEOUT_S
+from haclient.transport.subscription_changes import timeout_of
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.errors import StoreError
@@ -316,7 +320,8 @@ async def test_changes_that_a_server_never_answers_are_remembered_up_to_a_limit(
 ) -> None:
     async with world(server, 0) as made:
         peer, client = made.peer, made.client
-        one, client._core.changes._max_unanswered = client._core.resumable["s"], 80
+        one, client._core.changes._max_unanswered = client._core.kept.find("s"), 80
+        assert one is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(peer.listen_until_end)
             for _ in range(4):
@@ -465,3 +470,22 @@ async def test_a_common_resume_whose_answer_comes_after_that_to_a_later_pause_is
             True,
             False,
         ]
+
+
+@pytest.mark.row("CC22", "CC23")
+async def test_what_is_not_active_is_not_changed() -> None:
+    async with Client("c") as client:
+        with pytest.raises(UsageError, match="no active subscription 's' to replace"):
+            await client.replace("s", filter="/a = 1")
+        with pytest.raises(
+            UsageError, match="takes active bookmark subscriptions, and 's' is none"
+        ):
+            await client.pause("s")
+        with pytest.raises(UsageError, match="resume needs the id of a subscription"):
+            await client.resume([])
+
+
+async def test_a_command_without_a_timeout_has_that_of_every_call() -> None:
+    assert timeout_of(Command("flush")) == TIMEOUT_S
+    assert timeout_of(Command("flush", timeout=0)) == 0
+    assert timeout_of(Command("flush", timeout=inf)) == inf

@@ -7,49 +7,50 @@ import pytest
 from haclient.client import Client
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
-from haclient.subscribing import Subscriber
+from haclient.receiver import Receiver
 from haclient.transport.core import Core
 from haclient.transport.settings import Settings
+from haclient.transport.subscriber import Subscriber
 
 
-def subscriber() -> Subscriber:
-    return Subscriber(Core(Settings(name="c")), "raise")
+def receiver() -> Receiver:
+    core = Core(Settings(name="c"))
+    return Receiver(core, Subscriber(core), "raise")
 
 
-def open_subscriber() -> Subscriber:
+def open_receiver() -> Receiver:
     core = Core(Settings(name="c"))
     core.thread.bind()
-    return Subscriber(core, "raise")
+    return Receiver(core, Subscriber(core), "raise")
 
 
 @pytest.mark.row("CC18")
 @pytest.mark.parametrize("name", ["publish", "delta_publish"])
 async def test_a_publish_has_nothing_to_stream(name: str) -> None:
     with pytest.raises(UsageError, match="no messages to stream"):
-        await subscriber().execute(Command(name, topic="t"))
+        await receiver().execute(Command(name, topic="t"))
 
 
 @pytest.mark.row("CC18")
 async def test_messages_need_a_handler() -> None:
     with pytest.raises(UsageError, match="subscribe needs a handler"):
-        await open_subscriber().execute_async(Command("subscribe", topic="t"), None)
+        await open_receiver().execute_async(Command("subscribe", topic="t"), None)
 
 
 @pytest.mark.row("CC17", "CC18")
 async def test_an_unsubscribe_command_has_to_say_from_what() -> None:
     with pytest.raises(UsageError, match="sub_id"):
-        await open_subscriber().execute_async(Command("unsubscribe"), None)
-    await open_subscriber().execute_async(Command("unsubscribe", query_id="gone"), None)
-    await open_subscriber().unsubscribe(["gone"], timeout=1)
+        await open_receiver().execute_async(Command("unsubscribe"), None)
+    await open_receiver().execute_async(Command("unsubscribe", query_id="gone"), None)
 
 
 @pytest.mark.row("CC11")
 async def test_a_subscription_outside_the_block_is_refused() -> None:
     command = Command("subscribe", topic="t")
     with pytest.raises(UsageError, match="async with"):
-        await subscriber().handle(command, print)
+        await receiver().handle(command, print)
     with pytest.raises(UsageError, match="async with"):
-        await subscriber().stream(command).open()
+        await receiver().stream(command).open()
 
 
 @pytest.mark.row("CC11", "CC13")

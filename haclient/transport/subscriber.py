@@ -1,0 +1,659 @@
+"""Subscriptions and queries: opened, sent again on another connection, and ended.
+
+The receiver of a command's messages is added to the router before the command is sent. It is
+removed when the command fails or its caller gives up; in the latter case the server is also told to
+stop. `MOST_RECENT` is resolved here, from the bookmark store, and never reaches the wire.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
+from math import inf
+from typing import Final
+
+import trio
+
+from haclient.errors import (
+    DisconnectedError,
+    InvalidBookmark,
+    TimedOut,
+    UsageError,
+)
+from haclient.protocol.codec import encode_frame
+from haclient.protocol.commands import Command, CommandName
+from haclient.protocol.messages import MessageOwner
+from haclient.session.acks import PendingCommand, is_refusal
+from haclient.session.custom_stores import StoreSubscription
+from haclient.session.historical import HistoricalSubscription
+from haclient.session.queue_leases import QueueLeases
+from haclient.session.resume import resume_options
+from haclient.session.subscriptions import (
+    LASTING,
+    Marker,
+    Phase,
+    SubscribeRequest,
+    Subscription,
+)
+from haclient.transport.ack_waits import AckLot
+from haclient.transport.auditing import AuditedOwner
+from haclient.transport.client_thread import LoggedBy
+from haclient.transport.commands import Commands, Fields, header_fields
+from haclient.transport.connection import Connection
+from haclient.transport.core import Core
+from haclient.transport.message_queue import Delivery
+from haclient.transport.settings import TIMEOUT_S, seconds
+from haclient.transport.subscription_changes import timeout_of
+from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.checks import check_texts
+from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
+
+_OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Opening:
+    """A command whose opener waits for a server's answer, or for the connection to send it on.
+
+    Attributes:
+        sub_id: The id that it will have.
+        command_id: The id of its command.
+        scope: Cancelled when the application ends it before it was sent.
+    """
+
+    sub_id: str
+    command_id: str = ""
+    scope: trio.CancelScope = dataclasses.field(default_factory=trio.CancelScope)
+
+
+class Subscriber:
+    """Opens, resubscribes and ends the subscriptions and queries of one client.
+
+    Args:
+        core: The client.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._commands: Commands = core.commands
+        self._session = core.session
+        self._kept = core.kept
+        self._store: BookmarkStore | None = core.settings.bookmark_store
+        self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
+        self._opening: dict[_Opening, None] = {}
+        self._unsubscribing: dict[str, PendingCommand] = {}  # ids that may still get messages
+        self._unsubscribed = AckLot(core.commands.waits)  # callers that wait for any of them
+        self._generated_ids: set[str] = set()  # that the application did not choose
+        self._purged_ids: list[str] = []  # of ended subscriptions, to be generated again
+        self._queues: set[str] = set()  # topics that a server has accepted as queues
+        self._warned_of_replay: set[str] = set()  # topics
+        self._warned_of_recent: set[str] = set()  # topics: ids may be new ones each time
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        command: Command,
+        delivery: Delivery,
+        *,
+        markers: bool = False,
+        lasts: bool = False,
+        leases: QueueLeases | None = None,
+        first_bookmark: str = "",
+    ) -> Subscription:
+        """Send a command; a client that reconnects tries until a server has answered it.
+
+        Args:
+            command: What to send.
+            delivery: Where its messages go.
+            markers: Whether `group_begin` and `group_end` are delivered like messages.
+            lasts: Whether a client that reconnects sends it again.
+            leases: Its leases, if its topic is a queue.
+            first_bookmark: The bookmark at which it began in an earlier process, for the
+                subscription manager; empty for where it begins now.
+
+        Returns:
+            The subscription, which a server has accepted.
+
+        Raises:
+            CommandError: The server refused it; `SubIdInUse` if the id is active.
+            DisconnectedError: There is no connection, and none will follow.
+            TimedOut: The server did not answer in time.
+            UsageError: It can never work, or was unsubscribed meanwhile.
+        """
+        status, timeout = self._core.status, timeout_of(command)
+        self._core.running(command.name)
+        lost: DisconnectedError | None = None
+        with (
+            trio.move_on_after(timeout if status.reconnects else inf),
+            self._opening_of(command) as opening,
+        ):
+            while True:
+                await self._commands.ready()
+                request = self._request(command, opening)
+                try:
+                    with self._releasing_on_error(command, request):
+                        connection = self._commands.connected()
+                        await self._wait_unsubscribed(request, timeout=timeout)
+                        subscription = self._enter(
+                            request, command, opening, delivery, markers=markers, leases=leases
+                        )
+                        with self._withdrawing_on_error(subscription, connection):
+                            await self._send_first_accepted(subscription, timeout=timeout)
+                except DisconnectedError as error:
+                    if not status.reconnects or is_refusal(error):
+                        raise
+                    lost = error
+                else:
+                    return self._opened(subscription, command, first_bookmark, lasts=lasts)
+        late = f"{command.name}: no server accepted it"
+        raise self._commands.too_late(late, timeout, lost)
+
+    @contextmanager
+    def _opening_of(self, command: Command) -> Generator[_Opening]:
+        """Let `unsubscribe` end a command that no server has accepted yet."""
+        opening = _Opening(command.sub_id or command.query_id)
+        self._opening[opening] = None
+        try:
+            with opening.scope:
+                yield opening
+        finally:
+            del self._opening[opening]
+        if opening.scope.cancelled_caught:
+            raise UsageError(
+                f"{opening.sub_id!r} was unsubscribed before a server had accepted its command"
+            )
+
+    def _request(self, command: Command, opening: _Opening) -> SubscribeRequest:
+        """What a command requests from the server.
+
+        Raises:
+            UsageError: It can never work.
+        """
+        if self._core.changes.replaces(command) is not None:
+            raise has_receiver(command)
+        opening.command_id = command.command_id or self._session.next_command_id()
+        fields, is_tracked = header_fields(command), self._store is not None
+        if is_tracked and command.name in LASTING and "bm" in fields and not _is_named(command):
+            # The numbers of commands are the same in each process, and stores remember ids: an
+            # earlier process may have used this number for another subscription.
+            fields["sub_id"] = self._generate_id(opening.command_id)
+        request = SubscribeRequest.complete(
+            fields, command.body, command_id=opening.command_id, has_store=is_tracked
+        )
+        opening.sub_id = request.sub_id
+        if command.bookmark:
+            self._check_bookmark(command, request)
+        return request
+
+    def _enter(  # the parts of one receiver
+        self,
+        request: SubscribeRequest,
+        command: Command,
+        opening: _Opening,
+        delivery: Delivery,
+        *,
+        markers: bool,
+        leases: QueueLeases | None,
+    ) -> Subscription:
+        """Add the receiver of a command, which is sent next.
+
+        Raises:
+            SubIdInUse: The id is active on this connection.
+        """
+        self._session.router.check_free(request.ids)  # before the bookmark store is written to
+        log = self._log_of(request)
+        self._release_processed(request, log)
+        if leases is None and command.name in _OF_QUEUES and not request.bookmark:
+            leases = self._core.ack_sender.leases(command.topic, is_queue=False)
+        is_historical = bool(request.query_id and request.bookmark)
+        kind = HistoricalSubscription if is_historical else Subscription
+        subscription = kind(
+            request.sub_id,
+            delivery,
+            request=request,
+            command_id=opening.command_id,
+            query_id=request.query_id,
+            log=log,
+            owner=None if log is None else self._owner(request.sub_id, log),
+            user_acks=request.user_acks,
+            ends_after=request.ends_after,
+            markers=markers,
+            leases=leases,
+        )
+        self._session.router.add(subscription)
+        return subscription
+
+    @contextmanager
+    def _releasing_on_error(self, command: Command, request: SubscribeRequest) -> Generator[None]:
+        try:
+            yield
+        except BaseException:  # meanwhile an earlier handler may have ended, without a release
+            if _is_named(command):
+                self._release_log(self._log_of(request), request.sub_id)
+            raise
+
+    @contextmanager
+    def _withdrawing_on_error(
+        self, subscription: Subscription, connection: Connection
+    ) -> Generator[None]:
+        """Remove a subscription whose command has failed."""
+        try:
+            yield
+        except BaseException as error:
+            self._session.router.remove(subscription)
+            is_unanswered = isinstance(error, TimedOut | trio.Cancelled)
+            if is_unanswered and connection is self._commands.connection:
+                self._send_unsubscribe([subscription], connection)
+            subscription.drop_queued()  # after the sending, since a store may fail here
+            self._purge_generated(subscription.sub_id)
+            raise
+
+    def _opened(
+        self, subscription: Subscription, command: Command, first_bookmark: str, *, lasts: bool
+    ) -> Subscription:
+        """A server has accepted the command.
+
+        Raises:
+            StoreError: The subscription manager cannot write it; the subscription is ended.
+        """
+        subscription.phase = Phase.OPEN
+        if subscription.is_of_queue:
+            self._queues.add(command.topic)
+            self._core.queue_acks.resume()  # what an earlier connection has not confirmed
+        # It may have been ended before its ack was looked at: by the application, or the server.
+        request = subscription.request
+        if not lasts or request is None or request.command not in LASTING:
+            return subscription
+        if subscription not in self._session.router:
+            return subscription
+        if first_bookmark:  # before it is written: a kill must not leave another one there
+            subscription.request = request.changed({"bm": first_bookmark})
+        try:
+            self._kept.keep(subscription)
+        except BaseException:  # the caller has no handle to end the subscription with
+            self._kept.forget(subscription)
+            self.unsubscribe_nowait([subscription])
+            subscription.drop_queued()
+            raise
+        return subscription
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    async def resubscribe(self, subscription: Subscription, *, timeout: float) -> None:
+        """Send the command of a subscription again on a new connection.
+
+        A bookmark subscription resumes where its store says; the messages that were queued for it
+        are dropped already. There is no checkpoint before the first sending.
+
+        Args:
+            subscription: The subscription.
+            timeout: Seconds to wait for the server's answer, while this client reads.
+        """
+        subscription.command_id = self._session.next_command_id()
+        self._session.router.add(subscription)
+        try:
+            await self._send_first_accepted(subscription, timeout=timeout, is_again=True)
+        except BaseException:  # refused, lost or cancelled: the next attempt adds it again
+            self._session.router.remove(subscription)
+            subscription.drop_queued(keep_replaced=True)
+            raise
+
+    async def _send_first_accepted(
+        self, subscription: Subscription, *, timeout: float, is_again: bool = False
+    ) -> None:
+        """Send its command with the first bookmark that the server understands.
+
+        Raises:
+            InvalidBookmark: It refuses the last one, too.
+        """
+        request, log = subscription.request, subscription.log
+        assert request is not None  # noqa: S101  # a publish is not sent like this
+        resumes = is_again or request.bookmark == str(MOST_RECENT)
+        if log is not None and resumes and not request.is_conflated:
+            log.begin(acked=request.gets_persisted_acks, start=None)
+        candidates = subscription.bookmark_candidates(self._core.resume, resumes=resumes)
+        what = f"{request.what} again" if is_again else request.what
+        for bookmark in candidates:
+            if is_again and subscription not in self._kept:
+                return  # the application has ended it
+            header = self._prepare(subscription, bookmark, resumes=resumes, is_again=is_again)
+            try:
+                await self._commands.send(
+                    header, request.body, what=what, timeout=timeout, patient=is_again
+                )
+            except InvalidBookmark:
+                if bookmark == candidates[-1]:
+                    raise
+                self._core.reporter.log.warning(
+                    "%s refuses bookmarks with a time anchor", self._core.resume.servers.name
+                )
+            else:
+                break
+        if subscription.phase is Phase.LOST:  # right after the ack
+            reason = self._core.status.lost_reason  # none if there is another one already
+            raise DisconnectedError(f"{what}: the connection was lost") from reason
+
+    def _prepare(
+        self,
+        subscription: Subscription,
+        bookmark: str,
+        *,
+        resumes: bool,
+        is_again: bool,
+    ) -> Fields:
+        """Prepare to send its command, and return the header.
+
+        Once it is accepted, the bookmark store follows the log of that server.
+        """
+        now, resume, request = trio.current_time(), self._core.resume, subscription.request
+        assert request is not None  # noqa: S101  # as for the caller
+        subscription.sending(now)
+        if (log := subscription.log) is not None:
+            # It begins anew at an explicit bookmark, and where conflated messages may come again.
+            starts_over = not resumes or request.is_conflated
+            entered_us = 0
+            if starts_over and parse_bookmark(bookmark) == NOW:  # by any server's clock not before
+                entered_us = max(1, resume.now_us(now) - resume.overlap_us)
+
+            def accepted() -> None:  # not before: a refused command must not change the store
+                if starts_over:
+                    log.begin(
+                        acked=request.gets_persisted_acks,
+                        start=bookmark,
+                        conflated=request.is_conflated,
+                        entered_us=entered_us,
+                    )
+                resume.accepted(subscription.position)
+
+            subscription.accepted = accepted
+        options = request.options
+        # The server may lack what this client knows, so it must not begin after it.
+        if is_again or (resumes and "|" in bookmark and bookmark != str(NOW)):
+            version = self._core.status.server_version
+            options = resume_options(options, bookmark=bookmark, version=version, again=is_again)
+        return request.header(subscription.command_id, bookmark=bookmark, options=options)
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
+        """End subscriptions; late messages for them are dropped.
+
+        Args:
+            ids: One id, several, or `all`; an unknown one is no error, and so is an empty one.
+            timeout: Seconds to wait for the server's answer; `None` for no limit.
+
+        Raises:
+            TimedOut: The server did not answer in time; they have ended here.
+        """
+        self._core.thread.check("unsubscribe")
+        wanted = check_texts("sub_ids", ids)
+        chosen = self._kept.all() if ids == "all" else self._kept.named(wanted)
+        sent = {one.sub_id for one in chosen}
+        for opening in self._opening:  # those that wait for the next connection are no ones yet
+            if opening.sub_id not in sent and (ids == "all" or opening.sub_id in wanted):
+                opening.scope.cancel()
+        for one in chosen:  # all of them first: if that fails, the call can be made again
+            self._kept.drop(one)
+        for one in chosen:
+            one.drop_queued()
+            one.sink.mark(Marker.ENDED)
+        connection = self._commands.connection
+        unsubscribing = self.unsubscribe_nowait(chosen)
+        if unsubscribing is None:
+            return
+        pending, answered = unsubscribing
+        limit_s = seconds(timeout)
+        with trio.move_on_after(limit_s):
+            await self._commands.waits.until(answered, pending.what)
+        if self._commands.connection is connection:  # else they have ended without an answer
+            self._commands.answer(pending, limit_s)
+
+    def unsubscribe_nowait(
+        self, subscriptions: Iterable[Subscription]
+    ) -> tuple[PendingCommand, trio.Event] | None:
+        """End those at the server that are active, without waiting for its answer.
+
+        Returns:
+            The command and an event that its answer sets; `None` if it was not sent.
+        """
+        active = [one for one in subscriptions if one in self._session.router]
+        for one in active:
+            self._session.router.remove(one)
+            if one.leases is not None:  # before the server returns them
+                one.leases.close()
+        connection = self._commands.connection
+        if not active or connection is None or not self._core.status.is_logged_on:
+            return None
+        return self._send_unsubscribe(active, connection)
+
+    def _send_unsubscribe(
+        self, subscriptions: list[Subscription], connection: Connection
+    ) -> tuple[PendingCommand, trio.Event]:
+        """Tell the server to stop, whether anybody waits for its answer or not.
+
+        Until that has arrived, messages for these ids may still be on their way. A later
+        subscription must not take them for its own: they are not where its replay begins, so
+        whatever lies in between would count as seen.
+        """
+        ids = dict.fromkeys(one.sub_id for one in subscriptions)
+        queries = dict.fromkeys(one.query_id for one in subscriptions if one.query_id)
+        command_id, answered = self._session.next_command_id(), trio.Event()
+        fields: Fields = {"c": "unsubscribe", "cid": command_id, "sub_id": ",".join(ids)}
+        if queries:  # they have an id of their own
+            fields["query_id"] = ",".join(queries)
+
+        def wake() -> None:
+            answered.set()
+            for one_id in {*ids, *queries}:
+                if self._unsubscribing.get(one_id) is pending:
+                    del self._unsubscribing[one_id]
+            self._unsubscribed.unpark_all()
+
+        pending = PendingCommand(command_id, "unsubscribe", awaited="processed", wake=wake)
+        self._unsubscribing.update(dict.fromkeys((*ids, *queries), pending))
+        self._session.pending.add(pending)
+        connection.writer.send(encode_frame({**fields, "a": "processed"}))
+        connection.writer.flush()  # the caller waits: batching gains nothing
+        return pending, answered
+
+    async def _wait_unsubscribed(self, request: SubscribeRequest, *, timeout: float) -> None:
+        """Wait until the server has confirmed the end of earlier subscriptions with its ids."""
+        if self._unsubscribing.keys().isdisjoint(request.ids):
+            return
+        with trio.move_on_after(timeout):
+            while not self._unsubscribing.keys().isdisjoint(request.ids):
+                await self._unsubscribed.park(request.what)
+            self._commands.connected()
+            return
+        raise TimedOut(
+            f"{request.what}: the server has not confirmed within {timeout:g} s that the earlier "
+            f"subscription with this id has ended"
+        )
+
+    def undo(self) -> Callable[[str], Awaitable[None]]:
+        """Remember what is active before a call, whose caller may never get its result.
+
+        Returns:
+            A coroutine function that takes the result of the call, and ends the subscription or
+            query that the call has begun. What was active before stays: the call has paused,
+            resumed or replaced it. So does a publish, which cannot be taken back.
+        """
+        before = frozenset(self._kept.all())
+
+        async def undo(result: str) -> None:
+            for one in self._kept.all():
+                if one.sub_id == result and one.request is not None and one not in before:
+                    await self.unsubscribe(result, timeout=TIMEOUT_S)
+
+        return undo
+
+    # -- the bookmark store -----------------------------------------------------------------------
+
+    def serve(self, subscription: Subscription) -> None:
+        """Note that a handler's task gets its messages, which may end later than it does."""
+        self._served.setdefault(subscription.sub_id, set()).add(subscription)
+
+    def is_served(self, subscription: Subscription) -> bool:
+        """Whether a handler's task gets its messages."""
+        return subscription in self._served.get(subscription.sub_id, ())
+
+    def served(self, subscription: Subscription) -> None:
+        """Note that the handler's task of a subscription has ended."""
+        of_id = self._served[subscription.sub_id]
+        of_id.remove(subscription)
+        if not of_id:
+            del self._served[subscription.sub_id]
+
+    def release(self, ended: Subscription, first_number: int = 0) -> None:
+        """Have the undiscarded messages of an ended subscription redelivered.
+
+        Args:
+            ended: The subscription.
+            first_number: The first of its bookmark numbers, if no handler has its messages.
+        """
+        self._release_log(ended.log, ended.sub_id, first_number, ended)
+
+    def _release_log(
+        self,
+        log: SubscriptionLog | None,
+        sub_id: str,
+        first_number: int = 0,
+        ended: Subscription | None = None,
+    ) -> None:
+        """Have undiscarded messages redelivered, unless the id is still in use.
+
+        It is in use when it was subscribed again with a bookmark, or while a slow handler still
+        processes messages that were delivered before the end of its subscription.
+        """
+        if log is None:
+            return
+        others = [one for one in self._kept.named((sub_id,)) if one is not ended]
+        if any(one.log is not None for one in others):
+            return
+        if all(one.log is None for one in self._served.get(sub_id, ())):
+            log.ended()
+            if not self._kept.has_id(sub_id):  # else a later process may restore it
+                self._purge_generated(sub_id)
+        elif first_number:
+            log.link_lost(first_number)
+
+    def _release_processed(self, request: SubscribeRequest, log: SubscriptionLog | None) -> None:
+        """Have undiscarded messages of an id redelivered to the subscription that enters it now.
+
+        Earlier handlers that are still at work keep what they have yet to process.
+        """
+        if log is None or request.sub_id not in self._served:
+            return
+        if any(one.log is not None for one in self._kept.named((request.sub_id,))):
+            return
+        sinks = [one.sink for one in self._served[request.sub_id] if one.log is not None]
+        if sinks:
+            taken = [one.unprocessed() for one in sinks if isinstance(one, Delivery)]
+            log.ended_except({message.number for messages in taken for message in messages})
+
+    def _log_of(self, request: SubscribeRequest) -> SubscriptionLog | None:
+        """The bookmark store's part of a subscribe; `None` if it has none."""
+        if self._store is None or not request.bookmark:
+            return None
+        return subscription_log(self._store, request.sub_id)
+
+    def _owner(self, sub_id: str, log: SubscriptionLog) -> MessageOwner:
+        """Where the messages of a subscription are discarded."""
+        owner, auditor = LoggedBy(log, self._core.thread), self._core.auditor
+        return owner if auditor is None else AuditedOwner(owner, auditor, sub_id)
+
+    def _generate_id(self, command_id: str) -> str:
+        """An id for a tracked subscription that the application has given none.
+
+        One that the store has forgotten is used again, since it keeps an entry for each.
+
+        Args:
+            command_id: Makes a new one readable.
+        """
+        free = (each for each in self._purged_ids if each not in self._unsubscribing)
+        if sub_id := next(free, ""):
+            self._purged_ids.remove(sub_id)
+        else:
+            sub_id = f"{command_id}-{secrets.token_hex(8)}"
+        self._generated_ids.add(sub_id)
+        return sub_id
+
+    def _purge_generated(self, sub_id: str) -> None:
+        """Have the bookmark store forget an ended subscription whose id was generated."""
+        if sub_id not in self._generated_ids:
+            return
+        self._generated_ids.remove(sub_id)
+        store = self._store
+        if isinstance(store, MemoryBookmarkStore):
+            store.purge_ended(sub_id)
+        elif store is not None:
+            store.purge(sub_id)
+        # Only where numbers go on: else a late discard could mean a message of the next one.
+        if isinstance(store, TrackedBookmarkStore) and sub_id in store.subscriptions:
+            self._purged_ids.append(sub_id)
+
+    # -- what may be a mistake --------------------------------------------------------------------
+
+    def _check_bookmark(self, command: Command, request: SubscribeRequest) -> None:
+        """Check a command with a bookmark, and warn of what may be a mistake, once for each topic.
+
+        Raises:
+            UsageError: A query at `MOST_RECENT` has no id of the application: a generated id would
+                differ from run to run.
+        """
+        log, topic, extra = self._core.reporter.log, command.topic, {"sub_id": request.sub_id}
+        if command.start == str(MOST_RECENT):
+            is_named = command.sub_id or command.query_id
+            if request.query_id and not is_named and self._store is not None:
+                raise UsageError(
+                    f"{command.name} with MOST_RECENT needs a sub_id: the bookmark store remembers "
+                    "under it where the subscription was, so it is the same in every run"
+                )
+            if self._store is None and topic not in self._warned_of_recent:
+                self._warned_of_recent.add(topic)
+                log.warning(
+                    "subscription %s on %s: without a bookmark store MOST_RECENT begins at the "
+                    "start of the log each time, and discard() does nothing: give the client a "
+                    "bookmark_store, or bookmark=EPOCH if that is what you want",
+                    request.sub_id,
+                    topic,
+                    extra=extra,
+                )
+        # The server does not say that such a subscription is none of the queue's consumers. It can
+        # be known where this client has consumed the queue, or where a backlog is asked for.
+        is_queue = topic in self._queues or request.parsed.max_backlog is not None
+        if request.bookmark and is_queue and topic not in self._warned_of_replay:
+            self._warned_of_replay.add(topic)
+            log.warning(
+                "subscription %s on %s has a bookmark, so it replays the log and consumes no "
+                "queue: messages have no leases, and ack() does nothing; use queue_subscribe to "
+                "consume a queue",
+                request.sub_id,
+                topic,
+                extra=extra,
+            )
+
+
+def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:
+    """The store's own fast handle for one subscription, or one made of its public methods."""
+    own = getattr(store, "subscription", None)
+    handle: SubscriptionLog = own(sub_id) if own is not None else StoreSubscription(store, sub_id)
+    return handle
+
+
+def has_receiver(command: Command) -> UsageError:
+    """The error for a command about an active subscription that comes with a receiver."""
+    return UsageError(
+        f"{command.sub_id!r} is active and has its stream or handler already: use execute_async, "
+        "or pause, resume and replace of the client"
+    )
+
+
+def _is_named(command: Command) -> bool:
+    """Whether the application has chosen an id for the subscription of a command."""
+    return bool(command.sub_id or command.query_id or command.command_id)
