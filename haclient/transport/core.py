@@ -24,6 +24,7 @@ from haclient import events
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
+    TimedOut,
     UsageError,
 )
 from haclient.observability.flight_recorder import FlightRecorder
