@@ -22,7 +22,8 @@ loop, each coroutine function as a task, one message of a subscription at a time
 copy of the context in which they were given. A message is discarded or acknowledged after its
 handler has returned. What a handler raises ends the client, as in trio: the task inside the
 `async with` block is cancelled and the block raises the error; so do calls that wait and all later
-ones. When the client is left, a handler that is at work is cancelled and waited for.
+ones, also of a client that was opened without a block. When the client is left, a handler that is
+at work is cancelled and waited for.
 
 **The loop ends first.** A client that is still open when its loop is closed is closed when the
 program ends, with a `ResourceWarning`; until then messages for a handler end it by an error.
@@ -30,63 +31,63 @@ program ends, with a `ResourceWarning`; until then messages for a handler end it
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251  # this module is for its users
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import suppress
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
-from typing import (
-    Concatenate,
-    Final,
-    Generic,
-    Never,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    cast,
-)
+from typing import Concatenate, Generic, Never, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from typing_extensions import Unpack, override
 
 import haclient.client
-import haclient.streams
-from haclient.errors import UsageError
-from haclient.facade.buffer import StreamBuffer, Take
-from haclient.facade.loop_bridge import Bridge, LoopThread, Wakeup, in_loop
-from haclient.facade.loop_records import LiveRecords, RecordsClient
-from haclient.facade.loop_shutdown import run
+from haclient.client import BaseClient as TrioClient
+from haclient.codecs import Topic
+from haclient.errors import HAClientError, UsageError
+from haclient.facade.buffer import StreamBuffer
+from haclient.facade.loop_bridge import WORDS, LoopThread, run
 from haclient.facade.methods import (
-    CallbackArguments,
-    FacadeProperty,
-    described,
-    translated,
-    wrapped_options,
+    FacadeClient,
+    Factory,
+    Method,
+    Openable,
+    Reads,
+    Subscribing,
+    close_inner,
+    enter_inner,
+    inspects,
+    like,
+    made,
+    made_of,
+    next_change_arrived,
+    open_inner,
+    plain,
+    with_words,
 )
-from haclient.facade.thread import warn_unclosed
+from haclient.facade.thread import Bridge
+from haclient.live_records import JsonRecord, RecordChange, RecordMapping
+from haclient.live_records import LiveRecords as TrioRecords
+from haclient.observability.metrics import ClientMetrics
 from haclient.protocol.messages import Message
 from haclient.servers.auth import Authenticator
+from haclient.session.connection_state import ConnectionState
+from haclient.streams import MessageStream as TrioStream
 from haclient.transport.queue_conflation import ConflationKey, sow_key
-from haclient.transport.settings import ClientOptions, HAOptions
+from haclient.transport.settings import TIMEOUT_S, ClientOptions, HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Batches", "Client", "HAClient", "LiveRecords", "MessageStream", "TimedMessages", "run"]
 
-_Inner = TypeVar("_Inner")
+_I = TypeVar("_I", bound=Openable)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_H = TypeVar("_H", bound="HAClient")
-
-WORDS: Final[dict[str, str]] = {}
-"""What the words of the trio client's docstrings are here: they fit as they are."""
 
 
 class Bridged(Protocol):
     """What has methods of the trio client."""
 
     @property
-    def __bridge__(self) -> Bridge[object]:
-        """Calls them."""
+    def __bridge__(self) -> Bridge[object, LoopThread]:
+        """The object of the trio client, and its thread."""
         ...
 
 
@@ -96,173 +97,98 @@ class Bridged(Protocol):
 def _call(
     method: Callable[Concatenate[Never, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[Bridged, _P], Coroutine[object, object, _T]]:
-    """The form for asyncio of a method that waits."""
-    name, callbacks = method.__name__, CallbackArguments(method)
+    """The form of a method that waits."""
+    inner = Method(method)
 
-    @wraps(method)
+    @like(method)
     async def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
         bridge = self.__bridge__
-        function: Callable[..., Awaitable[_T]] = getattr(bridge.inner, name)
-        if not callbacks.exist:
-            return await bridge.wait(partial(function, *arguments, **options), name)
-        given = callbacks.wrapped(bridge.wrap, arguments, options)
-        return await bridge.wait(partial(function, *given[0], **given[1]), name)
+        return await bridge.thread.wait(inner.bound(bridge, arguments, options), inner.name)
 
-    return described(call, method, WORDS)
+    return call
 
 
 def _subscribes(
     method: Callable[Concatenate[Never, _P], Awaitable[str]],
 ) -> Callable[Concatenate[Bridged, _P], Coroutine[object, object, str]]:
-    """The form for asyncio of a method that begins a subscription."""
-    name, callbacks = method.__name__, CallbackArguments(method)
+    """The form of a method that begins a subscription."""
+    inner = Method(method)
 
-    @wraps(method)
-    async def subscribe(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> str:
+    @like(method)
+    async def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> str:
         bridge = self.__bridge__
-        function: Callable[..., Awaitable[str]] = getattr(bridge.inner, name)
-        given = callbacks.wrapped(bridge.wrap, arguments, options)
-        undo: list[Callable[[str], Awaitable[None]]] = []
+        subscribing = Subscribing(bridge.inner, inner.bound(bridge, arguments, options))
+        return await bridge.thread.wait(subscribing.begin, inner.name, undo=subscribing.undo)
 
-        async def begin() -> str:
-            client = cast("haclient.client.BaseClient", bridge.inner)
-            undo.append(client._subscriber.undo())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
-            return await function(*given[0], **given[1])
-
-        async def take_back(sub_id: str) -> None:
-            await undo[0](sub_id)
-
-        return await bridge.wait(begin, name, undo=take_back)
-
-    return described(subscribe, method, WORDS)
-
-
-def _plain(
-    method: Callable[Concatenate[Never, _P], _T],
-) -> Callable[Concatenate[Bridged, _P], _T]:
-    """The form for asyncio of a method that does not wait."""
-    name, callbacks = method.__name__, CallbackArguments(method)
-
-    @wraps(method)
-    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        bridge = self.__bridge__
-        function: Callable[..., _T] = getattr(bridge.inner, name)
-        given = callbacks.wrapped(bridge.wrap, arguments, options)
-        return bridge.now(partial(function, *given[0], **given[1]), name)
-
-    return described(call, method, WORDS)
-
-
-def _inspects(
-    method: Callable[Concatenate[haclient.client.BaseClient, _P], _T],
-) -> Callable[Concatenate[Bridged, _P], _T]:
-    """The form for asyncio of a method that describes a client, also before and after its run."""
-    name = method.__name__
-
-    @wraps(method)
-    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        def read(inner: object) -> _T:
-            function: Callable[..., _T] = getattr(inner, name)
-            return function(*arguments, **options)
-
-        return self.__bridge__.read(read, name)
-
-    return described(call, method, WORDS)
+    return call
 
 
 def _stream(
-    method: Callable[Concatenate[Never, _P], haclient.streams.MessageStream],
+    method: Callable[Concatenate[Never, _P], TrioStream],
 ) -> Callable[Concatenate[Bridged, _P], MessageStream]:
-    """The form for asyncio of a method that returns a stream."""
-    make = _plain(method)
+    """The form of a method that returns a stream."""
+    make = plain(method)
 
-    @wraps(method)
-    def stream(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
-        return MessageStream(make(self, *arguments, **options), self.__bridge__.home)
+    @like(method)
+    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
+        return MessageStream(make(self, *arguments, **options), self.__bridge__.thread)
 
-    return described(stream, method, WORDS)
+    return call
 
 
 def _opened_stream(
-    method: Callable[Concatenate[Never, _P], Awaitable[haclient.streams.MessageStream]],
+    method: Callable[Concatenate[Never, _P], Awaitable[TrioStream]],
 ) -> Callable[Concatenate[Bridged, _P], Coroutine[object, object, MessageStream]]:
-    """The form for asyncio of a method that returns a stream when that is open."""
-    name = method.__name__
+    """The form of a method that returns a stream when that is open."""
+    inner = Method(method)
 
-    @wraps(method)
-    async def stream(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
+    @like(method)
+    async def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> MessageStream:
         bridge = self.__bridge__
-        function: Callable[..., Awaitable[haclient.streams.MessageStream]]
-        function = getattr(bridge.inner, name)
-        opened = await bridge.wait(
-            partial(function, *arguments, **options), name, undo=lambda stream: stream.aclose()
-        )
-        return MessageStream(opened, bridge.home)
+        opening = inner.bound(bridge, arguments, options)
+        opened = partial(made_of, opening, partial(MessageStream, thread=bridge.thread))
+        return await bridge.thread.wait(opened, inner.name, undo=close_inner)
 
-    return described(stream, method, WORDS)
+    return call
 
 
-def _reads(
-    read: Callable[[haclient.client.BaseClient], _T],
-) -> FacadeProperty[haclient.client.BaseClient, _T]:
-    return FacadeProperty(read, haclient.client.BaseClient, WORDS)
+# -- streams and records -----------------------------------------------------------------
 
 
-def _reads_stream(
-    read: Callable[[haclient.streams.MessageStream], _T],
-) -> FacadeProperty[haclient.streams.MessageStream, _T]:
-    return FacadeProperty(read, haclient.streams.MessageStream, WORDS)
+class _Iterator(Generic[_T]):
+    """An async iterator of what a function returns until it raises `StopAsyncIteration`."""
+
+    def __init__(self, take: Callable[[], Coroutine[object, object, _T]]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _T:
+        return await self._take()
 
 
-def _made(make: Callable[_P, _Inner], *arguments: _P.args, **options: _P.kwargs) -> Bridge[_Inner]:
-    """Make a trio client whose callbacks run in the loop."""
-    home = LoopThread(str(arguments[0] if arguments else options["name"]))
-    given = wrapped_options(options, partial(in_loop, home=home))
-    untyped: Callable[..., _Inner] = make  # the options are what they were, except callbacks
-    return Bridge(untyped(*arguments, **given), home)
+class TimedMessages(_Iterator[Message | None]):
+    """An async iterator of messages, which yields `None` when none arrives in time."""
 
 
-class _Factory(Generic[_P]):
-    """A class method that makes a client as one of the trio client does."""
-
-    def __init__(self, make: Callable[_P, haclient.client.HAClient]) -> None:
-        self._make = make
-        self.__doc__ = translated(make.__doc__, WORDS)
-
-    def __get__(self, instance: object, owner: type[_H]) -> Callable[_P, _H]:
-        @wraps(self._make)
-        def make(*arguments: _P.args, **options: _P.kwargs) -> _H:
-            client = owner.__new__(owner)
-            client.__bridge__ = _made(self._make, *arguments, **options)
-            return client
-
-        return make
+class Batches(_Iterator[list[Message]]):
+    """An async iterator of non-empty lists of messages."""
 
 
-# -- streams ---------------------------------------------------------------------------
+class RecordChanges(_Iterator[RecordChange[_T]]):
+    """An async iterator of changes, which any number of tasks may use."""
 
 
-class MessageStream:
-    """The messages of one command, in order: `haclient.MessageStream` for asyncio.
+class _Opened(Generic[_I]):
+    """What a command opens, and what is closed: a stream, or records."""
 
-    Use it as a context manager; leaving the block unsubscribes. Several tasks may iterate over one
-    stream: each message goes to one of them. A task that is cancelled while it waits loses none::
-
-        async with client.stream("orders") as messages:
-            async for message in messages:
-                ...
-    """
-
-    def __init__(self, stream: haclient.streams.MessageStream, home: LoopThread) -> None:
-        self.__bridge__ = Bridge(stream, home)
-        self._buffer = StreamBuffer(stream)
-        self._taking = asyncio.Lock()
+    __bridge__: Bridge[_I, LoopThread]
 
     async def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `async with` does this.
 
-        Returns:
-            This stream.
+        Records are complete then.
 
         Raises:
             CommandError: The server refused it.
@@ -270,21 +196,18 @@ class MessageStream:
             TimedOut: The server did not answer in time.
             UsageError: It was opened before.
         """
-        bridge = self.__bridge__
-        await bridge.wait(bridge.inner.open, "open", undo=lambda stream: stream.aclose())
-        return self
+        thread = self.__bridge__.thread
+        return await thread.wait(partial(open_inner, self), "open", undo=close_inner)
 
     async def aclose(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
-        self._buffer.clear()
-        if self.__bridge__.home.thread.is_running:
-            with suppress(UsageError):  # the client is closed at this moment, and the stream too
-                await self.__bridge__.wait(self.__bridge__.inner.aclose, "aclose")
+        if self.__bridge__.thread.is_running:
+            with suppress(UsageError):  # the client is closed at this moment, and this with it
+                await self.__bridge__.thread.wait(partial(close_inner, self), "aclose")
 
     async def __aenter__(self) -> Self:
-        bridge = self.__bridge__
-        await bridge.wait(bridge.inner.__aenter__, "open", undo=lambda stream: stream.aclose())
-        return self
+        thread = self.__bridge__.thread
+        return await thread.wait(partial(enter_inner, self), "open", undo=close_inner)
 
     async def __aexit__(
         self,
@@ -292,101 +215,84 @@ class MessageStream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not GeneratorExit:  # the loop has dropped the coroutine, which cannot wait
-            await self.aclose()
+        # asyncio: the loop has dropped the coroutine, which cannot wait
+        if kind is GeneratorExit:
+            return
+        # both
+        await self.aclose()
+
+
+@with_words(WORDS)
+class MessageStream(_Opened[TrioStream]):
+    """The messages of one command, in order: `haclient.MessageStream` for asyncio.
+
+    Use it as a context manager; leaving the block unsubscribes. Several tasks may iterate over
+    one stream: each message goes to one. A task that is cancelled while it waits loses none::
+
+        async with client.stream("orders") as messages:
+            async for message in messages:
+                ...
+    """
+
+    def __init__(self, stream: TrioStream, thread: LoopThread) -> None:
+        self.__bridge__ = Bridge(stream, thread)
+        self._buffer = StreamBuffer(stream, thread)
+
+    @override
+    async def aclose(self) -> None:
+        """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
+        self._buffer.close()
+        await super().aclose()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        if (message := self._buffer.pop_ready()) is not None:
+        buffer = self._buffer
+        if (message := buffer.pop()) is not None:
             return message
-        return await self._next(None, self._buffer.pop)
+        wait = self.__bridge__.thread.wait
+        for taken in await wait(buffer.take, "iterating", undo=buffer.put_back):
+            return taken
+        raise StopAsyncIteration
 
+    @like(TrioStream.conflate)
     def conflate(self, key: ConflationKey = sow_key) -> Self:
         """As in `haclient.MessageStream`."""
         self.__bridge__.inner.conflate(key)
         self._buffer.take_one_by_one()
         return self
 
-    conflate = described(conflate, haclient.streams.MessageStream.conflate, WORDS)
-
+    @like(TrioStream.batches)
     def batches(self, max_messages: int | None = None, max_seconds: float = 0.0) -> Batches:
-        """The same messages in lists: as they arrive, which is the fast path, or collected.
+        """As in `haclient.MessageStream`."""
+        lists = self.__bridge__.inner.batches(max_messages, max_seconds)
+        return Batches(partial(self._next_list, partial(self._buffer.take, lists, max_messages)))
 
-        Args:
-            max_messages: The most messages in a list; `None` for whatever has arrived.
-            max_seconds: How long to wait for that many, once there is a first one: a list is
-                complete when it is full, after this time, and at the end of the stream.
+    async def _next_list(self, take: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
+        wait = self.__bridge__.thread.wait
+        if taken := await wait(take, "iterating", undo=self._buffer.put_back):
+            return taken
+        raise StopAsyncIteration
 
-        Returns:
-            An async iterator of non-empty lists.
-
-        Raises:
-            UsageError: The numbers cannot be.
-        """
-        take = self.__bridge__.inner.batches(max_messages, max_seconds).__anext__
-        pop = partial(self._buffer.pop_list, max_messages)
-        return Batches(partial(self._next, take, pop))
-
+    @like(TrioStream.with_timeout)
     def with_timeout(self, seconds: float) -> TimedMessages:
-        """Yield the same messages, and `None` each time that none arrives in time.
-
-        Args:
-            seconds: How long to wait for a message; 0 yields `None` at once when none is queued.
-
-        Returns:
-            An async iterator of messages and `None`.
-
-        Raises:
-            UsageError: `seconds` is negative or NaN.
-        """
+        """As in `haclient.MessageStream`."""
         self.__bridge__.inner.with_timeout(seconds)  # refuses what cannot be
         return TimedMessages(partial(self._next_or_none, seconds))
 
     async def _next_or_none(self, seconds: float) -> Message | None:
-        async def take() -> list[Message]:
-            message = await self.__bridge__.inner.with_timeout(left_s).__anext__()
-            return [] if message is None else [message]
+        buffer = self._buffer
+        take, wait = partial(buffer.take_within, seconds), self.__bridge__.thread.wait
+        for taken in await wait(take, "iterating", undo=buffer.put_back):
+            return taken
+        raise StopAsyncIteration
 
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
-        try:  # another task may be waiting, and fetch the next messages
-            async with asyncio.timeout(seconds):
-                await self._taking.acquire()
-        except TimeoutError:
-            return self._buffer.pop_ready()
-        left_s = max(0.0, seconds - (loop.time() - began_at))
-        try:
-            await self._fill(take)
-            return self._buffer.pop()
-        finally:
-            self._taking.release()
-
-    async def _next(self, take: Take | None, pop: Callable[[], _T | None]) -> _T:
-        """Return what `pop` returns; wait until messages have arrived if there are none.
-
-        Raises:
-            StopAsyncIteration: No message will follow.
-        """
-        while True:
-            async with self._taking:
-                await self._fill(take)
-                if found := pop():
-                    return found
-
-    async def _fill(self, take: Take | None) -> None:
-        # If it is ready, another task has waited for the messages.
-        if not self._buffer.is_ready and not await self.__bridge__.wait(
-            partial(self._buffer.fill, take), "iterating"
-        ):
-            raise StopAsyncIteration
-
-    wait_caught_up = _call(haclient.streams.MessageStream.wait_caught_up)
-    caught_up = _reads_stream(lambda stream: stream.caught_up)
-    gaps = _reads_stream(lambda stream: stream.gaps)
-    ended = _reads_stream(lambda stream: stream.ended)
-    end_reason = _reads_stream(lambda stream: stream.end_reason)
+    wait_caught_up = _call(TrioStream.wait_caught_up)
+    caught_up = Reads[bool](TrioStream)
+    gaps = Reads[int](TrioStream)
+    ended = Reads[bool](TrioStream)
+    end_reason = Reads[HAClientError | None](TrioStream)
 
     @property
     def sub_id(self) -> str:
@@ -394,124 +300,88 @@ class MessageStream:
         return self.__bridge__.inner.sub_id
 
 
-class TimedMessages:
-    """An async iterator of messages, which yields `None` when none arrives in time."""
+class LiveRecords(RecordMapping[_T], _Opened[TrioRecords[_T]]):
+    """The records of a topic, by key: `haclient.LiveRecords` for asyncio.
 
-    def __init__(self, take: Callable[[], Awaitable[Message | None]]) -> None:
-        self._take = take
+    Any thread may read it. Several tasks may take changes: each change goes to one of them, and
+    none is lost when a wait is cancelled::
 
+        async with client.records("prices", key=lambda price: price["symbol"]) as prices:
+            print(prices["A"])
+            async for change in prices.changes():
+                print(change.kind, change.key, change.new)
+    """
+
+    def __init__(self, records: TrioRecords[_T], thread: LoopThread) -> None:
+        super().__init__(records._view)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+        self.__bridge__ = Bridge(records, thread)
+
+    def changes(self) -> RecordChanges[_T]:
+        """Each change from now on, without an end."""
+        return RecordChanges(self._next_change)
+
+    async def _next_change(self) -> RecordChange[_T]:
+        # Only the wait can be cancelled, and it takes no change.
+        records, thread = self.__bridge__.inner, self.__bridge__.thread
+        arrived = partial(next_change_arrived, records, thread)
+        while (change := self.__bridge__.read(type(records).pop_change, "iterating")) is None:
+            if thread.was_closed or not await thread.wait(arrived, "iterating"):
+                raise StopAsyncIteration
+        return change
+
+    # asyncio: a loop over a plain mapping yields its keys
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message | None:
-        return await self._take()
+    async def __anext__(self) -> RecordChange[_T]:
+        return await self._next_change()
 
-
-class Batches:
-    """An async iterator of non-empty lists of messages."""
-
-    def __init__(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
-        self._take = take
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> list[Message]:
-        return await self._take()
+    # both
+    caught_up = Reads[bool](TrioRecords)
+    ended = Reads[bool](TrioRecords)
 
 
 # -- clients ---------------------------------------------------------------------------
 
 
-class _Body:
-    """The task inside the `async with` block of a client, to be cancelled if the client fails.
-
-    Args:
-        home: The client's thread and loop.
-    """
-
-    def __init__(self, home: LoopThread) -> None:
-        self._thread = home.thread
-        self._loop = home.running_loop("open")
-        self._task = asyncio.current_task()
-        self._is_left = False
-        self._has_cancelled = False
-        home.thread.notify_ended(self._notify)
-
-    def _notify(self) -> None:
-        with suppress(RuntimeError):  # the loop was closed, and the task with it
-            self._loop.call_soon_threadsafe(self._client_ended)
-
-    def _client_ended(self) -> None:
-        if self._thread.error is not None and not self._is_left and self._task is not None:
-            self._has_cancelled = True
-            self._task.cancel(f"the client {self._thread.name!r} has ended by an error")
-
-    async def leave(self, error: BaseException | None) -> bool:
-        """Cancel the task no more, and take back a cancellation that this has caused.
-
-        Returns:
-            Whether somebody else has cancelled the task as well.
-        """
-        self._is_left = True
-        if not self._has_cancelled or self._task is None:
-            return False
-        if not isinstance(error, asyncio.CancelledError):
-            with suppress(asyncio.CancelledError):  # it was not delivered yet: it is here
-                await asyncio.sleep(0)
-        return self._task.uncancel() > 0
-
-
-class BaseClient(RecordsClient):
+@with_words(WORDS)
+class BaseClient(FacadeClient[LoopThread]):
     """What the two clients share: `haclient.client.BaseClient` for asyncio."""
 
     # -- life ---------------------------------------------------------------
 
-    __bridge__: Bridge[haclient.client.BaseClient]
-    _body: _Body | None = None
+    async def open(self, timeout: float | None = None) -> Self:
+        """Begin to use the client, as the start of its `async with` block does; then call `aclose`.
 
-    async def open(self) -> Self:
-        """Begin to use the client, as the start of its block does; then await `aclose`.
-
-        Unlike the block, it cancels no task when the client ends by an error: calls raise it.
+        Args:
+            timeout: Seconds for the logon of an `HAClient`, `None` for no limit; after `TimedOut`
+                make a new client.
 
         Returns:
             This client. An `HAClient` is connected and logged on.
 
         Raises:
-            UsageError: It was opened before, or no event loop of asyncio runs here.
-            DisconnectedError: Another task has closed it meanwhile.
-            HAClientError: An `HAClient` cannot connect.
+            UsageError: It was opened before, or cannot be used here, or `timeout` is no time.
+            HAClientError: It cannot connect; `TimedOut`; `DisconnectedError`: it was closed.
         """
-        home = self.__bridge__.home
-        loop = home.running_loop("open")
-        home.loop = home.loop or loop  # callbacks may be called before this call returns
-        entered = Wakeup(loop)
-        home.thread.start(self.__bridge__.inner, entered.notify)
-        await self._unless_cancelled(entered)
-        if home.thread.has_ended or home.thread.error is not None:
-            await self._ended().wait_uncancelled()
-            self._raise_error()
-            raise home.thread.why_cut_short("open")
-        return self
+        bridge = self.__bridge__
+        return await bridge.thread.open(bridge.inner, timeout, self)
 
     async def aclose(self) -> None:
-        """End it, as the end of its block does: drain, disconnect, close the stores.
+        """End it, as the end of its `async with` block does: drain, disconnect, close the stores.
 
-        Calls that wait in other tasks are ended: they raise `DisconnectedError`. A second call
-        does nothing.
+        Calls that wait in other tasks raise `DisconnectedError`. A second call does nothing.
 
         Raises:
             UsageError: A handler of this client called it, which it would wait for.
             BaseException: What a handler has raised, or by what else the client has ended.
         """
-        await self._leave(drains=True)
-        self._raise_error()
+        await self.__bridge__.thread.leave(drains=True)
+        self.__bridge__.thread.raise_error()
 
     async def __aenter__(self) -> Self:
-        await self.open()
-        self._body = _Body(self.__bridge__.home)
-        return self
+        bridge = self.__bridge__
+        return await bridge.thread.enter(bridge.inner, self)
 
     async def __aexit__(
         self,
@@ -519,128 +389,108 @@ class BaseClient(RecordsClient):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        thread, body = self.__bridge__.home.thread, self._body
-        if kind is GeneratorExit or body is None:  # the loop has dropped the coroutine
-            thread.cancel()
-            return
-        is_cancelled = await body.leave(error)
-        await self._leave(drains=error is None)
-        if is_cancelled and isinstance(error, asyncio.CancelledError):
-            return  # by somebody else, too, which goes before; the error was logged
-        if error is None or error is not thread.error:
-            self._raise_error()
+        await self.__bridge__.thread.exit(kind, error)
 
-    async def _leave(self, *, drains: bool) -> None:
-        home = self.__bridge__.home
-        if not home.thread.is_running:
-            return  # also in a process that was forked: the client belongs to the other one
-        home.running_loop("aclose")
-        if asyncio.current_task() in home.callback_tasks:
-            raise UsageError(
-                "aclose was called by a handler of the client, and would wait for that handler: "
-                "call it in the task that has opened the client"
-            )
-        home.thread.stop(drains=drains)
-        await self._unless_cancelled(self._ended())
-        home.thread.join()  # it has nothing left to do
-
-    def _ended(self) -> Wakeup:
-        """Notified when the client's thread has ended."""
-        home = self.__bridge__.home
-        ended = Wakeup(home.running_loop("aclose"))
-        home.thread.notify_ended(ended.notify)
-        return ended
-
-    async def _unless_cancelled(self, event: Wakeup) -> None:
-        """Wait for an event; if that is cancelled, leave the client at once, and wait for that."""
-        thread = self.__bridge__.home.thread
-        try:
-            await event.wait()
-        except asyncio.CancelledError:
-            thread.cancel()
-            await self._ended().wait_uncancelled()
-            thread.join()
-            raise
-        except BaseException:  # the coroutine is closed, and can wait for nothing
-            thread.cancel()
-            raise
-
-    def _raise_error(self) -> None:
-        """Raise by what the client has ended, once."""
-        thread = self.__bridge__.home.thread
-        if thread.error is not None and not thread.is_reported:
-            thread.is_reported = True
-            raise thread.error
-
-    def __del__(self) -> None:
-        bridge: Bridge[object] | None = getattr(self, "__bridge__", None)
-        if bridge is not None and bridge.home.thread.is_abandoned:  # making it may have failed
-            warn_unclosed(bridge.home.thread)
-            bridge.home.thread.stop()
-
-    @override
-    def __repr__(self) -> str:
-        thread = self.__bridge__.home.thread
-        state = "open" if thread.is_running else "not open"
-        return f"<{type(self).__module__}.{type(self).__qualname__} {thread.name!r}, {state}>"
-
-    add_event_listener = _plain(haclient.client.BaseClient.add_event_listener)
-    remove_event_listener = _plain(haclient.client.BaseClient.remove_event_listener)
-    name = _reads(lambda client: client.name)
-    state = _reads(lambda client: client.state)
-    uri = _reads(lambda client: client.uri)
-    connection_info = _reads(lambda client: client.connection_info)
-    metrics = _reads(lambda client: client.metrics)
-    health = _inspects(haclient.client.BaseClient.health)
-    report = _inspects(haclient.client.BaseClient.report)
-    explain_recovery = _plain(haclient.client.BaseClient.explain_recovery)
-    persisted_sequence = _reads(lambda client: client.persisted_sequence)
-    publish_store = _reads(lambda client: client.publish_store)
-    bookmark_store = _reads(lambda client: client.bookmark_store)
-    unpersisted_count = _reads(lambda client: client.unpersisted_count)
-
-    disconnect = _call(haclient.client.BaseClient.disconnect)
+    disconnect = _call(TrioClient.disconnect)
+    add_event_listener = plain(TrioClient.add_event_listener)
+    remove_event_listener = plain(TrioClient.remove_event_listener)
+    name = Reads[str](TrioClient)
+    state = Reads[ConnectionState](TrioClient)
+    uri = Reads[str](TrioClient)
+    connection_info = Reads[Mapping[str, str]](TrioClient)
+    metrics = Reads[ClientMetrics](TrioClient)
+    health = inspects(TrioClient.health)
+    report = inspects(TrioClient.report)
+    explain_recovery = plain(TrioClient.explain_recovery)
+    persisted_sequence = Reads[int | None](TrioClient)
+    publish_store = Reads[PublishStore | None](TrioClient)
+    bookmark_store = Reads[BookmarkStore | None](TrioClient)
+    unpersisted_count = Reads[int](TrioClient)
 
     # -- publishing ---------------------------------------------------------
 
-    publish = _call(haclient.client.BaseClient.publish)
-    publish_many = _call(haclient.client.BaseClient.publish_many)
-    publish_json = _call(haclient.client.BaseClient.publish_json)
-    publish_persisted = _call(haclient.client.BaseClient.publish_persisted)
-    publish_nowait = _plain(haclient.client.BaseClient.publish_nowait)
-    publish_flush = _call(haclient.client.BaseClient.publish_flush)
-    wait_persisted = _call(haclient.client.BaseClient.wait_persisted)
-    flush = _call(haclient.client.BaseClient.flush)
-    sow_delete = _call(haclient.client.BaseClient.sow_delete)
+    publish = _call(TrioClient.publish)
+    publish_many = _call(TrioClient.publish_many)
+    publish_json = _call(TrioClient.publish_json)
+    publish_persisted = _call(TrioClient.publish_persisted)
+    publish_nowait = plain(TrioClient.publish_nowait)
+    publish_flush = _call(TrioClient.publish_flush)
+    wait_persisted = _call(TrioClient.wait_persisted)
+    flush = _call(TrioClient.flush)
+    sow_delete = _call(TrioClient.sow_delete)
 
     # -- subscribing --------------------------------------------------------
 
-    subscribe = _subscribes(haclient.client.BaseClient.subscribe)
-    stream = _stream(haclient.client.BaseClient.stream)
-    bookmark_subscribe = _subscribes(haclient.client.BaseClient.bookmark_subscribe)
-    bookmark_stream = _stream(haclient.client.BaseClient.bookmark_stream)
-    sow = _stream(haclient.client.BaseClient.sow)
-    sow_and_stream = _stream(haclient.client.BaseClient.sow_and_stream)
-    sow_and_subscribe = _subscribes(haclient.client.BaseClient.sow_and_subscribe)
-    pause = _call(haclient.client.BaseClient.pause)
-    resume = _call(haclient.client.BaseClient.resume)
-    replace = _call(haclient.client.BaseClient.replace)
-    unsubscribe = _call(haclient.client.BaseClient.unsubscribe)
-    execute = _opened_stream(haclient.client.BaseClient.execute)
-    execute_async = _subscribes(haclient.client.BaseClient.execute_async)
+    subscribe = _subscribes(TrioClient.subscribe)
+    stream = _stream(TrioClient.stream)
+    bookmark_subscribe = _subscribes(TrioClient.bookmark_subscribe)
+    bookmark_stream = _stream(TrioClient.bookmark_stream)
+    sow = _stream(TrioClient.sow)
+    sow_and_stream = _stream(TrioClient.sow_and_stream)
+    sow_and_subscribe = _subscribes(TrioClient.sow_and_subscribe)
+    pause = _call(TrioClient.pause)
+    resume = _call(TrioClient.resume)
+    replace = _call(TrioClient.replace)
+    unsubscribe = _call(TrioClient.unsubscribe)
+    execute = _opened_stream(TrioClient.execute)
+    execute_async = _subscribes(TrioClient.execute_async)
 
     # -- queues -------------------------------------------------------------
 
-    queue_subscribe = _subscribes(haclient.client.BaseClient.queue_subscribe)
-    queue_stream = _stream(haclient.client.BaseClient.queue_stream)
-    ack = _call(haclient.client.BaseClient.ack)
-    ack_matching = _call(haclient.client.BaseClient.ack_matching)
-    flush_acks = _call(haclient.client.BaseClient.flush_acks)
+    queue_subscribe = _subscribes(TrioClient.queue_subscribe)
+    queue_stream = _stream(TrioClient.queue_stream)
+    ack = _call(TrioClient.ack)
+    ack_matching = _call(TrioClient.ack_matching)
+    flush_acks = _call(TrioClient.flush_acks)
+
+    # -- records ------------------------------------------------------------
+
+    @overload
+    def records(
+        self,
+        topic: str,
+        *,
+        key: Callable[[JsonRecord], Hashable] | None = None,
+        filter: str = "",
+        deltas: bool = False,
+        timeout: float | None = TIMEOUT_S,
+    ) -> LiveRecords[JsonRecord]: ...
+
+    @overload
+    def records(
+        self,
+        topic: Topic[_T],
+        *,
+        key: Callable[[_T], Hashable] | None = None,
+        filter: str = "",
+        deltas: bool = False,
+        timeout: float | None = TIMEOUT_S,
+    ) -> LiveRecords[_T]: ...
+
+    @like(TrioClient.records)
+    def records(
+        self,
+        topic: str | Topic[_T],
+        *,
+        key: Callable[[JsonRecord], Hashable] | Callable[[_T], Hashable] | None = None,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        deltas: bool = False,
+        timeout: float | None = TIMEOUT_S,
+    ) -> LiveRecords[JsonRecord] | LiveRecords[_T]:
+        """As in `haclient.Client`."""
+        bridge = self.__bridge__
+        make = partial(
+            bridge.inner.records,
+            cast("Topic[_T]", topic),
+            key=cast("Callable[[_T], Hashable] | None", key),
+            filter=filter,
+            deltas=deltas,
+            timeout=timeout,
+        )
+        return LiveRecords(bridge.thread.now(make, "records"), bridge.thread)
 
 
-described(BaseClient.records, haclient.client.BaseClient.records, WORDS)
-
-
+@with_words(WORDS)
 class Client(BaseClient):
     """An AMPS client for one server at a time: `haclient.Client` for asyncio.
 
@@ -650,7 +500,7 @@ class Client(BaseClient):
         publish_store: Keeps publishes until they are persisted. The client owns it and closes it.
         bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
         authenticator: Provides the credentials for each logon; by default it sends the URI's
-            password. It runs in the client's thread, and must not use asyncio.
+            password. It runs in the client's thread, which runs trio.
         **options: See `Settings`.
 
     Raises:
@@ -667,7 +517,8 @@ class Client(BaseClient):
         authenticator: Authenticator | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
-        self.__bridge__ = _made(
+        self.__bridge__ = made(
+            LoopThread,
             haclient.client.Client,
             name,
             publish_store=publish_store,
@@ -681,6 +532,7 @@ class Client(BaseClient):
     set_heartbeat = _call(haclient.client.Client.set_heartbeat)
 
 
+@with_words(WORDS)
 class HAClient(BaseClient):
     """An AMPS client that stays connected to one of several servers, for asyncio.
 
@@ -707,7 +559,8 @@ class HAClient(BaseClient):
         bookmark_store: BookmarkStore | None = None,
         **options: Unpack[HAOptions],
     ) -> None:
-        self.__bridge__ = _made(
+        self.__bridge__ = made(
+            LoopThread,
             haclient.client.HAClient,
             name,
             publish_store=publish_store,
@@ -715,8 +568,8 @@ class HAClient(BaseClient):
             **options,
         )
 
-    memory_backed = _Factory(haclient.client.HAClient.memory_backed)
-    file_backed = _Factory(haclient.client.HAClient.file_backed)
+    memory_backed = Factory(LoopThread, haclient.client.HAClient.memory_backed)
+    file_backed = Factory(LoopThread, haclient.client.HAClient.file_backed)
 
     disconnect = _call(haclient.client.HAClient.disconnect)
     move_to = _call(haclient.client.HAClient.move_to)

@@ -25,7 +25,8 @@ from typing import Final, TypeVar, cast
 import msgspec
 
 from haclient.errors import StoreError, UsageError
-from haclient.facade.methods import ClientBridge, Facade
+from haclient.facade.methods import FacadeClient
+from haclient.facade.thread import TrioThread
 from haclient_stores.publish_stores.file import FilePublishStore
 
 __all__ = ["ResumePoint", "SourcePosition"]
@@ -69,10 +70,11 @@ class SourcePosition:
         UsageError: The store keeps no notes, or the name is empty.
     """
 
-    def __init__(self, store: FilePublishStore | Facade, source: str) -> None:
-        self._bridge = cast("ClientBridge | None", getattr(store, "__bridge__", None))
-        if self._bridge is not None:
-            store = cast("FilePublishStore", self._bridge.inner.publish_store)
+    def __init__(self, store: FilePublishStore | FacadeClient[TrioThread], source: str) -> None:
+        self._thread: TrioThread | None = None
+        if isinstance(store, FacadeClient):
+            self._thread = store.__bridge__.thread
+            store = cast("FilePublishStore", store.__bridge__.inner.publish_store)
         if not isinstance(store, FilePublishStore):
             raise UsageError(
                 f"store is a FilePublishStore, which keeps notes, not {type(store).__name__}"
@@ -95,7 +97,7 @@ class SourcePosition:
         return self._in_thread(self._resume, "resume")
 
     def _in_thread(self, function: Callable[[], _T], what: str) -> _T:
-        return function() if self._bridge is None else self._bridge.now(function, what)
+        return function() if self._thread is None else self._thread.now(function, what)
 
     def _resume(self) -> ResumePoint:
         text = self._store.notes.get(NOTE, "")

@@ -23,7 +23,8 @@ import haclient.recovery_points.sow
 import haclient_stores.adapters.conflating
 from haclient.compat.units import seconds_of
 from haclient.errors import TimedOut, UsageError
-from haclient.facade.thread_bridge import Bridge
+from haclient.facade.thread import Bridge
+from haclient.facade.thread_bridge import BlockingThread
 from haclient_stores.adapters.recovery_point import RecoveryPoint as NativePoint
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter, TimedAdapter
 from haclient_stores.checks import check_text
@@ -77,7 +78,7 @@ class OfficialAdapter(Protocol):
 class PointsClient(Protocol):
     """A client that can keep the points of another one."""
 
-    def bridge(self) -> Bridge[haclient.client.BaseClient]:
+    def bridge(self) -> Bridge[haclient.client.BaseClient, BlockingThread]:
         """Calls the client of `haclient` in its thread.
 
         Raises:
@@ -130,7 +131,9 @@ class SOWRecoveryPointAdapter:
             sub_id_field=sub_id_field,
             bookmark_field=bookmark_field,
         )
-        self._opened: tuple[Bridge[haclient.client.BaseClient], _SOWAdapter] | None = None
+        self._opened: (
+            tuple[Bridge[haclient.client.BaseClient, BlockingThread], _SOWAdapter] | None
+        ) = None
 
     def __iter__(self) -> Iterator[RecoveryPoint]:
         """The points that the topic has.
@@ -155,7 +158,7 @@ class SOWRecoveryPointAdapter:
             DisconnectedError: The client was never connected, or is closed.
         """
         bridge, native = self._current()
-        bridge.now(partial(native.update, point), "update of an adapter")
+        bridge.thread.now(partial(native.update, point), "update of an adapter")
 
     def purge(self, sub_id: str | None = None) -> None:
         """Forget the point of a subscription, or all.
@@ -164,7 +167,7 @@ class SOWRecoveryPointAdapter:
             sub_id: The subscription; `None` for all of them.
         """
         bridge, native = self._current()
-        bridge.now(partial(native.purge, sub_id), "purge of an adapter")
+        bridge.thread.now(partial(native.purge, sub_id), "purge of an adapter")
 
     def prune(self) -> None:
         """Delete the records of purged subscriptions.
@@ -195,9 +198,11 @@ class SOWRecoveryPointAdapter:
         """Try again to publish what could not be sent; a store has this called."""
         if self._opened is not None:
             bridge, native = self._opened
-            bridge.now(partial(native.poll, 0.0), "poll of an adapter")
+            bridge.thread.now(partial(native.poll, 0.0), "poll of an adapter")
 
-    def _current(self) -> tuple[Bridge[haclient.client.BaseClient], _SOWAdapter]:
+    def _current(
+        self,
+    ) -> tuple[Bridge[haclient.client.BaseClient, BlockingThread], _SOWAdapter]:
         """The adapter of the client as it is connected now."""
         if self._opened is None or self._opened[0] is not self._client.bridge():
             iter(self)  # as the first thing on a connection, which says whose points they are
@@ -207,7 +212,7 @@ class SOWRecoveryPointAdapter:
 
     def _wait(
         self,
-        bridge: Bridge[haclient.client.BaseClient],
+        bridge: Bridge[haclient.client.BaseClient, BlockingThread],
         function: Callable[[], Awaitable[_T]],
         what: str,
     ) -> _T:
@@ -218,7 +223,7 @@ class SOWRecoveryPointAdapter:
                 return await function()
             raise TimedOut(f"{what} {topic} took longer than {limit_s:g} s")
 
-        return bridge.wait(limited, f"{what} {topic}")
+        return bridge.thread.wait(limited, f"{what} {topic}")
 
 
 class _SOWAdapter(haclient.recovery_points.sow.SOWRecoveryPointAdapter):

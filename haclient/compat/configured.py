@@ -29,7 +29,8 @@ from haclient.compat.units import seconds_of
 from haclient.compat.version_info import VersionInfo
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.events import EventListener, MessagesReceived
-from haclient.facade.thread_bridge import Bridge, refuse_event_loop
+from haclient.facade.thread import Bridge
+from haclient.facade.thread_bridge import BlockingThread, refuse_event_loop
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
 from haclient.session.connection_state import Heartbeat
@@ -92,7 +93,7 @@ class ConfiguredClient(ABC):
             )
             # Not the option `on_event`: each event that nobody needs would cost a turn of a thread.
             bridge = inner.__bridge__
-            listener = cast("EventListener", bridge.wrap(self._listeners.on_event))
+            listener = cast("EventListener", bridge.thread.wrap(self._listeners.on_event))
             bridge.inner.add_event_listener(listener, *KINDS)
             inner.open()
             if not inner.__bridge__.thread.is_running:
@@ -471,14 +472,14 @@ class ConfiguredClient(ABC):
             return function()
 
         try:
-            return inner.__bridge__.now(call, what)
+            return thread.now(call, what)
         except BaseException as error:
             if is_called or opened is None or not thread.is_of_end(error):
                 raise
             thread.join()  # it is about to end
             return otherwise()
 
-    def bridge(self) -> Bridge[haclient.client.BaseClient]:
+    def bridge(self) -> Bridge[haclient.client.BaseClient, BlockingThread]:
         """Calls the client of `haclient` in its thread; for adapters.
 
         Raises:

@@ -1,8 +1,8 @@
-"""The way between an event loop of asyncio and the thread of a client.
+"""Between an event loop of asyncio and the thread of a client: calls, callbacks, life, shutdown.
 
-`haclient.aio` is thin, like `haclient.blocking`: `TrioThread` runs the client. This module carries
-calls from a task of asyncio to that thread (`Bridge.wait`), and callbacks of the application from
-the thread to the loop (`in_loop`).
+`TrioThread` runs the client. This module carries calls from a task of asyncio to that thread
+(`LoopThread.wait`), and callbacks of the application from the thread to the loop
+(`LoopThread.wrap`).
 
 Both directions keep what cancellation means in trio: a cancelled call or callback is asked to end
 and is waited for, so that it is undone or complete when its caller continues. There is one
@@ -15,79 +15,33 @@ do.
 from __future__ import annotations
 
 import asyncio  # noqa: TID251  # for those who use it
-import threading
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import isawaitable
-from typing import Final, Generic, TypeVar
+from inspect import isawaitable, iscoroutine
+from typing import Final, TypeVar
 
 import trio
+from typing_extensions import override
 
+from haclient.client import BaseClient
 from haclient.errors import DisconnectedError, UsageError
-from haclient.facade.thread import Call, TrioThread
+from haclient.facade.shutdown import ThreadShutdown
+from haclient.facade.thread import Call, TrioThread, open_timed_out
+from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
+from haclient.transport.settings import seconds
 
-_Inner_co = TypeVar("_Inner_co", covariant=True)
+_F = TypeVar("_F")
 _T = TypeVar("_T")
+
+WORDS: Final[dict[str, str]] = {}
+"""What the words of the trio client's docstrings are here: they fit as they are."""
 
 _LOOP_CHECK_S: Final = 0.1
 """How often it is checked, for a cancelled callback that does not end, whether its loop runs."""
-
-
-# -- the way from the loop to the client's thread and back ---------------------------------
-
-
-class LoopThread:
-    """The client's thread, and the event loop that it works for.
-
-    Args:
-        name: The client's name.
-
-    Attributes:
-        thread: The client's thread.
-        loop: The event loop in which the client was opened; `None` before.
-        callback_tasks: The trio tasks that wait for a callback of this client, by the asyncio task
-            that runs it now.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.thread = TrioThread(name)
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.callback_tasks: dict[asyncio.Task[object], trio.lowlevel.Task] = {}
-
-    @property
-    def caller(self) -> object | None:
-        """Who makes a call in the calling task; see `haclient.transport.caller`."""
-        task = asyncio.current_task()
-        return None if task is None else self.callback_tasks.get(task, task)
-
-    def running_loop(self, what: str) -> asyncio.AbstractEventLoop:
-        """The loop of the calling task, which must be the client's.
-
-        Args:
-            what: The call, for the error.
-
-        Raises:
-            UsageError: The caller runs no loop of asyncio, or another one, or is in a process that
-                was forked.
-        """
-        self.thread.check_process()  # first: a forked process runs no loop
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            other = "haclient.HAClient" if trio.lowlevel.in_trio_run() else "haclient.blocking"
-            raise UsageError(
-                f"{what} of haclient.aio was called where no event loop of asyncio runs: "
-                f"use {other} there"
-            ) from None
-        if self.loop is not None and self.loop is not loop:
-            raise UsageError(
-                f"{what} was called in another event loop than the one in which the client "
-                f"{self.thread.name!r} was opened: make a client in each loop"
-            )
-        return loop
 
 
 class Wakeup:
@@ -120,6 +74,13 @@ class Wakeup:
             self._future = self._loop.create_future()
             await self._future
 
+    async def wait_within(self, limit_s: float) -> bool:
+        """Wait for `notify`; return whether it came in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if limit_s == math.inf else limit_s):
+                await self.wait()
+        return self._is_set
+
     async def wait_uncancelled(self) -> None:
         """Wait for `notify`, no matter how often this task is cancelled meanwhile."""
         while not self._is_set:
@@ -127,27 +88,54 @@ class Wakeup:
                 await self.wait()
 
 
-class Bridge(Generic[_Inner_co]):
-    """Calls an object of the trio client in the thread that it lives in.
+class LoopThread(TrioThread):
+    """The thread of a client that tasks of an event loop call.
 
-    Args:
-        inner: The client, or a stream.
-        home: The client's thread and loop.
+    Attributes:
+        loop: The event loop in which the client was opened; `None` before.
+        callback_tasks: The trio tasks that wait for a callback of this client, by the asyncio task
+            that runs it now.
     """
 
-    def __init__(self, inner: _Inner_co, home: LoopThread) -> None:
-        self._inner = inner
-        self.home = home
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.callback_tasks: dict[asyncio.Task[object], trio.lowlevel.Task] = {}
+        self._body: _Body | None = None
+
+    def running_loop(self, what: str) -> asyncio.AbstractEventLoop:
+        """The loop of the calling task, which must be the client's.
+
+        Args:
+            what: The call, for the error.
+
+        Raises:
+            UsageError: The caller runs no loop of asyncio, or another one, or is in a process that
+                was forked.
+        """
+        self.check_process()  # first: a forked process runs no loop
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            other = "haclient.HAClient" if trio.lowlevel.in_trio_run() else "haclient.blocking"
+            raise UsageError(
+                f"{what} of haclient.aio was called where no event loop of asyncio runs: "
+                f"use {other} there"
+            ) from None
+        if self.loop is not None and self.loop is not loop:
+            raise UsageError(
+                f"{what} was called in another event loop than the one in which the client "
+                f"{self.name!r} was opened: make a client in each loop"
+            )
+        return loop
+
+    # -- calls ----------------------------------------------------------------
 
     @property
-    def inner(self) -> _Inner_co:
-        """The client, or a stream."""
-        return self._inner
-
-    @property
-    def thread(self) -> TrioThread:
-        """The client's thread."""
-        return self.home.thread
+    def caller(self) -> object | None:
+        """Who makes a call in the calling task; see `haclient.transport.caller`."""
+        task = asyncio.current_task()
+        return None if task is None else self.callback_tasks.get(task, task)
 
     async def wait(
         self,
@@ -164,56 +152,159 @@ class Bridge(Generic[_Inner_co]):
             undo: Takes back what the function has done if it is complete when the caller is
                 cancelled, who never gets its result. A coroutine function of trio.
         """
-        wakeup = Wakeup(self.home.running_loop(what))
-        call: Call[_T] = Call(wakeup.notify, what, caller=self.home.caller)
-        self.home.thread.submit(call, function)
+        wakeup = Wakeup(self.running_loop(what))
+        call: Call[_T] = Call(wakeup.notify, what, caller=self.caller)
+        self.submit(call, function)
         try:
             await wakeup.wait()
         except asyncio.CancelledError:
             call.cancel()
             await wakeup.wait_uncancelled()
             if undo is not None and call.has_result:
-                await self._undo(partial(undo, call.outcome()), what)
+                undoing = Wakeup(self.running_loop(what))
+                with suppress(Exception):  # the client has ended: nothing is left to undo
+                    self.submit(Call(undoing.notify, what), partial(undo, call.outcome()))
+                    await undoing.wait_uncancelled()
             raise
         except BaseException:  # the coroutine is closed, and can wait for nothing
             call.cancel()
             raise
         return call.outcome()
 
-    async def _undo(self, function: Callable[[], Awaitable[object]], what: str) -> None:
-        wakeup = Wakeup(self.home.running_loop(what))
-        with suppress(Exception):  # the client has ended: nothing is left to undo
-            self.home.thread.submit(Call(wakeup.notify, what), function)
-            await wakeup.wait_uncancelled()
-
-    def now(self, function: Callable[[], _T], what: str) -> _T:
-        """Run a plain function in the client's thread, for which the caller stands still.
-
-        The client's thread never waits for the loop without a task switch of its own, so that
-        neither of the two can stop the other for long.
-        """
-        if self.home.thread.is_current:  # a callback that the client calls at once
-            return function()
-        done = threading.Lock()
-        done.acquire()
-        call: Call[_T] = Call(done.release, what)
-        self.home.thread.submit_now(call, function)
-        done.acquire()
-        return call.outcome()
-
-    def read(self, read: Callable[[_Inner_co], _T], what: str) -> _T:
-        """Read a property: in the client's thread, or here if that does not run."""
-        if self.home.thread.is_running:
-            try:
-                return self.now(partial(read, self._inner), what)
-            except BaseException as error:
-                if not self.home.thread.is_of_end(error):
-                    raise
-        return read(self._inner)
-
+    @override
     def wrap(self, function: object) -> object:
-        """A callback of the application as one that the trio client can await."""
-        return in_loop(function, self.home)
+        """A callback as one that the trio client can await; what is no function stays as it is."""
+        return _InLoop(function, self) if callable(function) else function
+
+    # -- life -----------------------------------------------------------------
+
+    async def open(self, client: BaseClient, timeout: float | None, facade: _F) -> _F:
+        """Begin to run a client, and wait until it is entered.
+
+        Args:
+            client: The client.
+            timeout: Seconds to wait; `None` for no limit.
+            facade: What to return.
+
+        Raises:
+            UsageError: As for `start` and `running_loop`, or `timeout` is no time.
+            HAClientError: It cannot connect, within the time, or was closed.
+        """
+        loop = self.running_loop("open")
+        limit_s = seconds(timeout)
+        self.loop = self.loop or loop  # callbacks may be called before this call returns
+        entered = Wakeup(loop)
+        self.start(client, entered.notify)
+        if not await self._unless_cancelled(entered, limit_s):
+            error = open_timed_out(client, limit_s)
+            self.cancel()
+            await self._wait_ended()
+            raise error
+        if self.has_ended or self.error is not None:
+            await self._wait_ended()
+            self.raise_error()
+            raise self.why_cut_short("open")
+        return facade
+
+    async def enter(self, client: BaseClient, facade: _F) -> _F:
+        """As `open`, at the beginning of a block, whose task is cancelled if the client fails."""
+        await self.open(client, None, facade)
+        self._body = _Body(self)
+        return facade
+
+    async def exit(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        """End the client at the end of a block, which an error may leave."""
+        if kind is GeneratorExit or self._body is None:  # the loop has dropped the coroutine
+            self.cancel()
+            return
+        is_cancelled = await self._body.leave(error)
+        await self.leave(drains=error is None)
+        if is_cancelled and isinstance(error, asyncio.CancelledError):
+            return  # by somebody else, too, which goes before; the error was logged
+        if error is None or error is not self.error:
+            self.raise_error()
+
+    async def leave(self, *, drains: bool) -> None:
+        """End the client, and wait for that.
+
+        Args:
+            drains: Whether to wait for what was published.
+
+        Raises:
+            UsageError: A handler of the client calls this.
+        """
+        if not self.is_running:
+            return  # also in a process that was forked: the client belongs to the other one
+        self.running_loop("aclose")
+        if asyncio.current_task() in self.callback_tasks:
+            raise UsageError(
+                "aclose was called by a handler of the client, and would wait for that handler: "
+                "call it in the task that has opened the client"
+            )
+        self.stop(drains=drains)
+        await self._unless_cancelled(self._notified_at_end(), math.inf)
+        self.join()  # it has nothing left to do
+
+    def _notified_at_end(self) -> Wakeup:
+        """Notified when this thread has ended."""
+        ended = Wakeup(self.running_loop("aclose"))
+        self.notify_ended(ended.notify)
+        return ended
+
+    async def _wait_ended(self) -> None:
+        await self._notified_at_end().wait_uncancelled()
+        self.join()
+
+    async def _unless_cancelled(self, event: Wakeup, limit_s: float) -> bool:
+        """Wait for an event; if that is cancelled, leave the client at once, and wait for that."""
+        try:
+            return await event.wait_within(limit_s)
+        except asyncio.CancelledError:
+            self.cancel()
+            await self._wait_ended()
+            raise
+        except BaseException:  # the coroutine is closed, and can wait for nothing
+            self.cancel()
+            raise
+
+
+class _Body:
+    """The task inside the `async with` block of a client, to be cancelled if the client fails.
+
+    Args:
+        thread: The client's thread.
+    """
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+        self._loop = thread.running_loop("open")
+        self._task = asyncio.current_task()
+        self._is_left = False
+        self._has_cancelled = False
+        thread.notify_ended(self._notify)
+
+    def _notify(self) -> None:
+        with suppress(RuntimeError):  # the loop was closed, and the task with it
+            self._loop.call_soon_threadsafe(self._client_ended)
+
+    def _client_ended(self) -> None:
+        if self._thread.error is not None and not self._is_left and self._task is not None:
+            self._has_cancelled = True
+            self._task.cancel(f"the client {self._thread.name!r} has ended by an error")
+
+    async def leave(self, error: BaseException | None) -> bool:
+        """Cancel the task no more, and take back a cancellation that this has caused.
+
+        Returns:
+            Whether somebody else has cancelled the task as well.
+        """
+        self._is_left = True
+        if not self._has_cancelled or self._task is None:
+            return False
+        if not isinstance(error, asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):  # it was not delivered yet: it is here
+                await asyncio.sleep(0)
+        return self._task.uncancel() > 0
 
 
 # -- callbacks: the way from the client's thread to the loop -------------------------------
@@ -227,18 +318,18 @@ class _InLoop:
     """
 
     function: Callable[..., object]
-    home: LoopThread
+    thread: LoopThread
     context: Context = field(compare=False, default_factory=copy_context)
 
     async def __call__(self, *arguments: object) -> object:
-        loop = self.home.loop
+        loop = self.thread.loop
         assert loop is not None  # noqa: S101  # callbacks are called while the client is open
         run = _CallbackRun(self, arguments, trio.lowlevel.current_trio_token())
         try:
             loop.call_soon_threadsafe(run.start, context=self.context.copy())
         except RuntimeError:
             raise UsageError(
-                f"the event loop of the client {self.home.thread.name!r} was closed before the "
+                f"the event loop of the client {self.thread.name!r} was closed before the "
                 "client, which has something for a callback: close the client first"
             ) from None
         try:
@@ -294,7 +385,7 @@ class _CallbackRun:
         try:
             result = self._callback.function(*self._arguments)
             if isawaitable(result):
-                tasks = self._callback.home.callback_tasks
+                tasks = self._callback.thread.callback_tasks
                 self._task = asyncio.ensure_future(self._finish(result))
                 tasks[self._task] = self._waiting
                 self._task.add_done_callback(tasks.pop)
@@ -349,6 +440,78 @@ class _CallbackRun:
         return self._result
 
 
-def in_loop(function: object, home: LoopThread) -> object:
-    """A callback as one that the trio client can await; what is no function stays as it is."""
-    return _InLoop(function, home) if callable(function) else function
+# -- haclient.aio.run -------------------------------------------------------------------------
+
+
+class _CancellableMain:
+    """Runs `main` in a loop of the main thread, and cancels it."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._shutdown = ThreadShutdown(grace_s, self._cancel_soon)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._should_end = False
+        self._is_cancelled = False
+        self._was_ended = False
+
+    def run(self, main: Callable[[], Awaitable[_T]]) -> _T | None:
+        try:
+            with first_signal(STOP_SIGNALS, self._shutdown.begin):
+                result = asyncio.run(self._until_ended(main))
+        finally:
+            self._shutdown.close()
+        return self._shutdown.result(result, was_ended=self._was_ended)
+
+    async def _until_ended(self, main: Callable[[], Awaitable[_T]]) -> _T | None:
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        if self._should_end:  # the signal came before there was a loop to cancel in
+            self._cancel()
+        try:
+            return await main()
+        except asyncio.CancelledError:
+            if not self._is_cancelled:  # raised by `main` itself
+                raise
+            self._was_ended = True
+            return None
+
+    def _cancel_soon(self) -> None:
+        self._should_end = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop was closed: `main` has ended
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        assert self._task is not None  # noqa: S101  # set before the loop
+        if not self._is_cancelled:  # once: a second one would interrupt the clean-up of `main`
+            self._is_cancelled = True
+            self._task.cancel()
+
+
+def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) -> _T | None:
+    """Run a service under asyncio until it returns, or until SIGTERM or SIGINT ends it in order.
+
+    After the first signal handlers finish the message they have and get no further one; streams
+    end; each client of the process flushes acknowledgements and publishes, within its
+    `exit_timeout`. Then the task of `main` is cancelled, and the blocks of the clients are
+    left, which closes their stores. A `main` that returns by itself meanwhile is not cancelled.
+    Finally, as by `asyncio.run`, all other tasks are cancelled and the loop is closed.
+
+    Args:
+        main: The application, an async function without arguments; use `functools.partial` for
+            one that takes some.
+        grace: Seconds for all of it, from the signal on; 0 ends at once.
+
+    Returns:
+        What `main` returns; `None` when SIGTERM has ended it.
+
+    Raises:
+        UsageError: `main` is a coroutine, `grace` is not a valid time, or this is not the main
+            thread.
+        GraceExpired: The grace period ended first. The text names what was left.
+        KeyboardInterrupt: SIGINT ended it, in the same order.
+    """
+    if iscoroutine(main):
+        main.close()  # else Python warns that it was never awaited
+        raise UsageError("main is an async function, not its coroutine: run(main), not run(main())")
+    return _CancellableMain(grace).run(main)

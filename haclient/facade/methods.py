@@ -1,4 +1,4 @@
-"""What `haclient.blocking` and `haclient.aio` share: names, words, signatures and callbacks.
+"""What `haclient.blocking` and `haclient.aio` share: methods, properties, words and callbacks.
 
 A method of a facade is one line, made from the method of the trio client. It has that method's
 name, docstring and signature, and calls it by name, so that an override of the trio client is
@@ -9,17 +9,40 @@ the trio client would call them in its own thread.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial, update_wrapper, wraps
 from inspect import Parameter, signature
-from typing import Final, Generic, Never, Protocol, Self, TypeVar, cast, overload
+from operator import methodcaller
+from types import FunctionType
+from typing import (
+    Concatenate,
+    Final,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
+
+from typing_extensions import override
 
 from haclient.client import BaseClient
-from haclient.facade.thread import TrioThread
+from haclient.facade.thread import Bridge, TrioThread
+from haclient.live_records import LiveRecords
 
-F = TypeVar("F", bound=Callable[..., object])
+_C = TypeVar("_C", bound=type)
+_F = TypeVar("_F", bound=Callable[..., object])
+_H = TypeVar("_H", bound="FacadeClient[TrioThread]")
 _Inner = TypeVar("_Inner")
-_Inner_co = TypeVar("_Inner_co", covariant=True)
+_O = TypeVar("_O", bound="Opens")
+_P = ParamSpec("_P")
+_R_co = TypeVar("_R_co", covariant=True)
 _T = TypeVar("_T")
+_Thread = TypeVar("_Thread", bound=TrioThread)
+_Thread_co = TypeVar("_Thread_co", bound=TrioThread, covariant=True)
 
 CALLED_IN_CLIENT_THREAD: Final = frozenset({"key", "on_resubscribe_failure", "wire_tap"})
 """Callbacks that the client needs at once: they run in its thread, and must be quick."""
@@ -28,6 +51,18 @@ _OBJECTS_OF_CLIENT: Final = frozenset({"on_publish_gap", "on_rejected_frame"})  
 _HANDLERS: Final = "handlers"  # a table of callbacks
 _OPTIONS_OF_HANDLERS: Final = "queues"  # a table of keyword arguments, callbacks among them
 _AWAITED: Final = re.compile(r"Coroutine\[object, None, (.+)\]")
+
+
+class Bridged(Protocol):
+    """What has methods or properties of an object of the trio client."""
+
+    @property
+    def __bridge__(self) -> Bridge[object, TrioThread]:
+        """That object, and its thread."""
+        ...
+
+
+# -- callbacks among the arguments ---------------------------------------------------------
 
 
 def is_callback(name: str) -> bool:
@@ -55,56 +90,71 @@ def wrapped_options(
     return {name: _wrapped(name, each, wrap) for name, each in options.items()}
 
 
-class CallbackArguments:
-    """Finds the callbacks among the arguments of one method.
+class Method(Generic[_R_co]):
+    """A method of the trio client, called with the arguments that a facade has got.
 
     Args:
-        method: The method of the trio client.
+        method: The method.
+
+    Attributes:
+        name: Its name.
+        has_callbacks: Whether there may be callbacks among its arguments.
     """
 
-    def __init__(self, method: Callable[..., object]) -> None:
+    def __init__(self, method: Callable[..., _R_co]) -> None:
+        self.name = method.__name__
         _, *parameters = signature(method).parameters.values()
         self._names = [each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
-        self.exist = any(
+        self.has_callbacks = any(
             is_callback(each.name) or each.name == _HANDLERS or each.kind is Parameter.VAR_KEYWORD
             for each in parameters
         )
 
-    def wrapped(
+    def bound(
         self,
-        wrap: Callable[[object], object],
+        bridge: Bridge[object, TrioThread],
         arguments: tuple[object, ...],
         options: Mapping[str, object],
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The arguments of a call, in which each callback is wrapped."""
-        return (
-            tuple(
-                _wrapped(name, each, wrap)
-                for name, each in zip(self._names, arguments, strict=False)
-            )
-            + arguments[len(self._names) :],
-            wrapped_options(options, wrap),
-        )
+    ) -> Callable[[], _R_co]:
+        """The call of the method of one object, to be made in its thread."""
+        function: Callable[..., _R_co] = getattr(bridge.inner, self.name)
+        if self.has_callbacks:
+            wrap = bridge.thread.wrap
+            named = zip(self._names, arguments, strict=False)
+            rest = arguments[len(self._names) :]
+            arguments = (*(_wrapped(name, each, wrap) for name, each in named), *rest)
+            options = wrapped_options(options, wrap)
+        return partial(function, *arguments, **options)
 
 
-def described(facade: F, original: Callable[..., object], words: Mapping[str, str]) -> F:
-    """Give a method the words and the signature of the trio client's.
+# -- methods and properties ------------------------------------------------------------------
 
-    Args:
-        facade: The method.
-        original: That of the trio client.
-        words: What to say instead of a few of its words, such as `with` for `async with`.
 
-    Returns:
-        The method.
-    """
-    facade.__doc__ = translated(original.__doc__, words)
-    shown = signature(original)
-    awaited = _AWAITED.fullmatch(str(shown.return_annotation))
-    if awaited is not None:  # a plain function that returns a coroutine
-        shown = shown.replace(return_annotation=awaited[1])
-    facade.__signature__ = shown  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]  # what `inspect.signature` looks for
-    return facade
+def like(original: Callable[..., object]) -> Callable[[_F], _F]:
+    """Give a function the name, the docstring and the signature of a method of the trio client."""
+
+    def copy_to(facade: _F) -> _F:
+        update_wrapper(facade, original)
+        shown = signature(original)
+        awaited = _AWAITED.fullmatch(str(shown.return_annotation))
+        if awaited is not None:  # a plain function that returns a coroutine
+            shown = shown.replace(return_annotation=awaited[1])
+        facade.__signature__ = shown  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]  # what `inspect.signature` looks for
+        return facade
+
+    return copy_to
+
+
+def with_words(words: Mapping[str, str]) -> Callable[[_C], _C]:
+    """Replace a few words of the docstrings in a class, such as `async with` by `with`."""
+
+    def translate(kind: _C) -> _C:
+        for each in vars(kind).values():
+            if isinstance(each, FunctionType | Reads | Factory):
+                each.__doc__ = translated(each.__doc__, words)
+        return kind
+
+    return translate
 
 
 def translated(text: str | None, words: Mapping[str, str]) -> str:
@@ -115,80 +165,183 @@ def translated(text: str | None, words: Mapping[str, str]) -> str:
     return text
 
 
-class Reader(Protocol[_Inner_co]):
-    """Reads properties of an object of the trio client, in the thread that this belongs to."""
+def plain(
+    method: Callable[Concatenate[Never, _P], _T],
+) -> Callable[Concatenate[Bridged, _P], _T]:
+    """The form of a method that does not wait: it runs in the client's thread."""
+    inner = Method(method)
 
-    def read(self, read: Callable[[_Inner_co], _T], what: str) -> _T:
-        """Call `read` with the object, for the property `what`."""
-        ...
+    @like(method)
+    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        bridge = self.__bridge__
+        return bridge.thread.now(inner.bound(bridge, arguments, options), inner.name)
 
-
-class ClientBridge(Protocol):
-    """The trio client behind a client of a facade, and its thread: `__bridge__` of that client."""
-
-    @property
-    def inner(self) -> BaseClient:
-        """The trio client."""
-        ...
-
-    @property
-    def thread(self) -> TrioThread:
-        """Its thread."""
-        ...
-
-    def now(self, function: Callable[[], _T], what: str) -> _T:
-        """Run a plain function in that thread; return or raise what it does."""
-        ...
+    return call
 
 
-class Facade(Protocol):
-    """A client of `haclient.blocking` or `haclient.aio`."""
+def inspects(
+    method: Callable[Concatenate[BaseClient, _P], _T],
+) -> Callable[Concatenate[Bridged, _P], _T]:
+    """The form of a method that describes a client, also before and after its run."""
+    name = method.__name__
 
-    @property
-    def __bridge__(self) -> ClientBridge:
-        """The trio client and its thread."""
-        ...
+    @like(method)
+    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        read = cast("Callable[[object], _T]", methodcaller(name, *arguments, **options))
+        return self.__bridge__.read(read, name)
 
-
-class HasReader(Protocol):
-    """What has properties of the trio client."""
-
-    @property
-    def __bridge__(self) -> object:
-        """Reads them: a `Reader` of the class that has the property."""
-        ...
+    return call
 
 
-class FacadeProperty(Generic[_Inner, _T]):
+class Reads(Generic[_T]):
     """A property of the trio client, read in the client's thread while that runs.
 
     Args:
-        read: Reads it.
         kind: The class of the trio client that has the property, and its docstring.
-        words: What to say instead of a few of its words.
     """
 
-    def __init__(
-        self, read: Callable[[_Inner], _T], kind: type[_Inner], words: Mapping[str, str]
-    ) -> None:
-        self._read = read
+    def __init__(self, kind: type) -> None:
         self._kind = kind
-        self._words = words
         self._name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
-        self.__doc__ = translated(getattr(self._kind, name).__doc__, self._words)
+        self.__doc__ = getattr(self._kind, name).__doc__
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: HasReader, owner: type) -> _T: ...
-    def __get__(self, instance: HasReader | None, owner: type) -> Self | _T:
-        if instance is None:
-            return self
-        reader = cast("Reader[_Inner]", instance.__bridge__)
-        return reader.read(self._read, self._name)
+    def __get__(self, instance: Bridged, owner: type) -> _T: ...
+    def __get__(self, instance: Bridged | None, owner: type) -> Self | _T:
+        return self if instance is None else instance.__bridge__.read(self._read, self._name)
 
-    def __set__(self, instance: HasReader, value: Never) -> None:
+    def _read(self, inner: object) -> _T:
+        found: _T = getattr(inner, self._name)
+        return found
+
+    def __set__(self, instance: Bridged, value: Never) -> None:
         raise AttributeError(f"{self._name} cannot be set")
+
+
+# -- clients ---------------------------------------------------------------------------------
+
+
+class FacadeClient(Generic[_Thread_co]):
+    """What the clients of both facades have in common."""
+
+    __bridge__: Bridge[BaseClient, _Thread_co]
+
+    def __del__(self) -> None:
+        if hasattr(self, "__bridge__"):  # making it may have failed
+            self.__bridge__.thread.drop()
+
+    @override
+    def __repr__(self) -> str:
+        thread = self.__bridge__.thread
+        state = "open" if thread.is_running else "not open"
+        return f"<{type(self).__module__}.{type(self).__qualname__} {thread.name!r}, {state}>"
+
+
+def made(
+    kind: type[_Thread], make: Callable[_P, _Inner], *arguments: _P.args, **options: _P.kwargs
+) -> Bridge[_Inner, _Thread]:
+    """Make a trio client, for a thread of this kind, which wraps its callbacks."""
+    thread = kind(str(arguments[0] if arguments else options["name"]))
+    untyped: Callable[..., _Inner] = make  # the options are what they were, except callbacks
+    return Bridge(untyped(*arguments, **wrapped_options(options, thread.wrap)), thread)
+
+
+class Factory(Generic[_P]):
+    """A class method that makes a client as one of the trio client does."""
+
+    def __init__(self, kind: type[TrioThread], make: Callable[_P, BaseClient]) -> None:
+        self._kind = kind
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __get__(self, instance: object, owner: type[_H]) -> Callable[_P, _H]:
+        @wraps(self._make)
+        def make(*arguments: _P.args, **options: _P.kwargs) -> _H:
+            client = owner.__new__(owner)
+            client.__bridge__ = made(self._kind, self._make, *arguments, **options)
+            return client
+
+        return make
+
+
+# -- coroutine functions of trio, for the client's thread -------------------------------------
+
+
+class Subscribing:
+    """A call that begins a subscription, which its caller may never get to know.
+
+    Args:
+        client: The trio client.
+        begin: The call, which returns the id of the subscription.
+    """
+
+    def __init__(self, client: object, begin: Callable[[], Awaitable[str]]) -> None:
+        self._client = cast("BaseClient", client)
+        self._begin = begin
+        self._undo: Callable[[str], Awaitable[None]] | None = None
+
+    async def begin(self) -> str:
+        """Make the call."""
+        self._undo = self._client._subscriber.undo()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+        return await self._begin()
+
+    async def undo(self, sub_id: str) -> None:
+        """Take back what it has begun."""
+        assert self._undo is not None  # noqa: S101  # it is complete
+        await self._undo(sub_id)
+
+
+class Openable(Protocol):
+    """A stream or records of the trio client."""
+
+    async def open(self) -> object:
+        """Send the command, and wait for the answer."""
+
+    async def aclose(self) -> None:
+        """Unsubscribe."""
+
+    async def __aenter__(self) -> object: ...
+
+
+class Opens(Protocol):
+    """A stream or records of a facade."""
+
+    @property
+    def __bridge__(self) -> Bridge[Openable, TrioThread]:
+        """The stream or records of the trio client."""
+        ...
+
+
+async def open_inner(facade: _O) -> _O:
+    """Open a stream, or records."""
+    await facade.__bridge__.inner.open()
+    return facade
+
+
+async def enter_inner(facade: _O) -> _O:
+    """Open a stream or records unless it is open, as the start of a block does."""
+    await facade.__bridge__.inner.__aenter__()
+    return facade
+
+
+async def close_inner(facade: Opens) -> None:
+    """Close a stream, or records."""
+    await facade.__bridge__.inner.aclose()
+
+
+async def made_of(begin: Callable[[], Awaitable[_T]], make: Callable[[_T], _Inner]) -> _Inner:
+    """Make an object of a facade of what a call of the trio client returns."""
+    return make(await begin())
+
+
+async def next_change_arrived(records: LiveRecords[_T], thread: TrioThread) -> bool:
+    """Wait for a change; return false at the end of the records."""
+    if await records.wait_change():
+        return True
+    await thread.check_end()
+    return False

@@ -1,7 +1,9 @@
 """A thread that runs trio, with one client in it, for callers who do not run trio.
 
 `haclient.blocking` and `haclient.aio` are thin: each of their methods runs the method of the same
-name of the trio client in the client's own thread. This module is that thread.
+name of the trio client in the client's own thread. This module is that thread; how callers wait for
+it, and how it calls their handlers, is in `haclient.facade.loop_bridge` for tasks of asyncio and in
+`haclient.facade.thread_bridge` for threads that block.
 
 **Life.** `start` begins the thread, which enters the client's block; `stop` has it leave the block,
 as the end of an `async with` would, and the thread then ends. The thread itself holds the block:
@@ -30,11 +32,13 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
 import trio
 
-from haclient.errors import DisconnectedError, UsageError
+from haclient.client import BaseClient
+from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.transport.active_consumers import OpenClients, open_clients
 from haclient.transport.caller import calling
 from haclient.transport.client_thread import check_threads_are_real
@@ -42,6 +46,8 @@ from haclient.transport.nursery import unwrapped
 from haclient_stores.logs import logger_of
 
 T = TypeVar("T")
+_Inner_co = TypeVar("_Inner_co", covariant=True)
+_Thread_co = TypeVar("_Thread_co", bound="TrioThread", covariant=True)
 Notify = Callable[[], object]
 """Wakes a caller; it is called once, in the client's thread, and must not raise."""
 
@@ -179,7 +185,7 @@ class Call(Generic[T]):
                 self._error = None  # the traceback refers to this frame: leave no cycle
         if not self._result:
             raise DisconnectedError(f"{self.what} was cancelled")
-        return self._result.pop()
+        return self._result[0]
 
 
 class TrioThread:
@@ -213,6 +219,7 @@ class TrioThread:
         self._ended = False
         self._is_stopped = False
         self._is_cancelled = False
+        self._is_failing = False
         self._waiting_for_end: list[Notify] = []
         self.error: BaseException | None = None
         self.is_reported = False
@@ -248,6 +255,11 @@ class TrioThread:
         return self._ended
 
     @property
+    def was_closed(self) -> bool:
+        """Whether it does not run, and no error is the reason."""
+        return not self.is_running and self.error is None
+
+    @property
     def token(self) -> trio.lowlevel.TrioToken | None:
         """For functions to be run in this thread; `None` before it runs trio, and after a fork."""
         return None if self.is_forked else self._token
@@ -256,11 +268,6 @@ class TrioThread:
     def is_forked(self) -> bool:
         """Whether this is a copy of another process, whose threads do not exist here."""
         return self._pid != os.getpid()
-
-    @property
-    def caller(self) -> object:
-        """Who makes a call in the calling thread; see `haclient.transport.caller`."""
-        return self.callback_threads.get(threading.get_ident()) or threading.current_thread()
 
     def start(self, client: AbstractAsyncContextManager[object], notify: Notify) -> None:
         """Enter the client's block in a new thread.
@@ -324,7 +331,7 @@ class TrioThread:
                     async with client:
                         self._entered = True
                         notify()
-                        await self._stop.wait()
+                        await self._stopped()
                         if not self._drains:
                             raise _LeftByError  # noqa: TRY301  # seen by the client's block
             except _LeftByError:
@@ -334,6 +341,13 @@ class TrioThread:
             finally:
                 self._calls = None
                 calls.cancel_scope.cancel()
+
+    async def _stopped(self) -> None:
+        try:
+            await self._stop.wait()
+        except trio.Cancelled:
+            self._is_failing = not self._is_cancelled  # else a task of the client has failed
+            raise
 
     def stop(self, *, drains: bool = True) -> None:
         """Have the client's block left, from any thread; a second call does nothing.
@@ -393,7 +407,51 @@ class TrioThread:
                 return
         notify()
 
+    def raise_error(self) -> None:
+        """Raise by what the client has ended, once."""
+        if self.error is not None and not self.is_reported:
+            self.is_reported = True
+            raise self.error
+
+    def drop(self) -> None:
+        """Warn, and end, if nobody has closed the client and nobody can any more."""
+        if self.is_abandoned:
+            warn_unclosed(self)
+            self.stop()
+
     # -- calls ----------------------------------------------------------------
+
+    def now(self, function: Callable[[], T], what: str) -> T:
+        """Run a plain function in this thread; return or raise what it does.
+
+        The caller stands still meanwhile, which is short: this thread never waits for another one
+        without a task switch.
+        """
+        if self.is_current:  # a callback that the client calls at once
+            return function()
+        self.check_may_block(what)
+        done = threading.Lock()
+        done.acquire()
+        call: Call[T] = Call(done.release, what)
+        self.submit_now(call, function)
+        done.acquire()
+        return call.outcome()
+
+    def check_may_block(self, what: str) -> None:
+        """Refuse a call in a thread that must not stand still; each may, by default."""
+
+    def wrap(self, function: object) -> object:
+        """A callback as one that the trio client can await; it is called here, by default."""
+        return function
+
+    async def check_end(self) -> None:
+        """To be called by a call that finds an iteration at its end, in this thread.
+
+        When an error ends the client, every iteration ends first. Its caller must not take that for
+        the ordinary end, and gets the error.
+        """
+        if self._is_failing:
+            await trio.sleep_forever()  # until the client has ended: then its error ends this call
 
     def submit(self, call: Call[T], function: Callable[[], Awaitable[T]]) -> None:
         """Carry out a coroutine function as a task; from any thread.
@@ -508,6 +566,45 @@ class _ExitWatch:
         with self._lock:  # after that: a client's thread is added here before it starts
             ours = {thread.ident for thread in self._threads}
         return [each for each in alive if each.ident not in ours]
+
+
+class Bridge(Generic[_Inner_co, _Thread_co]):
+    """An object of the trio client, and the thread that it lives in.
+
+    Args:
+        inner: A client, a stream or records.
+        thread: The client's thread.
+    """
+
+    def __init__(self, inner: _Inner_co, thread: _Thread_co) -> None:
+        self._inner = inner
+        self._thread = thread
+
+    @property
+    def inner(self) -> _Inner_co:
+        """A client, a stream or records."""
+        return self._inner
+
+    @property
+    def thread(self) -> _Thread_co:
+        """The client's thread."""
+        return self._thread
+
+    def read(self, read: Callable[[_Inner_co], T], what: str) -> T:
+        """Read a property: in the client's thread, or here if that does not run."""
+        if self._thread.is_running:
+            try:
+                return self._thread.now(partial(read, self._inner), what)
+            except BaseException as error:
+                if not self._thread.is_of_end(error):
+                    raise
+        return read(self._inner)
+
+
+def open_timed_out(client: BaseClient, limit_s: float) -> TimedOut:
+    """The error of an opening that took too long, with the reason."""
+    status = client._core.status  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+    return status.timed_out(f"open: not logged on within {limit_s:g} s")
 
 
 def running_threads() -> list[TrioThread]:

@@ -40,5 +40,7 @@ class Turn:
 
     async def end(self) -> None:
         """Let others run, and begin the next turn."""
-        await trio.lowlevel.checkpoint()
-        self.begin()
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:  # others have run, also if this task is cancelled, which may ask once more
+            self.begin()

@@ -192,7 +192,7 @@ async def ends_by_error_in_asyncio(client: haclient.aio.HAClient) -> None:
 
     await client.subscribe("orders", handler=fail)
     await client.publish("orders", json.dumps(ORDER))
-    await asyncio.to_thread(client.__bridge__.home.thread.join)
+    await asyncio.to_thread(client.__bridge__.thread.join)
 
 
 @pytest.mark.parametrize("ends", [haclient.aio.HAClient.disconnect, ends_by_error_in_asyncio])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
 from haclient.facade.buffer import StreamBuffer
+from haclient.facade.thread import TrioThread
 from haclient.protocol.messages import Message, MessageLease
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import Delivery
@@ -45,8 +49,16 @@ async def _close() -> None:
     """Nothing is to be told to anybody."""
 
 
-async def opened(kind: type[MessageStream], delivery: Delivery) -> MessageStream:
-    return await kind(delivery, open_=_open, close=_close).open()
+async def buffered(kind: type[MessageStream], delivery: Delivery) -> StreamBuffer:
+    return buffer_of(await kind(delivery, open_=_open, close=_close).open())
+
+
+def buffer_of(stream: MessageStream) -> StreamBuffer:
+    return StreamBuffer(stream, TrioThread("a"))
+
+
+def bodies(messages: Sequence[Message | None]) -> list[bytes | None]:
+    return [None if each is None else each.data for each in messages]
 
 
 def put(delivery: Delivery, *bodies: bytes, lease: Lease | None = None) -> None:
@@ -59,46 +71,51 @@ async def test_a_message_whose_lease_has_ended_while_it_waited_is_skipped(
 ) -> None:
     delivery, lost, held = Delivery(), Lease(), Lease()
     stream = QueueStream(delivery, open_=_open, close=_close, auto_ack=auto_ack)
-    buffer = StreamBuffer(await stream.open())
+    buffer = buffer_of(await stream.open())
     put(delivery, b"1", lease=lost)
-    assert await buffer.fill()  # its caller was interrupted
-    assert buffer.pop_ready() is None
-    assert not buffer.is_ready
+    await buffer.put_back(await buffer.take())  # its caller was interrupted
+    assert buffer.pop() is None
     lost.has_ended = True
     put(delivery, b"2", lease=held)
-    assert await buffer.fill()
-    assert buffer.pop_list(None) == [Message(data=b"2", lease=held)]
+    assert bodies(await buffer.take()) == [b"2"]
     put(delivery, b"3", lease=held)
-    assert await buffer.fill()
+    assert bodies(await buffer.take()) == [b"3"]
     assert lost.acknowledged == []  # nobody has processed it
     assert held.acknowledged == ([b"2"] if auto_ack else [])
 
 
 async def test_a_message_of_a_queue_waits_for_the_next_caller_while_its_lease_is_held() -> None:
     delivery, lease = Delivery(), Lease()
-    buffer = StreamBuffer(await opened(QueueStream, delivery))
+    buffer = await buffered(QueueStream, delivery)
     put(delivery, b"1", b"2", lease=lease)
-    assert await buffer.fill()
-    assert await buffer.fill()  # the first of two callers was interrupted
-    first = buffer.pop()
-    assert first is not None
-    assert first.data == b"1"
-    assert buffer.pop() is None
+    await buffer.put_back(await buffer.take())  # the first of two callers was interrupted
+    assert bodies(await buffer.take()) == [b"1"]
+    assert bodies(await buffer.take()) == [b"2"]
 
 
 async def test_others_are_taken_together_and_need_no_second_look() -> None:
     delivery = Delivery()
-    buffer = StreamBuffer(await opened(MessageStream, delivery))
-    put(delivery, b"1", b"2", b"3")
-    assert await buffer.fill()
-    assert buffer.is_ready
-    assert [each.data for each in buffer.pop_list(2)] == [b"1", b"2"]
-    last = buffer.pop_ready()
-    assert last is not None
-    assert last.data == b"3"
-    assert (buffer.pop(), buffer.pop_list(2)) == (None, [])
+    buffer = await buffered(MessageStream, delivery)
+    put(delivery, b"1", b"2", b"3", b"4")
+    assert bodies(await buffer.take()) == [b"1"]
+    assert bodies([buffer.pop()]) == [b"2"]
+    assert bodies(await buffer.take(None, 2)) == [b"3", b"4"]
+    assert buffer.pop() is None
     delivery.end()
-    assert not await buffer.fill()
+    assert await buffer.take() == []
+    assert await buffer.take_within(0) == []
+
+
+async def test_lists_are_taken_whole_and_put_back_in_order() -> None:
+    delivery = Delivery()
+    stream = await MessageStream(delivery, open_=_open, close=_close).open()
+    buffer, lists = buffer_of(stream), stream.batches(2, 1.0)
+    put(delivery, b"1", b"2", b"3")
+    taken = await buffer.take(lists, 2)
+    assert bodies(taken) == [b"1", b"2"]
+    await buffer.put_back(taken)
+    assert bodies(await buffer.take(None, None)) == [b"1", b"2"]
+    assert bodies(await buffer.take(lists, 2)) == [b"3"]
 
 
 @pytest.mark.parametrize("end", ["close", "stop"])
@@ -106,51 +123,71 @@ async def test_what_waits_is_dropped_when_the_stream_is_closed_or_its_client_end
     end: str,
 ) -> None:
     delivery = Delivery()
-    stream = await opened(MessageStream, delivery)
-    buffer = StreamBuffer(stream)
+    stream = await MessageStream(delivery, open_=_open, close=_close).open()
+    buffer = buffer_of(stream)
     put(delivery, b"1", b"2")
-    assert await buffer.fill()
+    taken = await buffer.take()
     if end == "close":
         await stream.aclose()
     else:
         delivery.stop(keeps=False)
-    assert not buffer.is_ready
+    await buffer.put_back(taken)  # too late
     assert buffer.pop() is None
 
 
 async def test_a_caller_that_is_cancelled_loses_nothing() -> None:
     delivery = Delivery()
-    buffer = StreamBuffer(await opened(MessageStream, delivery))
+    buffer = await buffered(MessageStream, delivery)
     with trio.move_on_after(1):
-        await buffer.fill()
+        await buffer.take()
     put(delivery, b"1")
-    assert await buffer.fill()
-    assert [each.data for each in buffer.pop_list(None)] == [b"1"]
+    assert bodies(await buffer.take()) == [b"1"]
+
+
+async def test_a_wait_for_another_caller_and_then_for_a_message_is_no_longer_than_its_limit() -> (
+    None
+):
+    delivery = Delivery()
+    buffer = await buffered(MessageStream, delivery)
+
+    async def take_for(seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await buffer.take()
+
+    async with trio.open_nursery() as nursery:
+        for others_s in (9, 1):
+            nursery.start_soon(take_for, others_s)
+            await wait_all_tasks_blocked()
+            began_at = trio.current_time()
+            assert await buffer.take_within(2) == [None]
+            assert trio.current_time() - began_at == pytest.approx(2)
+            await trio.sleep(7)
+    put(delivery, b"1")
+    assert bodies(await buffer.take_within(0)) == [b"1"]
 
 
 class LeaseBesideAThread(Lease):
-    """While it is asked for the first time, another thread takes a message."""
+    """While it is asked for the first time, another thread takes what waits."""
 
     def __init__(self) -> None:
         super().__init__()
         self.buffer: StreamBuffer | None = None
-        self.taken: list[bytes] = []
+        self.taken: list[Message] = []
 
     @override
     def is_deliverable(self, message: Message, /) -> bool:
         buffer, self.buffer = self.buffer, None
-        if buffer is not None and (found := buffer.pop()) is not None:
-            self.taken.append(found.data)
+        if buffer is not None:
+            self.taken += buffer._pop_all()
         return True
 
 
 async def test_no_message_is_given_to_a_second_thread_while_the_leases_are_checked() -> None:
     delivery, lease = Delivery(), LeaseBesideAThread()
-    stream = await opened(QueueStream, delivery)
-    buffer = StreamBuffer(stream)
+    stream = await QueueStream(delivery, open_=_open, close=_close).open()
+    buffer = buffer_of(stream)
     put(delivery, b"1", b"2", b"3", lease=lease)
-    assert await buffer.fill(stream.batches().__anext__)
+    await buffer.put_back(await buffer.take(stream.batches(), None))
     lease.buffer = buffer
-    assert await buffer.fill()
-    rest = [each.data for each in buffer.pop_list(None)]
-    assert sorted([*lease.taken, *rest]) == [b"1", b"2", b"3"]
+    found = await buffer.take(None, None)
+    assert bodies([*lease.taken, *found]) == [b"1", b"2", b"3"]

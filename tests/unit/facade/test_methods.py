@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 from unittest.mock import create_autospec
 
 import pytest
+from typing_extensions import override
 
 import haclient
 from haclient import Client, HAClient, MessageStream, aio, blocking
 from haclient.facade.methods import (
     CALLED_IN_CLIENT_THREAD,
-    CallbackArguments,
+    Method,
+    Reads,
     is_callback,
     translated,
     wrapped_options,
 )
+from haclient.facade.thread import Bridge, TrioThread
 from haclient.transport.settings import HAOptions
 from haclient.workers.queue_handlers import QueueHandlerOptions
 
@@ -52,8 +56,8 @@ def test_each_method_of_the_trio_client_has_its_facade(
     missing = sorted(wanted - public(facade))
     assert not missing, (
         f"{facade.__module__}.{facade.__name__} lacks {', '.join(missing)}: add one line for each, "
-        "such as `publish = _call(haclient.client.Client.publish)` or "
-        "`name = _reads(lambda client: client.name)`"
+        "such as `publish = _call(TrioClient.publish)` or "
+        "`name = Reads[str](TrioClient)`, in haclient/aio.py"
     )
 
 
@@ -123,7 +127,7 @@ def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
 
 
 def test_the_signature_shows_what_a_blocking_call_returns() -> None:
-    assert inspect.signature(blocking.Client.publish).return_annotation == "int | None"
+    assert inspect.signature(blocking.Client.publish).return_annotation == "int"
     assert "async with" not in str(blocking.Client.stream.__doc__)
     assert "with client.stream" in str(blocking.Client.stream.__doc__)
 
@@ -143,14 +147,38 @@ def test_other_arguments_pass_as_they_are(name: str) -> None:
     assert wrapped_options({name: 1}, lambda _: "wrapped") == {name: 1}
 
 
+class Wrapping(TrioThread):
+    """A thread that says which arguments it was given as callbacks."""
+
+    @override
+    def wrap(self, function: object) -> object:
+        return ("wrapped", function)
+
+
 def test_callbacks_are_found_by_position_and_by_name() -> None:
-    found = CallbackArguments(haclient.Client.execute_async)
-    assert found.wrapped(lambda _: "wrapped", ("command", print), {}) == (
-        ("command", "wrapped"),
-        {},
-    )
-    assert found.wrapped(lambda _: "wrapped", ("command",), {"handler": print}) == (
-        ("command",),
-        {"handler": "wrapped"},
-    )
-    assert not CallbackArguments(haclient.Client.publish).exist
+    bridge = Bridge(haclient.Client("a"), Wrapping("a"))
+    found = Method(haclient.Client.execute_async)
+    by_position = found.bound(bridge, ("command", print), {})
+    by_name = found.bound(bridge, ("command",), {"handler": print})
+    assert isinstance(by_position, partial)
+    assert isinstance(by_name, partial)
+    assert by_position.args == ("command", ("wrapped", print))
+    assert by_name.keywords == {"handler": ("wrapped", print)}
+    assert not Method(haclient.Client.publish).has_callbacks
+
+
+@pytest.mark.parametrize("facade", [aio, blocking], ids=["aio", "blocking"])
+def test_properties_have_the_types_of_the_trio_client(facade: ModuleType) -> None:
+    compared = 0
+    for kind in (facade.BaseClient, facade.MessageStream, facade.LiveRecords):
+        for name, each in vars(kind).items():
+            if isinstance(each, Reads):
+                original = getattr(each._kind, name)
+                assert typed(each) == get_type_hints(original.fget)["return"], name
+                compared += 1
+    assert compared > 10
+
+
+def typed(reads: Reads[object]) -> object:
+    """The type that a property of a facade was declared with."""
+    return get_args(reads.__orig_class__)[0]  # type: ignore[attr-defined]  # of each instance

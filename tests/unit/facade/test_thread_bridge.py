@@ -18,8 +18,8 @@ import trio
 
 from haclient.errors import DisconnectedError, UsageError
 from haclient.facade import thread_bridge
-from haclient.facade.thread import TrioThread
-from haclient.facade.thread_bridge import Bridge, acquire, in_worker_thread, refuse_event_loop
+from haclient.facade.thread import Bridge
+from haclient.facade.thread_bridge import BlockingThread, acquire, refuse_event_loop
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 300.0
@@ -33,8 +33,8 @@ async def nothing() -> AsyncGenerator[None]:
 
 
 @pytest.fixture
-def thread() -> Generator[TrioThread]:
-    made, entered = TrioThread("a"), threading.Event()
+def thread() -> Generator[BlockingThread]:
+    made, entered = BlockingThread("a"), threading.Event()
     made.start(nothing(), entered.set)
     assert entered.wait(LIMIT_S)
     yield made
@@ -52,23 +52,23 @@ async def fail() -> None:
     raise DisconnectedError("no")
 
 
-def callback(function: object, thread: TrioThread) -> Callback:
-    return cast("Callback", in_worker_thread(function, thread))
+def callback(function: object, thread: BlockingThread) -> Callback:
+    return cast("Callback", thread.wrap(function))
 
 
-def test_a_call_runs_in_the_thread_of_the_client_and_returns_or_raises(thread: TrioThread) -> None:
-    bridge = Bridge("inner", thread)
-    assert bridge.inner == "inner"
-    assert bridge.wait(name_of_thread, "name") == "haclient a"
-    assert bridge.now(lambda: threading.current_thread().name, "name") == "haclient a"
+def test_a_call_runs_in_the_thread_of_the_client_and_returns_or_raises(
+    thread: BlockingThread,
+) -> None:
+    assert thread.wait(name_of_thread, "name") == "haclient a"
+    assert thread.now(lambda: threading.current_thread().name, "name") == "haclient a"
     with pytest.raises(DisconnectedError, match="no"):
-        bridge.wait(fail, "failing")
+        thread.wait(fail, "failing")
     with pytest.raises(ZeroDivisionError):
-        bridge.now(lambda: 1 // 0, "failing")
+        thread.now(lambda: 1 // 0, "failing")
 
 
 def test_a_signal_that_does_not_interrupt_a_wait_is_noticed_soon(
-    thread: TrioThread, monkeypatch: pytest.MonkeyPatch
+    thread: BlockingThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that comes in the moment before the wait does not; neither does `interrupt_main`."""
     monkeypatch.setattr(thread_bridge, "_SIGNAL_CHECK_S", 0.05)
@@ -85,7 +85,7 @@ def test_a_signal_that_does_not_interrupt_a_wait_is_noticed_soon(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
-            Bridge("inner", thread).wait(wait, "waiting")
+            thread.wait(wait, "waiting")
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended.is_set(), "the call was cancelled"
@@ -112,7 +112,7 @@ class InterruptedToken:
 
 @pytest.mark.parametrize("is_submitted", [True, False])
 def test_a_call_that_is_interrupted_while_it_is_submitted_has_ended(
-    thread: TrioThread, monkeypatch: pytest.MonkeyPatch, *, is_submitted: bool
+    thread: BlockingThread, monkeypatch: pytest.MonkeyPatch, *, is_submitted: bool
 ) -> None:
     busy, begun, ended = threading.Event(), list[bool](), list[bool]()
 
@@ -129,7 +129,7 @@ def test_a_call_that_is_interrupted_while_it_is_submitted_has_ended(
     threading.Timer(0.05, busy.set).start()
     monkeypatch.setattr(thread, "_token", InterruptedToken(token, after=is_submitted))
     with pytest.raises(KeyboardInterrupt):
-        Bridge("inner", thread).wait(work, "work")
+        thread.wait(work, "work")
     monkeypatch.undo()
     assert busy.is_set() or not is_submitted
     assert begun == ended
@@ -159,7 +159,7 @@ def test_a_lock_is_acquired_or_the_time_is_over(
 
 
 def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
-    thread: TrioThread, monkeypatch: pytest.MonkeyPatch
+    thread: BlockingThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bridge, ended = Bridge(7, thread), DisconnectedError("gave up")
 
@@ -172,7 +172,7 @@ def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
             bridge.read(lambda inner: inner + 1, "number")  # not by the client's end
         patched.setattr(thread, "error", ended)
         assert bridge.read(lambda inner: inner + 1, "number") == 8
-    assert Bridge(7, TrioThread("b")).read(lambda inner: inner + 1, "number") == 8
+    assert Bridge(7, BlockingThread("b")).read(lambda inner: inner + 1, "number") == 8
 
 
 class InterruptedLock:
@@ -193,61 +193,88 @@ class InterruptedLock:
 
 
 def test_an_interrupt_just_after_the_end_of_a_call_is_not_waited_on(
-    thread: TrioThread, monkeypatch: pytest.MonkeyPatch
+    thread: BlockingThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bridge = Bridge(None, thread)
     with_lock = SimpleNamespace(**{**vars(threading), "Lock": InterruptedLock})
     monkeypatch.setattr("haclient.facade.thread_bridge.threading", with_lock)
     with pytest.raises(KeyboardInterrupt):
-        bridge.wait(name_of_thread, "name")
+        thread.wait(name_of_thread, "name")
     monkeypatch.undo()
-    assert bridge.wait(name_of_thread, "name") == "haclient a"
+    assert thread.wait(name_of_thread, "name") == "haclient a"
 
 
-def test_a_thread_that_runs_an_event_loop_is_refused(thread: TrioThread) -> None:
+def test_an_interrupt_just_after_the_end_of_a_call_undoes_it(
+    thread: BlockingThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undone: list[str] = []
+
+    async def undo(name: str) -> None:
+        undone.append(name)
+
+    with_lock = SimpleNamespace(**{**vars(threading), "Lock": InterruptedLock})
+    monkeypatch.setattr("haclient.facade.thread_bridge.threading", with_lock)
+    interrupted = InterruptedLock.acquire
+
+    def once(lock: InterruptedLock, timeout: float = LIMIT_S) -> bool:
+        try:
+            return interrupted(lock, timeout)
+        except KeyboardInterrupt:
+            monkeypatch.undo()  # the call that undoes the other is not interrupted
+            raise
+
+    monkeypatch.setattr(InterruptedLock, "acquire", once)
+    with pytest.raises(KeyboardInterrupt):
+        thread.wait(name_of_thread, "name", undo=undo)
+    assert undone == ["haclient a"]
+
+
+def test_a_thread_that_runs_an_event_loop_is_refused(thread: BlockingThread) -> None:
     async def in_loop() -> None:
-        Bridge(None, thread).wait(name_of_thread, "flush")
+        thread.wait(name_of_thread, "flush")
 
     with pytest.raises(UsageError, match=r"^flush of haclient.blocking .* trio: use haclient.HA"):
         trio.run(in_loop)
     with pytest.raises(UsageError, match=r"^flush of .* asyncio: use haclient.aio.HAClient"):
         asyncio.run(in_loop())
     with pytest.raises(UsageError, match="callback that runs in the client's own thread"):
-        Bridge(None, thread).now(lambda: refuse_event_loop("flush", thread), "test")
+        thread.now(lambda: refuse_event_loop("flush", thread), "test")
+    assert thread.now(lambda: thread.now(lambda: 7, "inner"), "outer") == 7
 
 
 def test_a_cell_of_a_notebook_may_block_its_loop(
-    thread: TrioThread, monkeypatch: pytest.MonkeyPatch
+    thread: BlockingThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ipython = ModuleType("IPython")
     monkeypatch.setattr(ipython, "get_ipython", SimpleNamespace, raising=False)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
 
     async def cell() -> str:
-        return Bridge(None, thread).wait(name_of_thread, "name")
+        return thread.wait(name_of_thread, "name")
 
     assert asyncio.run(cell()) == "haclient a"
 
 
-def test_a_callback_runs_in_a_worker_thread_which_is_known_meanwhile(thread: TrioThread) -> None:
-    callers: list[object] = []
+def test_a_callback_runs_in_a_worker_thread_which_is_known_meanwhile(
+    thread: BlockingThread,
+) -> None:
+    known: list[object] = []
 
     def work(number: int) -> int:
-        callers.append(thread.caller)
+        known.append(thread.callback_threads[threading.get_ident()])
         return number + 1
 
     async def call() -> tuple[object, trio.lowlevel.Task]:
         return await callback(work, thread)(7), trio.lowlevel.current_task()
 
-    returned, task = Bridge(None, thread).wait(call, "call")
-    assert (returned, callers) == (8, [task])
+    returned, task = thread.wait(call, "call")
+    assert (returned, known) == (8, [task])
     assert thread.callback_threads == {}
     assert callback(work, thread) == callback(work, thread)
-    assert in_worker_thread("raise", thread) == "raise"
+    assert thread.wrap("raise") == "raise"
 
 
-def test_a_cancelled_callback_ends_the_call_that_it_makes(thread: TrioThread) -> None:
-    bridge, waits, ended = Bridge(None, thread), threading.Event(), list[str]()
+def test_a_cancelled_callback_ends_the_call_that_it_makes(thread: BlockingThread) -> None:
+    waits, ended = threading.Event(), list[str]()
 
     async def wait_for_ever() -> None:
         waits.set()
@@ -255,8 +282,8 @@ def test_a_cancelled_callback_ends_the_call_that_it_makes(thread: TrioThread) ->
 
     def work() -> None:
         with pytest.raises(DisconnectedError, match="waiting was cancelled"):
-            bridge.wait(wait_for_ever, "waiting")
-        ended.append(bridge.now(lambda: "a call that does not wait", "now"))
+            thread.wait(wait_for_ever, "waiting")
+        ended.append(thread.now(lambda: "a call that does not wait", "now"))
 
     async def call_and_cancel() -> None:
         async with trio.open_nursery() as nursery:
@@ -264,16 +291,16 @@ def test_a_cancelled_callback_ends_the_call_that_it_makes(thread: TrioThread) ->
             await trio.to_thread.run_sync(waits.wait, LIMIT_S)
             nursery.cancel_scope.cancel()
 
-    bridge.wait(call_and_cancel, "call")
+    thread.wait(call_and_cancel, "call")
     assert ended == ["a call that does not wait"]
 
 
-def test_a_callback_is_a_plain_function(thread: TrioThread) -> None:
+def test_a_callback_is_a_plain_function(thread: BlockingThread) -> None:
     async def later() -> None:
         raise AssertionError
 
     with pytest.raises(UsageError, match=r"is a plain function, and .*later.* is a coroutine"):
-        in_worker_thread(later, thread)
+        thread.wrap(later)
     disguised = callback(lambda: later(), thread)  # noqa: PLW0108  # a plain one
     with pytest.raises(UsageError, match="is a plain function"):
-        Bridge(None, thread).wait(disguised, "call")
+        thread.wait(disguised, "call")

@@ -118,3 +118,12 @@ async def test_plain_listeners_let_others_run(autojump_clock: MockClock) -> None
     async with others() as found:
         await reporter.finish()
     assert found.longest_s <= 2 * (TURN_S + 0.002)
+
+
+async def test_a_turn_that_ends_by_a_cancellation_is_over(autojump_clock: MockClock) -> None:
+    turn = Turn()
+    autojump_clock.jump(1.0)
+    with trio.move_on_after(0) as limit:  # as a stream that is asked for what has arrived
+        await turn.end()
+    assert limit.cancelled_caught
+    assert turn.now() < turn.ends_at
