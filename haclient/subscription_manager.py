@@ -156,6 +156,11 @@ class FileSubscriptionManager(SubscriptionManager):
         except BaseException:
             self.close()
             raise
+        self._disk.on_fork(self, FileSubscriptionManager._forked)
+
+    def _forked(self) -> None:
+        """Refuse changes in a forked child: the file is its parent's."""
+        self._lock = None
 
     # -- the client's side ----------------------------------------------------------------
 

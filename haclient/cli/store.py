@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from haclient.cli.output import (
 )
 from haclient.cli.store_prune import kept_text, prune_in_use, prune_unused
 from haclient.cli.termination import ExitCode, print_failure
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import HAClientError, ProtocolError, UsageError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
@@ -66,8 +66,11 @@ def entries_of(store: StoreFile) -> Iterator[dict[str, Any]]:
 
 
 def _message(frame: bytes) -> Message:
-    (message,) = MessageDecoder().decode(*FrameReader().feed(frame))
-    return message
+    """The message in a frame; an empty one if the frame is damaged."""
+    with suppress(ProtocolError):
+        for message in MessageDecoder().decode(*FrameReader().feed(frame)):
+            return message
+    return Message(kind="p")
 
 
 def _messages(store: FilePublishStore) -> Iterator[dict[str, Any]]:

@@ -147,6 +147,11 @@ class AuditLog:
         # lock, since the thread that discards writes them when there are many.
         self._discarded: deque[tuple[int, int, str]] = deque()
         self._writing = RLock()
+        self._disk.on_fork(self, AuditLog._forked)
+
+    def _forked(self) -> None:
+        """Record nothing in a forked child; a thread that does not exist here may have the lock."""
+        self._file, self._writing = None, RLock()
 
     # -- the life of the log -------------------------------------------------------
 

@@ -23,11 +23,12 @@ from haclient.stores import (
     RingBookmarkStore,
     RingPublishStore,
 )
-from haclient.subscription_manager import FileSubscriptionManager
+from haclient.subscription_manager import Entry, FileSubscriptionManager
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.errors import StoreLocked
 from support.broker_thread import broker_thread
+from support.forks import refusals
 from support.process import LIMIT_S
 
 
@@ -125,6 +126,26 @@ def test_a_child_leaves_the_locks_and_the_files_of_its_parent_alone(
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 0
+
+
+def test_a_child_writes_nothing_into_the_files_of_its_parent(tmp_path: Path) -> None:
+    """Those of an audit log and of subscriptions, whose calls no client has to pass."""
+    with closing(AuditLog(tmp_path / "audit")) as log:
+        manager = FileSubscriptionManager(tmp_path / "subs")
+        log.open_for("me", 1, 1_700_000_000_000_000)
+        log.published(1, "orders", 1_700_000_000_000_001)  # not written yet
+        manager.open_for("me")
+        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+        def acknowledge() -> None:
+            log.acknowledged(1, 1_700_000_000_000_002)
+            log.close()
+
+        assert refusals(acknowledge) == 0
+        with pytest.raises(AssertionError, match="a call has failed in the forked process"):
+            refusals(manager.clear, lambda: manager.add(Entry("s", {"c": "subscribe"}, b"")))
+        assert {file: file.read_bytes() for file in before} == before
+        manager.close()
 
 
 def test_the_lease_of_a_killed_parent_returns_at_once_and_the_connection_of_a_live_one_stays() -> (

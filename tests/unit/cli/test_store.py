@@ -289,3 +289,14 @@ def test_an_export_that_is_interrupted_leaves_the_tables_as_they_were(
         query = "select count(*) from entries where sub_id = 's1'"
         assert connection.execute(query).fetchone() == (4,)
         assert connection.execute("select count(*) from subscriptions").fetchone() == (2,)
+
+
+def test_a_damaged_file_beside_a_publish_store_is_shown_too(publish: Path, capsys: LINES) -> None:
+    damaged = publish.with_name(f"{publish.name}.parked-7")
+    damaged.write_bytes(b"\0\0\1\0{")
+    for name in ("parked-x", "parked-", "other"):  # whose they are is unknown
+        publish.with_name(f"{publish.name}.{name}").write_bytes(b"")
+    last = output_of(capsys, "show", publish)[-1]
+    assert last == f"  parked 7: topic '', 5 bytes, {damaged}"
+    assert output_of(capsys, "drop-parked", publish) == [f"{damaged}: removed"]
+    assert output_of(capsys, "drop-parked", publish) == []
