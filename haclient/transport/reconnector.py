@@ -65,12 +65,6 @@ CHOOSING_LIMIT_S: Final = 60.0
 """How long a chooser may take for an answer, in seconds."""
 
 _T = TypeVar("_T")
-
-
-class _ChooserFailed(DisconnectedError):
-    """A server chooser has raised an error, or has not answered in time."""
-
-
 _ENDED: Final = DisconnectedError("the client was left")
 _EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
 
@@ -210,8 +204,8 @@ class Reconnector:
             try:
                 authenticator = await self._answer(self._chooser.current_authenticator())
                 error = await self._check(uri, authenticator, timeout)
-            except _ChooserFailed as failed:
-                error = failed
+            except DisconnectedError as failed:  # of the chooser
+                error = DisconnectedError(f"move_to: {failed}")
             if error is not None:
                 error.add_note(f"the client stays at {self._info()['uri']}")
                 raise error
@@ -392,14 +386,14 @@ class Reconnector:
         """What the chooser answers during a recovery, which cannot go on without it."""
         try:
             return await self._answer(answer)
-        except _ChooserFailed as error:  # no server was tried, so no delay would follow
+        except DisconnectedError as error:  # no server was tried, so no delay would follow
             raise ReconnectGaveUp(self._plan.attempts, str(error)) from error.__cause__
 
     async def _answer(self, answer: _T | Awaitable[_T]) -> _T:
         """What the chooser answers, at once or after a while.
 
         Raises:
-            _ChooserFailed: It does not.
+            DisconnectedError: It does not.
         """
         if not isawaitable(answer):
             return answer
@@ -408,8 +402,8 @@ class Reconnector:
             try:
                 return await answer
             except _EXPECTED as error:
-                raise _ChooserFailed(f"the server chooser failed: {error}") from error
-        raise _ChooserFailed(f"the server chooser did not answer within {CHOOSING_LIMIT_S:g} s")
+                raise DisconnectedError(f"the server chooser failed: {error}") from error
+        raise DisconnectedError(f"the server chooser did not answer within {CHOOSING_LIMIT_S:g} s")
 
     async def _wait(self) -> None:
         try:
@@ -607,7 +601,7 @@ class Reconnector:
             try:
                 if not await self._answer(chooser.is_move_due(trio.current_time())):
                     continue
-            except _ChooserFailed as error:  # the connection works
+            except DisconnectedError as error:  # the connection works
                 self._core.reporter.log.warning(
                     "client %s stays at %s: %s", self._core.name, self._info()["uri"], error
                 )

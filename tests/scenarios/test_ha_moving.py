@@ -517,7 +517,7 @@ async def test_a_client_stays_if_its_chooser_does_not_answer_before_a_planned_mo
     client = HAClient("ha", server_chooser=chooser, heartbeat=None, exit_timeout=0)
     async with entered(client, partial(live, server)) as peer:
         chooser.answers = False
-        why = rf"^the server chooser did not answer within {CHOOSING_LIMIT_S:g} s"
+        why = rf"^move_to: the server chooser did not answer within {CHOOSING_LIMIT_S:g} s"
         with pytest.raises(DisconnectedError, match=why) as caught:
             await client.move_to(other.uri)
         assert "the client stays at" in caught.value.__notes__[0]
