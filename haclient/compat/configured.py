@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 import haclient.blocking
 import haclient.servers.auth
+from haclient.client.base import BaseClient
 from haclient.compat.listeners import KINDS, Listeners, MessageHandler
 from haclient.compat.messages import Message
 from haclient.compat.names import advice
@@ -479,7 +480,7 @@ class ConfiguredClient(ABC):
             thread.join()  # it is about to end
             return otherwise()
 
-    def bridge(self) -> Bridge[haclient.client.BaseClient, BlockingThread]:
+    def bridge(self) -> Bridge[BaseClient, BlockingThread]:
         """Calls the client of `haclient` in its thread; for adapters.
 
         Raises:

@@ -47,10 +47,10 @@ from haclient.session.recovery import (
     Recovery,
     RecoveryPlan,
 )
+from haclient.session.silence import SilenceWatch
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery
-from haclient.transport.progress_watchdog import ProgressWatchdog
 from haclient.transport.rejected_publishes import RejectedPublishes
 from haclient.transport.settings import HASettings
 from haclient.transport.subscriber import Subscriber
@@ -149,7 +149,8 @@ class Reconnector:
         self._name_conflicts = NameConflicts()
         self._rejected = RejectedPublishes(core, parks=settings.on_rejected_frame == "park")
         self._live_since = 0.0  # when this connection became live, in seconds
-        self._watchdog = self._new_watchdog(settings.progress_timeout)
+        limit_s = settings.progress_timeout
+        self._silence = None if limit_s is None else SilenceWatch(limit_s)
         self._scope = trio.CancelScope()
         self._steps: dict[Recovery, Callable[[], Awaitable[None]]] = {
             Recovery.CHOOSING: self._choose,
@@ -270,16 +271,6 @@ class Reconnector:
                     self._plan.next(Event.DONE)
         if self._failures.fatal is not None:
             raise self._failures.fatal
-
-    def _new_watchdog(self, timeout_s: float | None) -> ProgressWatchdog | None:
-        core = self._core
-        if timeout_s is None:
-            return None
-
-        def is_reading() -> bool:
-            return core.connection is not None and core.connection.is_reading
-
-        return ProgressWatchdog(timeout_s, subscriptions=lambda: core.kept, is_reading=is_reading)
 
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
@@ -570,8 +561,8 @@ class Reconnector:
             nursery.start_soon(run_until_end, self._move_when_asked)
             if isinstance(self._chooser, MovingServerChooser):
                 nursery.start_soon(run_until_end, partial(self._watch, self._chooser))
-            if self._watchdog is not None:
-                nursery.start_soon(run_until_end, self._watchdog.run)
+            if self._silence is not None:
+                nursery.start_soon(run_until_end, partial(self._watch_silence, self._silence))
             with trio.move_on_after(STABLE_AFTER_S) as young:
                 await core.wait_lost()
             if young.cancelled_caught:
@@ -581,6 +572,21 @@ class Reconnector:
                 await core.wait_lost()
             nursery.cancel_scope.cancel()
         raise end_reasons[0] if end_reasons else core.status.why_not_connected()
+
+    async def _watch_silence(self, silence: SilenceWatch) -> None:
+        """Watch the subscriptions for as long as a connection is live.
+
+        Raises:
+            SubscriptionStalled: One has received nothing for too long.
+        """
+        core = self._core
+        silence.begin(trio.current_time())
+        while True:
+            await trio.sleep(silence.check_every_s)
+            is_reading = core.connection is not None and core.connection.is_reading
+            stalled = silence.check(core.kept, trio.current_time(), is_reading=is_reading)
+            if stalled is not None:
+                raise stalled
 
     # -- planned moves -------------------------------------------------------------
 

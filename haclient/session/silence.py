@@ -5,21 +5,18 @@ receives messages, or persisted acks where the log grows without any message for
 arrives for longer than the application expects, the client leaves the connection, and the recovery
 resubscribes at the recovery points: received messages are filtered, missed ones are replayed.
 
-Only the application knows how quiet its topics may be. So the watchdog is off by default, and it
-doubles its timeout each time that a new connection brings no progress either.
+Only the application knows how quiet its topics may be. So this is off by default, and the limit of
+a subscription doubles each time that a new connection brings no progress either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import trio
-
 from haclient.errors import SubscriptionStalled
 from haclient.session.subscriptions import Subscription
-from haclient.transport.message_queue import Delivery
 
 _CHECKS: Final = 4  # per timeout: a stall is detected a quarter of it late at most
 _MAX_FACTOR: Final = 64  # of the longest timeout over the configured one
@@ -44,58 +41,50 @@ class _Watched:
     received_before_stall: tuple[str, str] | None = None
 
 
-class ProgressWatchdog:
-    """Watches the subscriptions of one client, on one connection after the other.
+class SilenceWatch:
+    """The subscriptions of one client, on one connection after the other.
 
     Args:
         timeout_s: How long a subscription may be without progress, in seconds.
-        subscriptions: Returns the subscriptions to watch.
-        is_reading: Returns whether the client reads; it may have stopped for a full queue.
+
+    Attributes:
+        check_every_s: How often `check` has to be called.
     """
 
-    def __init__(
-        self,
-        timeout_s: float,
-        *,
-        subscriptions: Callable[[], Iterable[Subscription]],
-        is_reading: Callable[[], bool],
-    ) -> None:
+    def __init__(self, timeout_s: float) -> None:
+        self.check_every_s = timeout_s / _CHECKS
         self._timeout_s = timeout_s
-        self._subscriptions = subscriptions
-        self._is_reading = is_reading
         self._watched: dict[Subscription, _Watched] = {}  # an id may be used again
 
-    async def run(self) -> None:
-        """Watch for as long as a connection is live.
-
-        Raises:
-            SubscriptionStalled: A subscription has received nothing for too long.
-        """
-        self._begin(trio.current_time())
-        while True:
-            await trio.sleep(self._timeout_s / _CHECKS)
-            self._check(trio.current_time())
-
-    def _begin(self, now: float) -> None:
+    def begin(self, now: float) -> None:
+        """A connection is live from now on."""
         for watched in self._watched.values():
             watched.since = now
 
-    def _check(self, now: float) -> None:
+    def check(
+        self, subscriptions: Iterable[Subscription], now: float, *, is_reading: bool
+    ) -> SubscriptionStalled | None:
+        """The error of a subscription that has received nothing for too long, if there is one.
+
+        Args:
+            subscriptions: Those that are watched.
+            now: The current time.
+            is_reading: Whether the client reads: else silence proves nothing.
+        """
         before, self._watched = self._watched, {}
-        stalled: tuple[Subscription, float] | None = None
-        for subscription in self._subscriptions():
+        stalled: SubscriptionStalled | None = None
+        for subscription in subscriptions:
             progress = _progress_of(subscription)
             watched = before.get(subscription) or _Watched(progress, now, self._timeout_s)
             self._watched[subscription] = watched
-            if progress != watched.progress or not (self._is_reading() and _is_due(subscription)):
+            if progress != watched.progress or not (is_reading and _is_due(subscription)):
                 watched.progress, watched.since = progress, now
                 if progress[:2] != watched.received_before_stall:
                     watched.limit_s = self._timeout_s
             elif now - watched.since >= watched.limit_s:
-                stalled = subscription, now - watched.since
+                stalled = _error(subscription, now - watched.since)
                 self._note_stalled(watched)
-        if stalled is not None:
-            raise _error(*stalled)
+        return stalled
 
     def _note_stalled(self, watched: _Watched) -> None:
         received = watched.progress[:2]
@@ -111,12 +100,10 @@ def _progress_of(subscription: Subscription) -> _Progress:
 
 def _is_due(subscription: Subscription) -> bool:
     """Whether it should receive something: it is not held back, and its replay has not ended."""
-    request, sink = subscription.request, subscription.sink
+    request = subscription.request
     if request is None or not request.bookmark or subscription.is_of_queue:
         return False
     if subscription.is_paused or subscription.held_back:
-        return False
-    if isinstance(sink, Delivery) and sink.full:
         return False
     has_end = request.bookmark.endswith((")", "]"))
     return not (has_end and subscription.position.is_complete)
