@@ -8,7 +8,8 @@ what waits for it is woken. `Auditor.received` records a chunk of deliveries bef
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Final
 
 from typing_extensions import override
@@ -132,6 +133,16 @@ class AuditedPublisher(Publisher):
         sequence = super().append(head, body)
         self.auditor.published(head, sequence)
         return sequence
+
+    @override
+    def append_many(self, heads: Sequence[bytes], bodies: Sequence[Payload]) -> None:
+        before = self.log.last_sequence
+        try:
+            super().append_many(heads, bodies)
+        finally:
+            stored = range(before + 1, self.log.last_sequence + 1)
+            for head, sequence in zip(cycle(heads), stored, strict=False):
+                self.auditor.published(head, sequence)
 
     @override
     async def publish(self, topic: str, body: Payload) -> int:

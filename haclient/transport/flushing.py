@@ -251,10 +251,14 @@ class Flusher:
             What is not persisted, and what is not acknowledged, and why; empty if everything is.
         """
         began = trio.current_time()
-        unpersisted = await _confirmed(self.persisted, limit_s=limit_s)
+        unpersisted = await _confirmed(self._all_persisted, limit_s=limit_s)
         count = self._publisher.log.unpersisted_count
         if count and not unpersisted:
             unpersisted = f"{count} were published during the shutdown"
+        try:
+            self._publisher.publishes.check_none_lost("publish_flush")
+        except DisconnectedError as lost:  # before, and nobody was told
+            unpersisted = unpersisted or str(lost)
         if self._queue_acks.is_idle or not self._commands.status.is_logged_on:
             return unpersisted, ""
         rest_s = max(0.0, limit_s - (trio.current_time() - began))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from threading import get_ident
 from typing import Final
 
@@ -208,11 +209,31 @@ class Publisher:
             # The body, in most cases: the error says what was wanted.
             check_payload(body)
             raise
-        if log.unsent_bytes >= self.gate.check_at:
+        self._have_sent()
+        return sequence
+
+    def append_many(self, heads: Sequence[bytes], bodies: Sequence[Payload]) -> None:
+        """Store several frames and have them sent; never waits.
+
+        Args:
+            heads: What `publish_head` returns, one for each message or one for all.
+            bodies: Their bodies, which are text or bytes.
+
+        Raises:
+            StoreFull: There is no room for one of them; those before it are stored.
+        """
+        append = self.log.append
+        try:
+            for head, body in zip(cycle(heads), bodies, strict=False):
+                append(head, _TAIL, body.encode() if isinstance(body, str) else body)
+        finally:
+            self._have_sent()
+
+    def _have_sent(self) -> None:
+        if self.log.unsent_bytes >= self.gate.check_at:
             self._flush_backlog()
         elif self.gate.parked and self.writer is not None:
             self.writer.wake()
-        return sequence
 
     def _flush_backlog(self) -> None:
         """Send the collected publishes, and have the next publish check the limits."""
@@ -307,6 +328,7 @@ class Publisher:
     async def _publish_one(self, head: bytes, body: Payload, sequence: int | None) -> int:
         if sequence is None:
             return await self.append_durably(head, body)
+        check_payload(body)
         await self._publish_numbered([head], [body], sequence)
         return sequence
 
@@ -421,12 +443,14 @@ class Publisher:
             # Here and not before the wait for capacity: another task may have published meanwhile.
             done += publishes.number_from(first_sequence + done, first_sequence + end - 1)
             try:
-                while done < end:
-                    self.append(heads[0 if len(heads) == 1 else done], bodies[done])
-                    done += 1
+                self.append_many(heads if len(heads) == 1 else heads[done:end], bodies[done:end])
+                done = end
             except StoreFull as full:
-                publishes.numbered_to = first_sequence + done - 1
+                done = self.log.last_sequence - first_sequence + 1
+                publishes.numbered_to = self.log.last_sequence
                 await self.wait_after_full(full, "publish")
+            finally:  # what was not stored may be published under the same number
+                publishes.numbered_to = min(publishes.numbered_to, self.log.last_sequence)
 
     # -- capacity -----------------------------------------------------------
 

@@ -7,7 +7,11 @@ is not persisted, since nobody has promised to send it again, and names what it 
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import Final
+
+from typing_extensions import override
 
 from haclient_stores.publish_stores.memory import (
     DEFAULT_MEMORY_BYTES,
@@ -15,7 +19,7 @@ from haclient_stores.publish_stores.memory import (
     MemoryStorage,
 )
 from haclient_stores.publish_stores.publish_log import PublishLog
-from haclient_stores.publish_stores.segment import Limits
+from haclient_stores.publish_stores.segment import Limits, Segment, walk
 from haclient_stores.publish_stores.window import PublishWindow
 
 _LIMITS: Final = Limits(DEFAULT_MEMORY_SEGMENT_BYTES, DEFAULT_MEMORY_BYTES, wait=True)
@@ -51,7 +55,22 @@ class VolatilePublishLog(PublishLog):
         else:
             self.mark_head()
             window.skip_to(sequence - 1)
-            self.renumbered()
+            active = self._active
+            # The numbers of a caller may have a gap before each message: a mark, no new segment.
+            if active is not None and active.next_sequence != sequence and not self._jumped:
+                active.mark(self._end, sequence)
+
+    @override
+    def _frames_of(self, segment: Segment, first: int) -> Iterator[tuple[int, bytes]]:
+        view, offset, sequence = segment.view, segment.begin, segment.first
+        marks = deque(zip(segment.mark_offsets, segment.mark_sequences, strict=True))
+        while offset < segment.end:
+            while marks and marks[0][0] <= offset:
+                sequence = marks.popleft()[1]
+            after = walk(view, offset, 1)
+            if sequence >= first:
+                yield sequence, bytes(view[offset:after])
+            offset, sequence = after, sequence + 1
 
     def _begin(self, last_sequence: int, *, persisted: int) -> None:
         for segment in self.detach():

@@ -20,7 +20,7 @@ from haclient.errors import (
 from support.clock import in_virtual_time
 from support.cores import core_at
 from support.peer import Server, together
-from support.recovery import entered, live
+from support.recovery import entered, live, lose
 
 pytestmark = in_virtual_time
 
@@ -142,6 +142,29 @@ async def test_what_is_left_at_the_end_is_told_with_the_reason(
             lambda: core.flusher.finish(limit_s=inf), persist_and_publish
         )
         assert unpersisted == "1 were published during the shutdown"
+
+
+@pytest.mark.row("HA25")
+async def test_what_was_lost_unnoticed_is_told_at_the_end_after_the_rest_is_persisted(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=5)
+    async with trio.open_nursery() as nursery, entered(client, partial(live, server)) as peer:
+        await client.publish("t", b"lost")
+        await peer.expect("publish")
+        await lose(peer)
+        again = await live(server)
+        await wait_all_tasks_blocked()
+        sequence = await client.publish("t", b"kept")
+        await again.expect("publish")
+
+        async def persist() -> None:
+            await again.expect("flush")
+            await again.persisted(sequence)
+
+        nursery.start_soon(persist)
+    assert "1 publishes were not persisted and are lost with their connection" in caplog.text
+    assert "2 publishes" not in caplog.text
 
 
 @pytest.mark.row("HA29")
