@@ -12,7 +12,7 @@ from haclient.pyspark.rows import COLUMNS, schema_ddl, signed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from haclient.pyspark.jobs.verdict import Audit, Kind
+    from haclient.pyspark.jobs.verdict import Audit, FindingKind
 
 START = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 ALICE, BOB, CAROL = map(publisher_id, ("alice", "bob", "carol"))
@@ -114,6 +114,6 @@ def deliveries_of(
     return spark.createDataFrame(rows, ddl)
 
 
-def found(result: Audit) -> list[tuple[Kind, str]]:
+def found(result: Audit) -> list[tuple[FindingKind, str]]:
     """The violations, by kind and bookmark."""
     return sorted((each.kind, each.bookmark) for each in result.violations)

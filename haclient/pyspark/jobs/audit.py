@@ -48,7 +48,7 @@ from pyspark.sql import functions as sf
 from haclient.errors import UsageError
 from haclient.pyspark.jobs import kernels
 from haclient.pyspark.jobs.order import audit_holes, audit_order, journal_facts, read_earlier
-from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient.pyspark.rows import check_columns
 
 PUBLISHES: Final = ("publisher_id", "sequence", "topic", "published_at", "acked_at")
@@ -267,7 +267,7 @@ def _audit_publishes(
     counts: dict[str, int] = {name: pc.sum(totals[name]).as_py() or 0 for name in names}
     result.facts |= counts
     result.facts["in_flight"] = counts["published"] - counts["acknowledged"]
-    result.counts[Kind.LOST] = 0
+    result.counts[FindingKind.LOST] = 0
     if not counts["published"]:
         result.not_verified.append("the audit logs of publishers have no publish")
         return
@@ -305,7 +305,7 @@ def _add_lost(result: Audit, journal: DataFrame, lost: DataFrame, limit: int) ->
         ),
     ).otherwise("")
     result.add(
-        Kind.LOST,
+        FindingKind.LOST,
         lost.join(topics, "topic", "left").withColumn("timestamp", sf.col("published_at")),
         sf.concat(sf.lit("acknowledged at "), "acked_at", sf.lit(", not in the journal"), advice),
         limit=limit,
@@ -393,7 +393,7 @@ def _audit_receipts(result: Audit, deliveries: DataFrame, limit: int) -> None:
         sf.col("receiver").alias("publisher_id"), "sequence", sf.col("ordinal").alias("position")
     )
     receivers = kernels.publishers_of(kernels.runs_of(rows)).toArrow()
-    counted = (Kind.RECEIVED_TWICE, Kind.RECEIVED_OUT_OF_ORDER)
+    counted = (FindingKind.RECEIVED_TWICE, FindingKind.RECEIVED_OUT_OF_ORDER)
     result.counts |= dict.fromkeys(counted, 0)
     facts = journal_facts(receivers)
     result.facts |= {"received": facts["messages"], "redelivered": 0}
@@ -433,8 +433,10 @@ def _classify_receipts(received: DataFrame, late: DataFrame) -> DataFrame:
         *received.columns,
         "timestamp",
         # Received again and not discarded before, it is a redelivery: no violation.
-        sf.when(~is_again, sf.lit(Kind.RECEIVED_OUT_OF_ORDER))
-        .when(sf.col("discarded_before") <= sf.col("received_at"), sf.lit(Kind.RECEIVED_TWICE))
+        sf.when(~is_again, sf.lit(FindingKind.RECEIVED_OUT_OF_ORDER))
+        .when(
+            sf.col("discarded_before") <= sf.col("received_at"), sf.lit(FindingKind.RECEIVED_TWICE)
+        )
         .alias("kind"),
         sf.when(is_again, sf.concat(*twice)).otherwise(after).alias("detail"),
     )
@@ -458,9 +460,9 @@ def _audit_deliveries(
         .persist()
     )
     expected = _expected(result, journal, distinct, subscription)
-    result.counts.setdefault(Kind.NOT_LOGGED, 0)
+    result.counts.setdefault(FindingKind.NOT_LOGGED, 0)
     if not subscription.conflated:
-        result.counts.setdefault(Kind.UNDELIVERED, 0)
+        result.counts.setdefault(FindingKind.UNDELIVERED, 0)
     differ = kernels.differences(expected, _not_removed(result, distinct), "client")
     if differ is None:
         return
@@ -468,11 +470,11 @@ def _audit_deliveries(
     logged = journal.select("publisher_id", "sequence")
     unknown = differ.only_right.join(logged, ["publisher_id", "sequence"], "left_anti")
     detail = sf.lit("received, not in the journal")
-    result.add(Kind.NOT_LOGGED, unknown.withColumn("sub_id", sub_id), detail, limit=limit)
+    result.add(FindingKind.NOT_LOGGED, unknown.withColumn("sub_id", sub_id), detail, limit=limit)
     if not subscription.conflated:
         missing = differ.only_left.withColumn("sub_id", sub_id)
         detail = sf.lit("logged for this subscription, not received")
-        result.add(Kind.UNDELIVERED, missing, detail, limit=limit)
+        result.add(FindingKind.UNDELIVERED, missing, detail, limit=limit)
 
 
 def _not_removed(result: Audit, received: DataFrame) -> DataFrame:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.jobs import kernels
-from haclient.pyspark.jobs.verdict import Audit, Kind, bookmark_text
+from haclient.pyspark.jobs.verdict import Audit, FindingKind, bookmark_text
 from haclient.pyspark.rows import arrow_schema_of, check_columns, signed, unsigned
 
 
@@ -99,7 +99,7 @@ def audit_order(
     if earlier is not None:
         result.facts["messages"] -= earlier.messages
         result.facts |= {"messages_before": earlier.messages, "audited_after": earlier.position}
-    result.counts |= {Kind.DUPLICATE: 0, Kind.ORDER_BREAK: 0}
+    result.counts |= {FindingKind.DUPLICATE: 0, FindingKind.ORDER_BREAK: 0}
     if result.facts["suspect_runs"]:
         intervals = journal.sparkSession.createDataFrame(kernels.suspect_intervals(publishers))
         late = kernels.rows_not_rising(rows, intervals)
@@ -173,7 +173,9 @@ def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
     known = late.join(sf.broadcast(first), [*bookmark, "position"])
     return known.where(is_copy | ~is_part_of_delete).select(
         *late.columns,
-        sf.when(is_again, sf.lit(Kind.DUPLICATE)).otherwise(sf.lit(Kind.ORDER_BREAK)).alias("kind"),
+        sf.when(is_again, sf.lit(FindingKind.DUPLICATE))
+        .otherwise(sf.lit(FindingKind.ORDER_BREAK))
+        .alias("kind"),
         sf.when(is_again, before).otherwise(after).alias("detail"),
     )
 
@@ -190,7 +192,7 @@ def audit_holes(
     names = {_signed_id(each): each for each in dense}
     if not names:
         return
-    result.counts[Kind.HOLE] = 0
+    result.counts[FindingKind.HOLE] = 0
     publishers = result.tables["publishers"].where(sf.col("publisher_id").isin(*names)).collect()
     logged = {row["publisher_id"] for row in publishers}
     result.not_verified += [
@@ -225,7 +227,7 @@ def audit_holes(
         )
     )
     detail = sf.concat("missing", sf.lit(" sequences are missing before this position"))
-    result.add(Kind.HOLE, holes, detail, limit=limit)
+    result.add(FindingKind.HOLE, holes, detail, limit=limit)
 
 
 def _signed_id(publisher: str | int) -> int:

@@ -29,7 +29,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
-from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.removals import removals_of
 from haclient.pyspark.rows import DataLoss
@@ -272,10 +272,10 @@ def _add_violations(
     result: Audit, spark: SparkSession, log: JournalLog, judged: DataFrame, limit: int
 ) -> None:
     whose = sf.concat(sf.lit("queue '"), "queue", sf.lit("': "))
-    for kind in (Kind.REMOVED_TWICE, Kind.NEVER_QUEUED, Kind.LOST_FROM_QUEUE):
+    for kind in (FindingKind.REMOVED_TWICE, FindingKind.NEVER_QUEUED, FindingKind.LOST_FROM_QUEUE):
         result.counts[kind] = 0
 
-    def add(kind: Kind, rows: DataFrame, at: str, *detail: Column | str) -> None:
+    def add(kind: FindingKind, rows: DataFrame, at: str, *detail: Column | str) -> None:
         shown = rows.select(
             *_KEYS,
             sf.col("message.topic").alias("topic"),
@@ -286,7 +286,7 @@ def _add_violations(
         result.add(kind, shown, sf.col("text"), limit=limit)
 
     add(
-        Kind.REMOVED_TWICE,
+        FindingKind.REMOVED_TWICE,
         judged.where("removals > 1"),
         "last_removal",
         sf.lit("removed "),
@@ -300,10 +300,10 @@ def _add_violations(
     detail = sf.when(sf.expr("message IS NULL"), sf.lit(") and no message of the queue")).otherwise(
         sf.lit(") before it was logged")
     )
-    add(Kind.NEVER_QUEUED, unknown, "removal", sf.lit("removed ("), "reason", detail)
+    add(FindingKind.NEVER_QUEUED, unknown, "removal", sf.lit("removed ("), "reason", detail)
     lost = judged.where(sf.col("state") == _REASONS[RemovalReason.LOST])
     why = "its record was not in the journal when it was to be delivered"
-    add(Kind.LOST_FROM_QUEUE, lost, "removal", sf.lit(why))
+    add(FindingKind.LOST_FROM_QUEUE, lost, "removal", sf.lit(why))
 
 
 def _without_message(

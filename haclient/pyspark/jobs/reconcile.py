@@ -31,7 +31,7 @@ from pyspark.sql import functions as sf
 
 from haclient.pyspark.jobs import kernels
 from haclient.pyspark.jobs.order import journal_facts, publishers_table
-from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient.pyspark.rows import check_columns, only_row, unsigned
 from haclient_stores.checks import check_seconds
 
@@ -83,7 +83,7 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
     for name, journal in zip(names, (left, right), strict=True):
         check_columns(name, journal, ("publisher_id", "sequence", "position", *compared))
     result = Audit()
-    result.counts = {Kind.MISSING_IN_REPLICA: 0, Kind.REPLICA_ORDER: 0}
+    result.counts = {FindingKind.MISSING_IN_REPLICA: 0, FindingKind.REPLICA_ORDER: 0}
     sides = (
         _Side.of(result, names[0], left, is_whole=are_whole[0]),
         _Side.of(result, names[1], right, is_whole=are_whole[1]),
@@ -95,7 +95,7 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
         content=compared if content else (),
     )
     if content:
-        result.counts[Kind.CONTENT] = 0
+        result.counts[FindingKind.CONTENT] = 0
     if differ is not None:
         _add_differences(result, differ, names, content=content, limit=limit)
     if any(result.facts[f"{name}_suspect_runs"] for name in names):
@@ -113,10 +113,10 @@ def _add_differences(
 ) -> None:
     for missing, other_name in zip(differ[:2], reversed(names), strict=True):
         detail = sf.lit(f"missing in {other_name}")
-        result.add(Kind.MISSING_IN_REPLICA, missing, detail, limit=limit)
+        result.add(FindingKind.MISSING_IN_REPLICA, missing, detail, limit=limit)
     if content:
         detail = sf.lit(f"{names[0]} and {names[1]} hold different messages under this bookmark")
-        result.add(Kind.CONTENT, differ.changed, detail, limit=limit)
+        result.add(FindingKind.CONTENT, differ.changed, detail, limit=limit)
 
 
 class _Side(NamedTuple):
@@ -240,4 +240,4 @@ def _compare_order(
         sf.lit(f", {names[0]} has "),
         "sequence",
     )
-    result.add(Kind.REPLICA_ORDER, named, detail, limit=limit)
+    result.add(FindingKind.REPLICA_ORDER, named, detail, limit=limit)

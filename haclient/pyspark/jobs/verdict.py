@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from haclient.pyspark.rows import unsigned
 
 
-class Kind(enum.StrEnum):
+class FindingKind(enum.StrEnum):
     """The kinds of violations."""
 
     DUPLICATE = "duplicate"
@@ -48,7 +48,7 @@ class Violation:
         detail: What was wanted and what was found.
     """
 
-    kind: Kind
+    kind: FindingKind
     bookmark: str
     topic: str | None = None
     position: int | None = None
@@ -78,7 +78,7 @@ class Audit:
         not_verified: What was asked for and could not be compared, a line for each.
     """
 
-    counts: dict[Kind, int] = field(default_factory=dict[Kind, int])
+    counts: dict[FindingKind, int] = field(default_factory=dict[FindingKind, int])
     violations: list[Violation] = field(default_factory=list[Violation])
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     tables: dict[str, DataFrame] = field(default_factory=dict[str, DataFrame])
@@ -105,7 +105,7 @@ class Audit:
             "facts": {name: _plain(value) for name, value in self.facts.items()},
         }
 
-    def add(self, kind: Kind, rows: DataFrame, detail: Column, *, limit: int) -> None:
+    def add(self, kind: FindingKind, rows: DataFrame, detail: Column, *, limit: int) -> None:
         """Count the violations in `rows`, and keep the first ones.
 
         Args:
@@ -141,11 +141,11 @@ class Audit:
             counts = {row.kind: row["count"] for row in shown.groupBy("kind").count().collect()}
             firsts = [
                 shown.where(sf.col("kind") == each).orderBy(*order)
-                for each in Kind
+                for each in FindingKind
                 if each in counts
             ]
             found = [row for each in firsts for row in each.limit(limit).collect()]
-        for each in Kind:
+        for each in FindingKind:
             if each in counts:
                 self.counts[each] = self.counts.get(each, 0) + counts[each]
                 self.violations += [_violation(each, row) for row in found if row.kind == each]
@@ -157,7 +157,7 @@ def bookmark_text(publisher: int, sequence: int) -> str:
     return f"{unsigned(publisher)}|{unsigned(sequence)}|"
 
 
-def _violation(kind: Kind, row: Row) -> Violation:
+def _violation(kind: FindingKind, row: Row) -> Violation:
     values = row.asDict()
     del values["kind"]
     bookmark = bookmark_text(values.pop("publisher_id"), values.pop("sequence"))

@@ -38,8 +38,8 @@ from haclient_stores.bookmark_stores.prune_request import PruneRequest
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES, RecordFile
 from haclient_stores.bookmark_stores.records import (
     BadRecord,
-    Kind,
     LogReader,
+    RecordKind,
     frozen,
     name_records,
     publisher_record,
@@ -67,14 +67,17 @@ __all__ = ["LoggedBookmarkStore"]
 _ROOM: Final = 64  # records kept free for moves that are not counted
 _RECORDS_PER_MESSAGE: Final = 3  # its arrival, its discard, and a new publisher
 _OPTIONAL: Final = {
-    Kind.PERSISTED,
-    Kind.PERSISTED_WHILE_PAUSED,
-    Kind.COMPLETED,
-    Kind.COMPLETED_SOMEWHERE,
-    Kind.CAUGHT_UP,
-    Kind.DISCARDED_UNTIL,
+    RecordKind.PERSISTED,
+    RecordKind.PERSISTED_WHILE_PAUSED,
+    RecordKind.COMPLETED,
+    RecordKind.COMPLETED_SOMEWHERE,
+    RecordKind.CAUGHT_UP,
+    RecordKind.DISCARDED_UNTIL,
 }
-_DISCARDS: Final = {Kind.DISCARDED, Kind.DISCARDED_UP_TO}  # their room is reserved already
+_DISCARDS: Final = {
+    RecordKind.DISCARDED,
+    RecordKind.DISCARDED_UP_TO,
+}  # their room is reserved already
 _NAME_RECORDS: Final = 64  # more than any sub id of a sensible length takes
 _CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the disk is very slow
 
@@ -230,7 +233,7 @@ class LogJournal(Journal):
     @override
     def discard_function(self, elsewhere: Discard) -> Discard:
         log, gate, thread = self._log, self.gate, self.thread
-        try_discard, first_word = self.tracker.try_discard, word(Kind.DISCARDED, self.index)
+        try_discard, first_word = self.tracker.try_discard, word(RecordKind.DISCARDED, self.index)
 
         def discard(number: int) -> None:
             if get_ident() != thread.ident:
@@ -263,13 +266,13 @@ class LogJournal(Journal):
     def note_logged(self, pieces: Sequence[Chunk | Alias | None]) -> None:
         self._log.introduce()
         file = self._log.file
-        base = word(Kind.LOGGED, self.index)
+        base = word(RecordKind.LOGGED, self.index)
         for piece in pieces:
             if piece is None:
-                file.put(word(Kind.CONDENSED, self.index), 1)
+                file.put(word(RecordKind.CONDENSED, self.index), 1)
                 continue
             if isinstance(piece, Alias):
-                file.put(word(Kind.ALIAS, self.index), piece.old)
+                file.put(word(RecordKind.ALIAS, self.index), piece.old)
                 continue
             count = len(piece.sequences)
             words = array("Q", bytes(16 * count))
@@ -285,7 +288,7 @@ class LogJournal(Journal):
         return self.gate.standstill()
 
     @override
-    def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
+    def note(self, kind: RecordKind, value: int = 1, publisher: int = 0) -> None:
         if kind in _OPTIONAL:
             if not self._log.has_room_for_optional(1):
                 return
@@ -307,8 +310,8 @@ class LogJournal(Journal):
     @override
     def note_seed(self, newest: dict[int, int]) -> None:
         for publisher, sequence in newest.items():
-            self.note(Kind.RECOVERED, sequence, publisher)
-            self.note(Kind.SEEN, sequence, publisher)
+            self.note(RecordKind.RECOVERED, sequence, publisher)
+            self.note(RecordKind.SEEN, sequence, publisher)
         self._put(server_order_records(self.index, self.tracker, self._log.publishers))
 
     def _put(self, records: Iterable[tuple[int, int]]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from haclient_stores import framing
-from haclient_stores.bookmark_stores.records import Kind
+from haclient_stores.bookmark_stores.records import RecordKind
 from haclient_stores.disk.checksummed_log import (
     BrokenBlock,
     LogHistory,
@@ -36,8 +36,8 @@ GROW_BYTES: Final = 16 * BLOCK_BYTES  # the file grows by so much, which is also
 RECORD_BYTES: Final = 16
 _BLOCK_WORDS: Final = BLOCK_BYTES // 8
 _SEAL_AT: Final = BLOCK_BYTES - RECORD_BYTES
-_SEAL_KIND: Final = Kind.SEAL << 56
-_PARTIAL_KIND: Final = Kind.PARTIAL_SEAL << 56
+_SEAL_KIND: Final = RecordKind.SEAL << 56
+_PARTIAL_KIND: Final = RecordKind.PARTIAL_SEAL << 56
 
 _log = logger_of("haclient.bookmark_store")
 
@@ -197,7 +197,7 @@ class RecordFile:
         """Seal what the last block holds so far."""
         if self.index >= self.limit:
             self.turn()
-        if self.index > self._block and self.words[self.index - 2] >> 56 != Kind.PARTIAL_SEAL:
+        if self.index > self._block and self.words[self.index - 2] >> 56 != RecordKind.PARTIAL_SEAL:
             covered = self.words[self._block : self.index]
             self._seal(_PARTIAL_KIND, covered, self.index)
             self.index += 2

@@ -41,7 +41,7 @@ _FLAG_CONFLATED: Final = 4
 _SHORT_RUN: Final = 8  # below so many equal first words a run is not worth its overhead
 
 
-class Kind(enum.IntEnum):
+class RecordKind(enum.IntEnum):
     """The kinds of records. The values are part of the file format."""
 
     LOGGED = 1  # publisher, sequence
@@ -80,20 +80,25 @@ class Kind(enum.IntEnum):
 
 
 _NAMING_A_PUBLISHER: Final = {
-    Kind.PERSISTED,
-    Kind.PERSISTED_WHILE_PAUSED,
-    Kind.COMPLETED,
-    Kind.START_BOOKMARK,
-    Kind.SEEN,
-    Kind.RECOVERED,
-    Kind.COVERED,
-    Kind.BEFORE,
-    Kind.PENDING_ACK,
+    RecordKind.PERSISTED,
+    RecordKind.PERSISTED_WHILE_PAUSED,
+    RecordKind.COMPLETED,
+    RecordKind.START_BOOKMARK,
+    RecordKind.SEEN,
+    RecordKind.RECOVERED,
+    RecordKind.COVERED,
+    RecordKind.BEFORE,
+    RecordKind.PENDING_ACK,
 }
-_NAMING_A_TIME: Final = {Kind.START_TIME, Kind.ENTERED, Kind.CAUGHT_UP, Kind.DISCARDED_UNTIL}
+_NAMING_A_TIME: Final = {
+    RecordKind.START_TIME,
+    RecordKind.ENTERED,
+    RecordKind.CAUGHT_UP,
+    RecordKind.DISCARDED_UNTIL,
+}
 
 
-def word(kind: Kind, subscription: int = 0, publisher: int = 0) -> int:
+def word(kind: RecordKind, subscription: int = 0, publisher: int = 0) -> int:
     """The first word of a record."""
     return kind << _KIND_SHIFT | subscription << _SUBSCRIPTION_SHIFT | publisher
 
@@ -105,16 +110,16 @@ def begun_flags(*, acked: bool, conflated: bool) -> int:
 
 def name_records(subscription: int, sub_id: str) -> Iterator[tuple[int, int]]:
     """The records that introduce a subscription."""
-    return _text_records(subscription, sub_id, Kind.NAME, Kind.NAME_END)
+    return _text_records(subscription, sub_id, RecordKind.NAME, RecordKind.NAME_END)
 
 
 def server_records(subscription: int, server: str) -> Iterator[tuple[int, int]]:
     """The records of an entry at a server."""
-    return _text_records(subscription, server, Kind.SERVER, Kind.SERVER_END)
+    return _text_records(subscription, server, RecordKind.SERVER, RecordKind.SERVER_END)
 
 
 def _text_records(
-    subscription: int, text: str, part_kind: Kind, last_kind: Kind
+    subscription: int, text: str, part_kind: RecordKind, last_kind: RecordKind
 ) -> Iterator[tuple[int, int]]:
     data = text.encode("utf-8", "surrogateescape")
     parts = [data[at : at + _TEXT_PART] for at in range(0, len(data), _TEXT_PART)] or [b""]
@@ -138,16 +143,16 @@ def server_order_records(
     if server_order.server:
         yield from server_records(subscription, server_order.server)
     for publisher_id, sequence in server_order.before.items():
-        yield word(Kind.BEFORE, subscription, publishers.index(publisher_id)), sequence
+        yield word(RecordKind.BEFORE, subscription, publishers.index(publisher_id)), sequence
     if server_order.caught_up_us:
-        yield word(Kind.CAUGHT_UP, subscription), server_order.caught_up_us
+        yield word(RecordKind.CAUGHT_UP, subscription), server_order.caught_up_us
     if server_order.discarded_until_us:
-        yield word(Kind.DISCARDED_UNTIL, subscription), server_order.discarded_until_us
+        yield word(RecordKind.DISCARDED_UNTIL, subscription), server_order.discarded_until_us
 
 
 def publisher_record(index: int, publisher_id: int) -> tuple[int, int]:
     """The record that introduces a publisher."""
-    return word(Kind.PUBLISHER, publisher=index), publisher_id
+    return word(RecordKind.PUBLISHER, publisher=index), publisher_id
 
 
 def start_records(
@@ -158,11 +163,11 @@ def start_records(
         match item:
             case Bookmark(publisher_id, sequence):
                 index = publishers.index(publisher_id)
-                yield word(Kind.START_BOOKMARK, subscription, index), sequence
+                yield word(RecordKind.START_BOOKMARK, subscription, index), sequence
             case Timestamp(microseconds):
-                yield word(Kind.START_TIME, subscription), microseconds
+                yield word(RecordKind.START_TIME, subscription), microseconds
     if tracker.start.entered_us:
-        yield word(Kind.ENTERED, subscription), tracker.start.entered_us
+        yield word(RecordKind.ENTERED, subscription), tracker.start.entered_us
 
 
 def frozen(tracker: SubscriptionTracker) -> SubscriptionTracker:
@@ -187,44 +192,44 @@ def snapshot(
     the next process below the one that adapters were told. So all are kept that the tracker keeps.
     """
 
-    def record(kind: Kind, value: int, publisher: int = 0) -> tuple[int, int]:
+    def record(kind: RecordKind, value: int, publisher: int = 0) -> tuple[int, int]:
         return word(kind, subscription, publisher), value
 
     finished = tracker.finished
-    begun = record(Kind.BEGUN, begun_flags(acked=finished.acked, conflated=tracker.conflated))
-    yield record(Kind.NEXT, tracker.first_number)
-    yield record(Kind.PURGED, tracker.generation)
+    begun = record(RecordKind.BEGUN, begun_flags(acked=finished.acked, conflated=tracker.conflated))
+    yield record(RecordKind.NEXT, tracker.first_number)
+    yield record(RecordKind.PURGED, tracker.generation)
     yield from start_records(subscription, tracker, publishers)
     yield from server_order_records(subscription, tracker, publishers)
     for kind, vector in (
-        (Kind.RECOVERED, tracker.finished_sequences()),
-        (Kind.COVERED, finished.cover),
+        (RecordKind.RECOVERED, tracker.finished_sequences()),
+        (RecordKind.COVERED, finished.cover),
     ):
         for publisher, sequence in vector.items():
             yield record(kind, sequence, publisher)
     yield begun
     yield from _entry_records(subscription, tracker, begun)
-    yield record(Kind.NEXT, tracker.next_number)
+    yield record(RecordKind.NEXT, tracker.next_number)
     for publisher, sequence in tracker.seen.items():
-        yield record(Kind.SEEN, sequence, publisher)
+        yield record(RecordKind.SEEN, sequence, publisher)
     for aliases in (tracker.redelivery.superseded, tracker.redelivery.aliases):
-        yield record(Kind.LOST, 1)  # the reader awaits redelivery of all that is open
+        yield record(RecordKind.LOST, 1)  # the reader awaits redelivery of all that is open
         for alias in aliases.values():
-            yield record(Kind.ALIAS_NUMBER, alias.number)
-            yield record(Kind.ALIAS_OF, alias.old)
+            yield record(RecordKind.ALIAS_NUMBER, alias.number)
+            yield record(RecordKind.ALIAS_OF, alias.old)
     if tracker.at_end:
-        yield record(Kind.COMPLETED_SOMEWHERE, 1)
+        yield record(RecordKind.COMPLETED_SOMEWHERE, 1)
     if finished.pending_ack is not None:
         publisher, sequence, before = finished.pending_ack
-        yield record(Kind.PENDING_BEFORE, before)
-        yield record(Kind.PENDING_ACK, sequence, publisher)
+        yield record(RecordKind.PENDING_BEFORE, before)
+        yield record(RecordKind.PENDING_ACK, sequence, publisher)
 
 
 def _entry_records(
     subscription: int, tracker: SubscriptionTracker, begun: tuple[int, int]
 ) -> Iterator[tuple[int, int]]:
     following, link_first = tracker.first_number, tracker.finished.link_first
-    next_word = word(Kind.NEXT, subscription)
+    next_word = word(RecordKind.NEXT, subscription)
     covered: tuple[int, int] | None = None  # the last entry that an ack covers by place
     entries = tracker.entries() if tracker.finished.acked else _condensed(tracker)
     for number, publisher, sequence, discarded in entries:
@@ -236,15 +241,15 @@ def _entry_records(
             following = link_first
         if number > following:
             yield next_word, number
-        yield word(Kind.LOGGED, subscription, publisher), sequence
+        yield word(RecordKind.LOGGED, subscription, publisher), sequence
         if discarded:
-            yield word(Kind.DISCARDED, subscription), number
+            yield word(RecordKind.DISCARDED, subscription), number
         following = number + 1
     if following <= link_first:  # nothing of this link is left, or has come
         yield next_word, link_first
         yield begun
     if covered is not None:  # an ack that names this entry itself covers the same ones
-        yield word(Kind.PERSISTED, subscription, covered[0]), covered[1]
+        yield word(RecordKind.PERSISTED, subscription, covered[0]), covered[1]
 
 
 def _condensed(tracker: SubscriptionTracker) -> Iterator[tuple[int, int, int, bool]]:
@@ -365,14 +370,14 @@ class LogReader:
     def _read_run(self, first: int, values: array[int]) -> None:
         """Records with the same first word: arrivals of one publisher, or discards in order."""
         kind = first >> _KIND_SHIFT
-        if kind not in {Kind.LOGGED, Kind.DISCARDED}:
+        if kind not in {RecordKind.LOGGED, RecordKind.DISCARDED}:
             for value in values:
                 self._apply((first, value))
             return
         subscription = first >> _SUBSCRIPTION_SHIFT & _SUBSCRIPTION_MASK
         tracker = self.tracker(subscription)
         self._gathered[subscription].apply()
-        if kind == Kind.LOGGED:
+        if kind == RecordKind.LOGGED:
             self.append(tracker, self._known_publisher(first), values)
         elif len(values) < _SHORT_RUN or not tracker.discard_run(values):
             for number in values:
@@ -410,12 +415,12 @@ class LogReader:
 
     def _target(self, first: int) -> list[tuple[int, int]] | _Barrier:
         kind = first >> _KIND_SHIFT
-        if kind not in {Kind.LOGGED, Kind.DISCARDED}:
+        if kind not in {RecordKind.LOGGED, RecordKind.DISCARDED}:
             return self._barrier
         subscription = first >> _SUBSCRIPTION_SHIFT & _SUBSCRIPTION_MASK
         self.tracker(subscription)
         gathered = self._gathered[subscription]
-        if kind == Kind.DISCARDED:
+        if kind == RecordKind.DISCARDED:
             return gathered.discarded
         self._known_publisher(first)  # once for each first word, not for each record
         return gathered.logged
@@ -432,17 +437,17 @@ class LogReader:
         kind = first >> _KIND_SHIFT
         subscription = first >> _SUBSCRIPTION_SHIFT & _SUBSCRIPTION_MASK
         publisher = first & _PUBLISHER_MASK
-        if kind in {Kind.PARTIAL_SEAL, Kind.SEAL}:
+        if kind in {RecordKind.PARTIAL_SEAL, RecordKind.SEAL}:
             return
-        if kind == Kind.PUBLISHER:
+        if kind == RecordKind.PUBLISHER:
             if self.publishers.index(value) != publisher:
                 raise BadRecord(f"publisher {value} has another number than {publisher}")
-        elif kind in {Kind.NAME, Kind.NAME_END}:
-            if (name := self._text(subscription, Kind.NAME_END, kind, value)) is not None:
+        elif kind in {RecordKind.NAME, RecordKind.NAME_END}:
+            if (name := self._text(subscription, RecordKind.NAME_END, kind, value)) is not None:
                 self.names[subscription] = name
                 self.tracker(subscription)
-        elif kind in {Kind.SERVER, Kind.SERVER_END}:
-            if (server := self._text(subscription, Kind.SERVER_END, kind, value)) is not None:
+        elif kind in {RecordKind.SERVER, RecordKind.SERVER_END}:
+            if (server := self._text(subscription, RecordKind.SERVER_END, kind, value)) is not None:
                 tracker = self.tracker(subscription)
                 self._gathered[subscription].apply()
                 tracker.entered(server)
@@ -461,7 +466,7 @@ class LogReader:
         elif kind in _NAMING_A_TIME and value > LAST_MICROSECOND:
             raise BadRecord(f"a time of {value} microseconds")
 
-    def _text(self, subscription: int, last: Kind, kind: int, value: int) -> str | None:
+    def _text(self, subscription: int, last: RecordKind, kind: int, value: int) -> str | None:
         """One more part of a text; the text once it is whole.
 
         A process that is killed between two parts leaves the first ones, and the next process
@@ -555,30 +560,34 @@ def _alias_of(reader: LogReader, tracker: SubscriptionTracker, _: int, old: int)
 
 
 _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], None]]] = {
-    Kind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_all_up_to(number),
-    Kind.ALIAS: _alias,
-    Kind.PERSISTED: lambda _, tracker, publisher, value: tracker.persisted_at(publisher, value),
-    Kind.PERSISTED_WHILE_PAUSED: _persisted_while_paused,
-    Kind.COMPLETED: lambda _, tracker, publisher, value: tracker.completed_at(publisher, value),
-    Kind.COMPLETED_SOMEWHERE: lambda _, tracker, __, ___: tracker.completed(""),
-    Kind.CONDENSED: lambda _, tracker, __, ___: tracker.condense(),
-    Kind.LOST: lambda _, tracker, __, number: tracker.link_lost(number),
-    Kind.BEGUN: _begun,
-    Kind.PURGED: _purged,
-    Kind.START_BOOKMARK: _start_bookmark,
-    Kind.START_TIME: _start_time,
-    Kind.ENTERED: _entered,
-    Kind.NEXT: lambda _, tracker, __, number: tracker.skip_numbers(number),
-    Kind.SEEN: _seen,
-    Kind.RECOVERED: lambda _, tracker, publisher, value: tracker.finished.recover(
+    RecordKind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_all_up_to(number),
+    RecordKind.ALIAS: _alias,
+    RecordKind.PERSISTED: lambda _, tracker, publisher, value: tracker.persisted_at(
+        publisher, value
+    ),
+    RecordKind.PERSISTED_WHILE_PAUSED: _persisted_while_paused,
+    RecordKind.COMPLETED: lambda _, tracker, publisher, value: tracker.completed_at(
+        publisher, value
+    ),
+    RecordKind.COMPLETED_SOMEWHERE: lambda _, tracker, __, ___: tracker.completed(""),
+    RecordKind.CONDENSED: lambda _, tracker, __, ___: tracker.condense(),
+    RecordKind.LOST: lambda _, tracker, __, number: tracker.link_lost(number),
+    RecordKind.BEGUN: _begun,
+    RecordKind.PURGED: _purged,
+    RecordKind.START_BOOKMARK: _start_bookmark,
+    RecordKind.START_TIME: _start_time,
+    RecordKind.ENTERED: _entered,
+    RecordKind.NEXT: lambda _, tracker, __, number: tracker.skip_numbers(number),
+    RecordKind.SEEN: _seen,
+    RecordKind.RECOVERED: lambda _, tracker, publisher, value: tracker.finished.recover(
         {publisher: value}
     ),
-    Kind.COVERED: _covered,
-    Kind.ALIAS_NUMBER: _alias_number,
-    Kind.ALIAS_OF: _alias_of,
-    Kind.BEFORE: _before,
-    Kind.PENDING_BEFORE: _pending_before,
-    Kind.PENDING_ACK: _pending_ack,
-    Kind.CAUGHT_UP: lambda _, tracker, __, value: tracker.caught_up(value),
-    Kind.DISCARDED_UNTIL: _discarded_until,
+    RecordKind.COVERED: _covered,
+    RecordKind.ALIAS_NUMBER: _alias_number,
+    RecordKind.ALIAS_OF: _alias_of,
+    RecordKind.BEFORE: _before,
+    RecordKind.PENDING_BEFORE: _pending_before,
+    RecordKind.PENDING_ACK: _pending_ack,
+    RecordKind.CAUGHT_UP: lambda _, tracker, __, value: tracker.caught_up(value),
+    RecordKind.DISCARDED_UNTIL: _discarded_until,
 }

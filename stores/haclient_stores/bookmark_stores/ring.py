@@ -50,7 +50,7 @@ from typing_extensions import override
 
 from haclient_stores import framing
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
-from haclient_stores.bookmark_stores.records import Kind
+from haclient_stores.bookmark_stores.records import RecordKind
 from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
@@ -245,9 +245,9 @@ class RingJournal(Journal):
         return self._saving()
 
     @override
-    def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
+    def note(self, kind: RecordKind, value: int = 1, publisher: int = 0) -> None:
         # A caught-up time means something to the next process only if nothing before it is open.
-        self._has_moved = self._has_moved or kind is not Kind.CAUGHT_UP
+        self._has_moved = self._has_moved or kind is not RecordKind.CAUGHT_UP
 
     @override
     def note_server(self, server: str, *, is_progress: bool) -> None:

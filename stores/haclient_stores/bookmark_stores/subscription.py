@@ -18,7 +18,7 @@ from threading import get_ident
 from typing_extensions import override
 
 from haclient_stores.bookmark import BookmarkList, BookmarkRange, parse_bookmark
-from haclient_stores.bookmark_stores.records import Kind, begun_flags
+from haclient_stores.bookmark_stores.records import RecordKind, begun_flags
 from haclient_stores.disk.threads import Gate, ThreadBinding
 from haclient_stores.interfaces import Discard, SubscriptionLog
 from haclient_stores.tracker.entries import Alias, Chunk
@@ -86,7 +86,7 @@ class Journal:
         """The block in which any other move is made and noted."""
         return contextlib.nullcontext()
 
-    def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
+    def note(self, kind: RecordKind, value: int = 1, publisher: int = 0) -> None:
         """Note one move.
 
         Args:
@@ -203,9 +203,9 @@ class Subscription(SubscriptionLog):
         with self._moving():
             tracker.begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
             if start is not None:
-                journal.note(Kind.PURGED, tracker.generation)
+                journal.note(RecordKind.PURGED, tracker.generation)
                 journal.note_start()
-            journal.note(Kind.BEGUN, begun_flags(acked=acked, conflated=conflated))
+            journal.note(RecordKind.BEGUN, begun_flags(acked=acked, conflated=conflated))
 
     def keep_range(self, start: str) -> None:
         """Let it end where it was to end at first, which is not kept on the disk.
@@ -221,7 +221,7 @@ class Subscription(SubscriptionLog):
     def link_lost(self, first_queued: int) -> None:
         with self._moving():
             self.tracker.link_lost(first_queued)
-            self.journal.note(Kind.LOST, max(first_queued, 1))
+            self.journal.note(RecordKind.LOST, max(first_queued, 1))
 
     @override
     def ended(self) -> None:
@@ -231,13 +231,13 @@ class Subscription(SubscriptionLog):
     def ended_except(self, numbers: Collection[int]) -> None:
         with self._moving():
             self.tracker.ended_except(numbers)
-            self.journal.note(Kind.LOST, 1)  # the reader's process holds none of them
+            self.journal.note(RecordKind.LOST, 1)  # the reader's process holds none of them
 
     def forget(self) -> None:
         """Know nothing, also where it is kept."""
         with self._moving():
             self.tracker.forget()
-            self.journal.note(Kind.PURGED, self.tracker.generation)
+            self.journal.note(RecordKind.PURGED, self.tracker.generation)
 
     def seed(self, newest: dict[int, int], server_order: ServerOrder, generation: int) -> None:
         """Start from the recovery point of another process.
@@ -249,7 +249,7 @@ class Subscription(SubscriptionLog):
         """
         with self._moving():
             self.tracker.seed(newest, server_order, generation)
-            self.journal.note(Kind.PURGED, generation)
+            self.journal.note(RecordKind.PURGED, generation)
             self.journal.note_seed(newest)
 
     # -- discards and acks ------------------------------------------------------------------------
@@ -264,18 +264,18 @@ class Subscription(SubscriptionLog):
             if not tracker.redelivery:
                 if tracker.oldest_undiscarded:
                     tracker.discard_all_up_to(number)
-                    journal.note(Kind.DISCARDED_UP_TO, number)
+                    journal.note(RecordKind.DISCARDED_UP_TO, number)
                 return
             for current in tracker.held_up_to(
                 number
             ):  # not one record: in the reader other messages may be held
                 if tracker.discard_slowly(current):
-                    journal.note(Kind.DISCARDED, current)
+                    journal.note(RecordKind.DISCARDED, current)
 
     @override
     def persisted(self, bookmark: str) -> None:
         tracker, journal = self.tracker, self.journal
-        kind = Kind.PERSISTED_WHILE_PAUSED if tracker.paused else Kind.PERSISTED
+        kind = RecordKind.PERSISTED_WHILE_PAUSED if tracker.paused else RecordKind.PERSISTED
         with self._moving():
             for item in bookmark.split(","):
                 place = tracker.position(item)
@@ -290,9 +290,9 @@ class Subscription(SubscriptionLog):
             tracker.completed(bookmark)
             place = tracker.position(bookmark)
             if place is None:
-                journal.note(Kind.COMPLETED_SOMEWHERE)
+                journal.note(RecordKind.COMPLETED_SOMEWHERE)
             else:
-                journal.note(Kind.COMPLETED, place[1], place[0])
+                journal.note(RecordKind.COMPLETED, place[1], place[0])
 
     # -- whose order it is --------------------------------------------------------------------
 
@@ -308,10 +308,10 @@ class Subscription(SubscriptionLog):
         tracker, journal = self.tracker, self.journal
         with self._moving():
             tracker.caught_up(until_us)
-            journal.note(Kind.CAUGHT_UP, until_us)
+            journal.note(RecordKind.CAUGHT_UP, until_us)
             if tracker.update_discarded_until() != self._noted_us:
                 self._noted_us = tracker.server_order.discarded_until_us
-                journal.note(Kind.DISCARDED_UNTIL, self._noted_us)
+                journal.note(RecordKind.DISCARDED_UNTIL, self._noted_us)
 
     @property
     @override

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.pyspark.jobs.audit import Subscription, audit
-from haclient.pyspark.jobs.verdict import Kind
+from haclient.pyspark.jobs.verdict import FindingKind
 from support.audit_rows import (
     ALICE,
     BOB,
@@ -37,7 +37,7 @@ def test_a_message_that_was_acknowledged_and_is_not_in_the_journal_is_lost(
     logged = [each for each in messages if each not in {lost, unacked}]
     publishes = publishes_of(spark, messages, unacked=[unacked])
     result = audit(journal_of(spark, logged), publishes=publishes)
-    assert found(result) == [(Kind.LOST, f"{ALICE}|41|")]
+    assert found(result) == [(FindingKind.LOST, f"{ALICE}|41|")]
     assert result.violations[0].topic == "orders"
     assert "acknowledged at 2026-01-31 09:31:21.25" in result.violations[0].detail
     assert (result.facts["published"], result.facts["in_flight"]) == (200, 1)
@@ -48,7 +48,7 @@ def test_the_last_message_of_a_publisher_can_be_lost_too(spark: SparkSession) ->
     messages = healthy()
     publishes = publishes_of(spark, messages)
     result = audit(journal_of(spark, messages[:-1]), publishes=publishes)
-    assert found(result) == [(Kind.LOST, f"{BOB}|100|")]
+    assert found(result) == [(FindingKind.LOST, f"{BOB}|100|")]
 
 
 def test_publishes_to_topics_that_are_not_logged_are_not_lost_if_these_are_named(
@@ -59,7 +59,7 @@ def test_publishes_to_topics_that_are_not_logged_are_not_lost_if_these_are_named
     journal = journal_of(spark, logged)
     publishes = publishes_of(spark, [*logged, *unlogged])
     result = audit(journal, publishes=publishes)
-    assert found(result) == sorted((Kind.LOST, f"{each[0]}|{each[1]}|") for each in unlogged)
+    assert found(result) == sorted((FindingKind.LOST, f"{each[0]}|{each[1]}|") for each in unlogged)
     assert result.violations[0].detail.endswith(
         "not in the journal, which has no message of this topic: if the server does not log it, "
         "say so (unlogged_topics, --unlogged)"
@@ -91,7 +91,7 @@ def test_a_frame_of_publishes_may_leave_out_what_it_does_not_know(spark: SparkSe
     nowhere = publishes_of(spark, [*messages, (ALICE, 11, "orders")], deletes=[(ALICE, 3)])
     nowhere = nowhere.withColumn("topic", sf.lit(None).cast("STRING"))
     result = audit(journal, publishes=nowhere, unlogged_topics=["chat"], unlogged_pattern="^news")
-    assert found(result) == [(Kind.LOST, f"{ALICE}|11|")]
+    assert found(result) == [(FindingKind.LOST, f"{ALICE}|11|")]
 
 
 def test_what_was_removed_with_old_segments_is_not_lost(spark: SparkSession) -> None:
@@ -100,7 +100,7 @@ def test_what_was_removed_with_old_segments_is_not_lost(spark: SparkSession) -> 
     kept = journal_of(spark, messages[50:], first_position=51)
     assert audit(kept, publishes=publishes).is_good
     holed = journal_of(spark, messages[50:100] + messages[101:], first_position=51)
-    assert found(audit(holed, publishes=publishes)) == [(Kind.LOST, f"{ALICE}|51|")]
+    assert found(audit(holed, publishes=publishes)) == [(FindingKind.LOST, f"{ALICE}|51|")]
 
 
 def test_what_was_published_after_the_oldest_message_is_lost_whoever_published_it(
@@ -122,10 +122,10 @@ def test_what_was_published_after_the_oldest_message_is_lost_whoever_published_i
     # said of it. What the journal has is expected, though the first received ones were removed.
     assert found(result) == sorted(
         [
-            (Kind.LOST, f"{ALICE}|27|"),
-            (Kind.LOST, f"{ALICE}|28|"),
-            (Kind.LOST, f"{CAROL}|1|"),
-            (Kind.UNDELIVERED, f"{ALICE}|46|"),
+            (FindingKind.LOST, f"{ALICE}|27|"),
+            (FindingKind.LOST, f"{ALICE}|28|"),
+            (FindingKind.LOST, f"{CAROL}|1|"),
+            (FindingKind.UNDELIVERED, f"{ALICE}|46|"),
         ]
     )
     assert result.facts["not_compared"] == 51
@@ -154,8 +154,8 @@ def test_a_delete_is_a_record_for_each_topic_or_none_and_is_not_delivered(
         dense=["alice"],
     )
     assert [(each.kind, each.bookmark, each.position) for each in result.violations] == [
-        (Kind.DUPLICATE, f"{ALICE}|12|", 14),
-        (Kind.DUPLICATE, f"{ALICE}|20|", 22),
+        (FindingKind.DUPLICATE, f"{ALICE}|12|", 14),
+        (FindingKind.DUPLICATE, f"{ALICE}|20|", 22),
     ]
     assert result.facts["deletes"] == 3
 
@@ -194,7 +194,7 @@ def test_an_undelivered_message_is_named_with_subscription_and_topic(spark: Spar
         deliveries=deliveries,
         subscriptions=[Subscription(sub_id="s1", topic="orders")],
     )
-    assert found(result) == [(Kind.UNDELIVERED, f"{orders[30][0]}|{orders[30][1]}|")]
+    assert found(result) == [(FindingKind.UNDELIVERED, f"{orders[30][0]}|{orders[30][1]}|")]
     violation = result.violations[0]
     assert (violation.client, violation.sub_id, violation.topic) == ("desk", "s1", "orders")
 
@@ -209,7 +209,7 @@ def test_a_content_filter_says_what_was_expected(spark: SparkSession) -> None:
     assert audit(journal, deliveries=whole, subscriptions=[wanted]).is_good
     holed = deliveries_of(spark, filtered[:9] + filtered[10:])
     result = audit(journal, deliveries=holed, subscriptions=[wanted])
-    assert found(result) == [(Kind.UNDELIVERED, f"{filtered[9][0]}|{filtered[9][1]}|")]
+    assert found(result) == [(FindingKind.UNDELIVERED, f"{filtered[9][0]}|{filtered[9][1]}|")]
 
 
 def test_the_newest_messages_are_backlog_unless_the_subscription_is_complete(
@@ -222,7 +222,7 @@ def test_the_newest_messages_are_backlog_unless_the_subscription_is_complete(
     assert result.is_good
     complete = Subscription(sub_id="s1", complete=True)
     result = audit(journal, deliveries=deliveries, subscriptions=[complete])
-    assert result.counts[Kind.UNDELIVERED] == 3
+    assert result.counts[FindingKind.UNDELIVERED] == 3
 
 
 def test_a_conflated_subscription_may_skip_messages(spark: SparkSession) -> None:
@@ -237,7 +237,7 @@ def test_a_message_that_comes_after_its_discard_is_received_twice(spark: SparkSe
     messages = healthy()
     repeated = [*messages[:50], messages[20], *messages[50:]]
     result = audit(journal_of(spark, messages), deliveries=deliveries_of(spark, repeated))
-    assert found(result) == [(Kind.RECEIVED_TWICE, f"{ALICE}|11|")]
+    assert found(result) == [(FindingKind.RECEIVED_TWICE, f"{ALICE}|11|")]
     assert "discarded at 2026-01-31 09:30:42.125" in result.violations[0].detail
 
 
@@ -254,7 +254,7 @@ def test_a_message_that_is_received_late_is_named(spark: SparkSession) -> None:
     messages = healthy()
     messages[61], messages[63] = messages[63], messages[61]
     result = audit(journal_of(spark, healthy()), deliveries=deliveries_of(spark, messages))
-    assert found(result) == [(Kind.RECEIVED_OUT_OF_ORDER, f"{BOB}|31|")]
+    assert found(result) == [(FindingKind.RECEIVED_OUT_OF_ORDER, f"{BOB}|31|")]
     assert result.violations[0].detail == "received after sequence 32"
 
 
@@ -267,7 +267,7 @@ def test_each_client_is_judged_by_itself(spark: SparkSession) -> None:
         deliveries=one.union(two),
         subscriptions=[Subscription(sub_id="s1")],
     )
-    assert found(result) == [(Kind.UNDELIVERED, f"{messages[70][0]}|{messages[70][1]}|")]
+    assert found(result) == [(FindingKind.UNDELIVERED, f"{messages[70][0]}|{messages[70][1]}|")]
     assert result.violations[0].client == "other desk"
 
 
@@ -278,7 +278,7 @@ def test_a_received_message_that_the_journal_does_not_have_is_named(spark: Spark
         deliveries=deliveries_of(spark, messages),
         subscriptions=[Subscription(sub_id="s1")],
     )
-    assert found(result) == [(Kind.NOT_LOGGED, f"{ALICE}|46|")]
+    assert found(result) == [(FindingKind.NOT_LOGGED, f"{ALICE}|46|")]
 
 
 def test_a_missing_column_is_one_clear_line(spark: SparkSession) -> None:
@@ -322,5 +322,8 @@ def test_a_journal_that_begins_with_a_mark_is_whole_if_its_reader_knows(
     unknown = run()
     assert unknown.facts["not_compared"] == 1
     known = run(is_whole=True)
-    assert found(known) == [(Kind.LOST, f"{CAROL}|1|"), (Kind.NOT_LOGGED, f"{CAROL}|1|")]
+    assert found(known) == [
+        (FindingKind.LOST, f"{CAROL}|1|"),
+        (FindingKind.NOT_LOGGED, f"{CAROL}|1|"),
+    ]
     assert (unknown.facts["is_whole"], known.facts["is_whole"]) == (False, True)

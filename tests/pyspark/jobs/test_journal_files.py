@@ -14,7 +14,7 @@ from haclient import Client, Command, HAClient
 from haclient.cli.app import run
 from haclient.cli.pyspark.session import is_whole
 from haclient.pyspark.jobs.reconcile import reconcile
-from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient.pyspark.journal.source import JournalReader, JournalSettings
 from haclient.stores import AuditLog, AuditLogReader, MemoryBookmarkStore, MemoryPublishStore
 from haclient_fake_server.journal.format import Record
@@ -174,14 +174,14 @@ def test_a_replica_that_has_diverged_is_named_message_by_message(
     def rows(path: Path) -> DataFrame:
         return spark.read.format("amps-journal").option("journalPath", str(path)).load()
 
-    def found(result: Audit) -> list[tuple[Kind, str]]:
+    def found(result: Audit) -> list[tuple[FindingKind, str]]:
         return sorted((each.kind, each.bookmark) for each in result.violations)
 
     assert reconcile(rows(traded / "east"), rows(tmp_path / "same")).is_good
     result = reconcile(rows(traded / "east"), rows(tmp_path / "other"), names=("east", "west"))
     assert found(result) == [
-        (Kind.MISSING_IN_REPLICA, orders[7]),
-        (Kind.CONTENT, orders[5]),
+        (FindingKind.MISSING_IN_REPLICA, orders[7]),
+        (FindingKind.CONTENT, orders[5]),
     ]
     assert {each.detail for each in result.violations} == {
         "missing in west",

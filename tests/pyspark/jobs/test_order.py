@@ -9,7 +9,7 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient.pyspark.jobs.audit import audit
-from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from support.audit_rows import (
     ALICE,
     BOB,
@@ -43,7 +43,7 @@ def test_a_duplicate_is_named_with_its_bookmark_and_where_it_was_before(
 ) -> None:
     messages = healthy()
     result = audit(journal_of(spark, [*messages[:120], messages[60], *messages[120:]]))
-    assert found(result) == [(Kind.DUPLICATE, f"{ALICE}|31|")]
+    assert found(result) == [(FindingKind.DUPLICATE, f"{ALICE}|31|")]
     (violation,) = result.violations
     assert (violation.position, violation.topic) == (121, "orders")
     assert violation.detail == "logged before at position 61"
@@ -57,9 +57,9 @@ def test_a_row_that_is_read_twice_is_a_duplicate(spark: SparkSession) -> None:
     journal = journal_of(spark, messages)  # of which a part was exported twice
     result = audit(journal.unionByName(journal.where("position IN (3, 10)")))
     assert [(each.kind, each.bookmark, each.position) for each in result.violations] == [
-        (Kind.DUPLICATE, f"{ALICE}|2|", 3),
-        (Kind.DUPLICATE, f"{BOB}|4|", 10),
-        (Kind.ORDER_BREAK, f"{BOB}|4|", 10),
+        (FindingKind.DUPLICATE, f"{ALICE}|2|", 3),
+        (FindingKind.DUPLICATE, f"{BOB}|4|", 10),
+        (FindingKind.ORDER_BREAK, f"{BOB}|4|", 10),
     ]
     assert result.violations[0].detail == "this position is there more than once"
 
@@ -71,7 +71,7 @@ def test_an_order_break_is_named_with_its_bookmark_and_what_came_before(
     messages = healthy()
     messages[61], messages[63] = messages[63], messages[61]
     result = audit(journal_of(spark, messages))
-    assert found(result) == [(Kind.ORDER_BREAK, f"{BOB}|31|")]
+    assert found(result) == [(FindingKind.ORDER_BREAK, f"{BOB}|31|")]
     assert result.violations[0].detail == "logged after sequence 32"
     assert result.violations[0].position == 64
 
@@ -84,17 +84,17 @@ def test_a_missing_sequence_counts_only_for_publishers_without_gaps(spark: Spark
     assert audit(journal).is_good
     assert audit(journal, dense=["bob"]).is_good
     result = audit(journal, dense=["alice"])
-    assert found(result) == [(Kind.HOLE, f"{ALICE}|51|")]
+    assert found(result) == [(FindingKind.HOLE, f"{ALICE}|51|")]
     assert result.violations[0].detail == "2 sequences are missing before this position"
 
 
-def late_in(*results: Audit) -> list[tuple[Kind, str, int | None, str]]:
+def late_in(*results: Audit) -> list[tuple[FindingKind, str, int | None, str]]:
     """The duplicates and order breaks."""
     named = [each for result in results for each in result.violations]
     return sorted(
         (each.kind, each.bookmark, each.position, each.detail)
         for each in named
-        if each.kind is not Kind.HOLE
+        if each.kind is not FindingKind.HOLE
     )
 
 
@@ -102,7 +102,7 @@ def missing_in(*results: Audit) -> set[tuple[str, int]]:
     """The publishers and sequences in holes."""
     missing: set[tuple[str, int]] = set()
     for each in (each for result in results for each in result.violations):
-        if each.kind is Kind.HOLE:
+        if each.kind is FindingKind.HOLE:
             publisher, sequence, _ = each.bookmark.split("|")
             count = int(each.detail.split()[0])
             missing |= {(publisher, int(sequence) + more) for more in range(count)}

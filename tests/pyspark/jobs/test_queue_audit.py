@@ -17,7 +17,7 @@ from haclient import HAClient, Message
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.jobs.queue_audit import AuditedQueue, audit_queues
-from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.journal.format import (
     Record,
@@ -53,8 +53,8 @@ def table(result: Audit, name: str) -> list[dict[str, Any]]:
     return [row.asDict() for row in result.tables[name].collect()]
 
 
-def found(result: Audit) -> Counter[tuple[Kind, str, str]]:
-    """Kind, bookmark and queue of each violation."""
+def found(result: Audit) -> Counter[tuple[FindingKind, str, str]]:
+    """FindingKind, bookmark and queue of each violation."""
     return Counter((v.kind, v.bookmark, v.detail.split("'")[1]) for v in result.violations)
 
 
@@ -121,7 +121,7 @@ def walk(folder: Path) -> dict[str, Model]:
     return models
 
 
-def expected(folder: Path) -> tuple[Counter[tuple[Kind, str, str]], int]:
+def expected(folder: Path) -> tuple[Counter[tuple[FindingKind, str, str]], int]:
     """The violations that the model names, and how many removals cannot be judged."""
     firsts: dict[int, int] = {}
     is_whole = False
@@ -129,7 +129,7 @@ def expected(folder: Path) -> tuple[Counter[tuple[Kind, str, str]], int]:
         if record.command in {RecordCommand.PUBLISH, RecordCommand.SOW_DELETE}:
             firsts.setdefault(record.publisher_id, record.sequence)
             is_whole = is_whole or record.position == 1
-    wanted: Counter[tuple[Kind, str, str]] = Counter()
+    wanted: Counter[tuple[FindingKind, str, str]] = Counter()
     unjudged = 0
     for name, model in walk(folder).items():
         never = set(model.before)
@@ -140,9 +140,9 @@ def expected(folder: Path) -> tuple[Counter[tuple[Kind, str, str]], int]:
                 unjudged += 1
         lost = {key for key, state in model.states.items() if state == "lost"}
         for kind, keys in (
-            (Kind.REMOVED_TWICE, model.twice),
-            (Kind.NEVER_QUEUED, never),
-            (Kind.LOST_FROM_QUEUE, lost),
+            (FindingKind.REMOVED_TWICE, model.twice),
+            (FindingKind.NEVER_QUEUED, never),
+            (FindingKind.LOST_FROM_QUEUE, lost),
         ):
             wanted.update((kind, f"{publisher}|{sequence}|", name) for publisher, sequence in keys)
     return wanted, unjudged
@@ -228,7 +228,7 @@ def test_a_history_without_faults_is_good_and_is_what_a_plain_walk_says(
     result = check(spark, tmp_path)
     assert result.is_good
     assert result.counts == dict.fromkeys(
-        (Kind.REMOVED_TWICE, Kind.NEVER_QUEUED, Kind.LOST_FROM_QUEUE), 0
+        (FindingKind.REMOVED_TWICE, FindingKind.NEVER_QUEUED, FindingKind.LOST_FROM_QUEUE), 0
     )
 
 
@@ -353,9 +353,9 @@ def test_faults_in_the_files_of_a_broker_are_named(
     shop, first = first_job(faulty_journal)
     assert found(result) == Counter(
         {
-            (Kind.REMOVED_TWICE, f"{shop}|{first}|", "jobs"): 1,
-            (Kind.NEVER_QUEUED, f"{shop}|{first + 99}|", "jobs"): 1,
-            (Kind.LOST_FROM_QUEUE, f"{shop}|{first + 4}|", "copy"): 1,
+            (FindingKind.REMOVED_TWICE, f"{shop}|{first}|", "jobs"): 1,
+            (FindingKind.NEVER_QUEUED, f"{shop}|{first + 99}|", "jobs"): 1,
+            (FindingKind.LOST_FROM_QUEUE, f"{shop}|{first + 4}|", "copy"): 1,
         }
     )
     assert json.loads(json.dumps(result.verdict()))["verdict"] == "bad"

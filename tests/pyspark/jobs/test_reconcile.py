@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.pyspark.jobs.reconcile import reconcile
-from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def journal_of(
     return spark.createDataFrame(rows, schema_ddl(COLUMNS))
 
 
-def found(result: Audit) -> list[tuple[Kind, str, str]]:
+def found(result: Audit) -> list[tuple[FindingKind, str, str]]:
     return sorted((each.kind, each.bookmark, each.detail) for each in result.violations)
 
 
@@ -76,8 +76,8 @@ def test_a_message_that_only_one_replica_has_is_named(spark: SparkSession) -> No
     mine, others = log[:75] + log[76:], interleaved(log[:60] + log[61:], 2)
     result = reconcile(journal_of(spark, mine), journal_of(spark, others), names=("A", "B"))
     assert found(result) == [
-        (Kind.MISSING_IN_REPLICA, "18446744073709551615|21|", "missing in B"),
-        (Kind.MISSING_IN_REPLICA, "18446744073709551615|26|", "missing in A"),
+        (FindingKind.MISSING_IN_REPLICA, "18446744073709551615|21|", "missing in B"),
+        (FindingKind.MISSING_IN_REPLICA, "18446744073709551615|26|", "missing in A"),
     ]
 
 
@@ -89,7 +89,7 @@ def test_the_first_message_in_another_order_is_named(spark: SparkSession) -> Non
         broken[i], broken[j] = broken[j], broken[i]
     result = reconcile(journal_of(spark, log), journal_of(spark, broken), names=("A", "B"))
     assert found(result) == [
-        (Kind.REPLICA_ORDER, "1|21|", "in this place B has sequence 22, A has 21")
+        (FindingKind.REPLICA_ORDER, "1|21|", "in this place B has sequence 22, A has 21")
     ]
 
 
@@ -99,7 +99,7 @@ def test_other_content_under_the_same_bookmark_is_named(spark: SparkSession) -> 
     frames = journal_of(spark, log), journal_of(spark, changed)
     result = reconcile(*frames, names=("A", "B"))
     assert found(result) == [
-        (Kind.CONTENT, "0|9|", "A and B hold different messages under this bookmark")
+        (FindingKind.CONTENT, "0|9|", "A and B hold different messages under this bookmark")
     ]
     assert reconcile(*frames, content=False).is_good
 
@@ -114,7 +114,7 @@ def test_a_delete_on_two_topics_is_compared_with_all_its_records(spark: SparkSes
     changed = [(p, s, "other" if (p, s) == (1, 2) else d) for p, s, d in log]
     result = reconcile(left, journal_of(spark, changed).unionByName(second))
     assert found(result) == [
-        (Kind.CONTENT, "1|2|", "left and right hold different messages under this bookmark")
+        (FindingKind.CONTENT, "1|2|", "left and right hold different messages under this bookmark")
     ]
 
 
@@ -123,8 +123,8 @@ def test_a_missing_message_does_not_hide_other_content_beside_it(spark: SparkSes
     changed = [(p, s, "other" if (p, s) == (0, 9) else d) for p, s, d in log if (p, s) != (0, 10)]
     result = reconcile(journal_of(spark, log), journal_of(spark, changed))
     assert [(kind, bookmark) for kind, bookmark, _ in found(result)] == [
-        (Kind.MISSING_IN_REPLICA, "0|10|"),
-        (Kind.CONTENT, "0|9|"),
+        (FindingKind.MISSING_IN_REPLICA, "0|10|"),
+        (FindingKind.CONTENT, "0|9|"),
     ]
 
 
@@ -135,14 +135,14 @@ def test_what_one_instance_has_removed_is_not_compared(spark: SparkSession) -> N
     holed = journal_of(spark, log[60:90] + log[91:], first_position=61)
     result = reconcile(journal_of(spark, log), holed)
     assert found(result) == [
-        (Kind.MISSING_IN_REPLICA, "18446744073709551615|31|", "missing in right")
+        (FindingKind.MISSING_IN_REPLICA, "18446744073709551615|31|", "missing in right")
     ]
 
 
 def test_the_newest_messages_of_instances_at_work_are_behind(spark: SparkSession) -> None:
     log = messages()
     frames = journal_of(spark, log), journal_of(spark, log[:-4])
-    assert reconcile(*frames).counts[Kind.MISSING_IN_REPLICA] == 4
+    assert reconcile(*frames).counts[FindingKind.MISSING_IN_REPLICA] == 4
     result = reconcile(*frames, is_live=True)
     assert result.is_good
     assert (result.facts["right_behind"], result.facts["left_behind"]) == (4, 0)
@@ -164,9 +164,9 @@ def test_a_publisher_that_a_shortened_journal_lacks_is_missing_in_its_span(
         journal_of(spark, others, first_position=61, seconds=seconds),
         allowed_lag_s=lag,
     )
-    assert result.counts[Kind.MISSING_IN_REPLICA] == missing
+    assert result.counts[FindingKind.MISSING_IN_REPLICA] == missing
     # What is as old as the oldest message that is left may have been removed with what was before.
-    assert found(result)[-1] == (Kind.MISSING_IN_REPLICA, "1|50|", "missing in right")
+    assert found(result)[-1] == (FindingKind.MISSING_IN_REPLICA, "1|50|", "missing in right")
     assert result.facts["right_not_compared"] == 90 - missing
     assert result.not_verified == []
 
@@ -179,7 +179,7 @@ def test_first_messages_in_the_span_of_a_shortened_journal_are_missing(spark: Sp
     result = reconcile(kept, journal_of(spark, log, seconds=seconds), names=("A", "B"))
     # 1|21| to 1|23| are from the first ten seconds of the span.
     bookmarks = sorted(f"1|{sequence}|" for sequence in range(24, 41))
-    wanted = [(Kind.MISSING_IN_REPLICA, each, "missing in A") for each in bookmarks]
+    wanted = [(FindingKind.MISSING_IN_REPLICA, each, "missing in A") for each in bookmarks]
     assert found(result) == wanted
 
 
@@ -188,9 +188,9 @@ def test_a_journal_that_begins_with_a_mark_lacks_what_it_has_not_if_it_is_whole(
 ) -> None:
     log = messages(30)
     whole, later = journal_of(spark, log), journal_of(spark, log[3:], first_position=4)
-    assert not reconcile(whole, later).counts[Kind.MISSING_IN_REPLICA]
+    assert not reconcile(whole, later).counts[FindingKind.MISSING_IN_REPLICA]
     known = reconcile(whole, later, are_whole=(None, True))
-    assert known.counts[Kind.MISSING_IN_REPLICA] == 3
+    assert known.counts[FindingKind.MISSING_IN_REPLICA] == 3
 
 
 def test_a_publisher_that_cannot_be_compared_is_not_verified(spark: SparkSession) -> None:
@@ -214,9 +214,9 @@ def test_instances_at_work_must_have_what_is_not_at_the_end(spark: SparkSession)
     frames = journal_of(spark, log, seconds=seconds), journal_of(spark, others, seconds=seconds)
     result = reconcile(*frames, is_live=True, allowed_lag_s=5)
     # The newest message is from second 139, so one of the publisher that is not there is behind.
-    assert result.counts[Kind.MISSING_IN_REPLICA] == 45
+    assert result.counts[FindingKind.MISSING_IN_REPLICA] == 45
     assert (result.facts["right_behind"], result.facts["left_behind"]) == (11, 0)
-    assert found(result)[-1] == (Kind.MISSING_IN_REPLICA, "1|9|", "missing in right")
+    assert found(result)[-1] == (FindingKind.MISSING_IN_REPLICA, "1|9|", "missing in right")
 
 
 def test_an_instance_at_work_without_messages_is_not_verified(spark: SparkSession) -> None:
@@ -224,7 +224,7 @@ def test_an_instance_at_work_without_messages_is_not_verified(spark: SparkSessio
     result = reconcile(*frames, is_live=True)
     assert result.judgement == "not verified"
     assert result.not_verified == ["none of the 9 messages of left could be compared with right"]
-    assert reconcile(*frames).counts[Kind.MISSING_IN_REPLICA] == 9
+    assert reconcile(*frames).counts[FindingKind.MISSING_IN_REPLICA] == 9
 
 
 def test_content_needs_its_columns(spark: SparkSession) -> None:

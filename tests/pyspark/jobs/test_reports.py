@@ -14,7 +14,7 @@ import pytest
 from typing_extensions import override
 
 from haclient.pyspark.jobs.reports import MAX_TABLE_ROWS, Series, plot, render, write_report
-from haclient.pyspark.jobs.verdict import Audit, Kind, Violation
+from haclient.pyspark.jobs.verdict import Audit, FindingKind, Violation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ class Page(HTMLParser):
 
 def bad(detail: str = "logged before at position 3", count: int = 1) -> Audit:
     violation = Violation(
-        kind=Kind.DUPLICATE,
+        kind=FindingKind.DUPLICATE,
         bookmark="7|31|",
         topic=EVIL,
         position=121,
@@ -71,12 +71,12 @@ def bad(detail: str = "logged before at position 3", count: int = 1) -> Audit:
         sub_id="s1",
         detail=detail,
     )
-    counts = {Kind.DUPLICATE: count, Kind.LOST: 0}
+    counts = {FindingKind.DUPLICATE: count, FindingKind.LOST: 0}
     return Audit(counts=counts, violations=[violation] * count, facts={"messages": 1_234_567})
 
 
 def test_a_good_page_says_what_was_looked_for() -> None:
-    result = Audit(counts={Kind.DUPLICATE: 0, Kind.LOST: 0}, facts={"messages": 5})
+    result = Audit(counts={FindingKind.DUPLICATE: 0, FindingKind.LOST: 0}, facts={"messages": 5})
     page = Page(render(result, {}, title="Nightly"))
     assert "Good." in page.text
     assert "Looked for: duplicate, lost." in page.text

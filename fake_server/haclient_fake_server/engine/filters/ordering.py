@@ -16,8 +16,8 @@ from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters.document import Document, Path
 from haclient_fake_server.engine.filters.parser import (
     FilterError,
-    Kind,
     Token,
+    TokenKind,
     parse_path,
     tokenize,
 )
@@ -119,7 +119,7 @@ def _terms(tokens: list[Token]) -> Iterator[Term]:
     waiting = iter(tokens)
     while True:
         first = next(waiting)
-        if first.kind is not Kind.PATH:
+        if first.kind is not TokenKind.PATH:
             raise _wrong(first, "a path such as /a/b")
         path = _path(first)
         token = next(waiting)
@@ -127,7 +127,7 @@ def _terms(tokens: list[Token]) -> Iterator[Term]:
         if descending or token.word == "ASC":
             token = next(waiting)
         yield Term(path, descending)
-        if token.kind is Kind.END:
+        if token.kind is TokenKind.END:
             return
         if token.word != ",":
             raise _wrong(token, "ASC, DESC, a comma or the end")

@@ -62,7 +62,7 @@ class FilterError(HAClientError):
         self.found = found
 
 
-class Kind(enum.Enum):
+class TokenKind(enum.Enum):
     """The kinds of tokens; the values are their names in error messages."""
 
     NUMBER = "number"
@@ -85,7 +85,7 @@ class Token(NamedTuple):
         word: Its name in the grammar: a word in upper case, or a symbol; else empty.
     """
 
-    kind: Kind
+    kind: TokenKind
     text: str
     position: int
     value: Value = None
@@ -93,7 +93,7 @@ class Token(NamedTuple):
 
     @override
     def __str__(self) -> str:
-        return self.kind.value if self.kind is Kind.END else repr(_short(self.text))
+        return self.kind.value if self.kind is TokenKind.END else repr(_short(self.text))
 
 
 _SPACES: Final = " \t\r\n\f\v"
@@ -123,7 +123,7 @@ _SHOWN_CHARACTERS: Final = 40
 
 
 def tokenize(text: str) -> list[Token]:
-    """All tokens of `text`; the last is always `Kind.END`.
+    """All tokens of `text`; the last is always `TokenKind.END`.
 
     Raises:
         FilterError: Something in the text is no token.
@@ -136,9 +136,9 @@ def tokenize(text: str) -> list[Token]:
         if match is None:
             raise _unreadable(text, position)
         name = str(match.lastgroup)
-        tokens.append(_token(Kind[name], match[name], match.start(name)))
+        tokens.append(_token(TokenKind[name], match[name], match.start(name)))
         position = match.end()
-    tokens.append(Token(Kind.END, "", len(text)))
+    tokens.append(Token(TokenKind.END, "", len(text)))
     return tokens
 
 
@@ -167,19 +167,19 @@ def _canonical(steps: list[Step]) -> str:
     return "".join(f"/{name}" if index is None else f"/{name}[{index}]" for name, index in steps)
 
 
-def _token(kind: Kind, text: str, position: int) -> Token:
+def _token(kind: TokenKind, text: str, position: int) -> Token:
     match kind:
-        case Kind.NUMBER:
+        case TokenKind.NUMBER:
             return Token(kind, text, position, number_from(text))
-        case Kind.STRING:
+        case TokenKind.STRING:
             return Token(kind, text, position, _unescape(text[1:-1]))
-        case Kind.RAW_STRING:
+        case TokenKind.RAW_STRING:
             return Token(kind, text, position, text[2:-1])
-        case Kind.WORD:
+        case TokenKind.WORD:
             return Token(kind, text, position, word=text.upper())
-        case Kind.SYMBOL:
+        case TokenKind.SYMBOL:
             return Token(kind, text, position, word=text)
-        case Kind.PATH | Kind.END:
+        case TokenKind.PATH | TokenKind.END:
             return Token(kind, text, position)
         case _:
             assert_never(kind)
@@ -398,7 +398,7 @@ class _Parser:
 
     def whole(self) -> Node:
         node = self._any_of()
-        if self._token.kind is not Kind.END:
+        if self._token.kind is not TokenKind.END:
             raise self._wrong("an operator or the end")
         return node
 
@@ -500,10 +500,10 @@ class _Parser:
 
     def _like(self, left: Node) -> Node:
         token = self._token
-        if token.kind not in (Kind.STRING, Kind.RAW_STRING):
+        if token.kind not in (TokenKind.STRING, TokenKind.RAW_STRING):
             raise self._wrong("a pattern in quotes")
         self._next()
-        raw = token.kind is Kind.RAW_STRING
+        raw = token.kind is TokenKind.RAW_STRING
         return Like(left, str(token.value), raw, token.position)
 
     def _affix(self, left: Node) -> Node:
@@ -511,7 +511,7 @@ class _Parser:
         self._expect("WITH")
         if self._is("("):
             return Affix(left, self._choices(), ends)
-        if self._token.kind not in (Kind.STRING, Kind.RAW_STRING):
+        if self._token.kind not in (TokenKind.STRING, TokenKind.RAW_STRING):
             raise self._wrong("texts in parentheses, or one in quotes")
         return Affix(left, (self._primary(),), ends)
 
@@ -549,15 +549,15 @@ class _Parser:
     def _primary(self) -> Node:
         token = self._token
         match token.kind:
-            case Kind.NUMBER | Kind.STRING | Kind.RAW_STRING:
+            case TokenKind.NUMBER | TokenKind.STRING | TokenKind.RAW_STRING:
                 self._next()
                 return Literal(normal(token.value))
-            case Kind.PATH:
+            case TokenKind.PATH:
                 self._next()
                 return Field(parse_path(token.text, token.position))
-            case Kind.WORD:
+            case TokenKind.WORD:
                 return self._word()
-            case Kind.SYMBOL | Kind.END:
+            case TokenKind.SYMBOL | TokenKind.END:
                 return self._parenthesis()
             case _:
                 assert_never(token.kind)

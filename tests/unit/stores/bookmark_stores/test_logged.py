@@ -16,7 +16,7 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.prune_request import PruneRequest
 from haclient_stores.bookmark_stores.record_file import GROW_BYTES
-from haclient_stores.bookmark_stores.records import Kind, word
+from haclient_stores.bookmark_stores.records import RecordKind, word
 from haclient_stores.disk.durable_file import Durability
 from haclient_stores.disk.files import PAGE_BYTES, FileAccess, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, UsageError
@@ -494,8 +494,8 @@ def test_a_record_of_an_unknown_kind_is_corrupt(path: Path) -> None:
 
 
 @pytest.mark.row("PS21")
-@pytest.mark.parametrize("kind", [Kind.LOGGED, Kind.SEEN, Kind.START_BOOKMARK])
-def test_a_damaged_record_behind_the_last_seal_is_corrupt(path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [RecordKind.LOGGED, RecordKind.SEEN, RecordKind.START_BOOKMARK])
+def test_a_damaged_record_behind_the_last_seal_is_corrupt(path: Path, kind: RecordKind) -> None:
     """The publisher that it names was never introduced."""
     store = LoggedBookmarkStore(path)
     store.subscription("s")

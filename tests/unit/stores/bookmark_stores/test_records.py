@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from haclient_stores.bookmark_stores.records import (
     BadRecord,
-    Kind,
     LogReader,
+    RecordKind,
     frozen,
     name_records,
     publisher_record,
@@ -49,7 +49,7 @@ def test_publishers_read_back_with_their_numbers_and_an_id_of_zero_too() -> None
 def test_a_record_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(BadRecord, match=f"unknown kind .{99 << 56}, 1."):
         read([(99 << 56, 1), (98 << 56, 1)])
-    assert read([(word(Kind.SEAL), 1), (word(Kind.PARTIAL_SEAL), 1)]).trackers == {}
+    assert read([(word(RecordKind.SEAL), 1), (word(RecordKind.PARTIAL_SEAL), 1)]).trackers == {}
 
 
 def records_of_every_kind() -> list[tuple[int, int]]:
@@ -57,28 +57,42 @@ def records_of_every_kind() -> list[tuple[int, int]]:
     records = [publisher_record(0, 7), publisher_record(1, 9)]
     tracker = SubscriptionTracker(Publishers())
     tracker.begin(acked=True, start="7|4|,20200101T000000", entered_us=5)
-    records += [*name_records(0, "subscription-1"), (word(Kind.PURGED), 1)]
-    records += [*start_records(0, tracker, tracker.publishers), (word(Kind.BEGUN), 3)]
-    records += [*server_records(0, "tcp://a:1 7"), (word(Kind.BEFORE, publisher=1), 1)]
-    records += [(word(Kind.LOGGED, publisher=n % 2), n) for n in range(1, 6)]
-    records += [(word(Kind.LOGGED, publisher=1), n) for n in range(6, 10)]
-    records += [(word(Kind.DISCARDED), n) for n in (1, 2, 4)]
-    records += [(word(Kind.PERSISTED, publisher=1), 3), (word(Kind.COMPLETED), 4)]
-    records += [(word(Kind.CAUGHT_UP), 10**15), (word(Kind.DISCARDED_UNTIL), 10**14)]
-    records += [(word(Kind.LOST), 6), (word(Kind.ALIAS), 6), (word(Kind.ALIAS), 8)]
-    records += [(word(Kind.PERSISTED_WHILE_PAUSED), 4), (word(Kind.COMPLETED_SOMEWHERE), 1)]
-    records += [(word(Kind.CONDENSED), 1)]
-    records += [(word(Kind.LOST), 1), (word(Kind.ALIAS_NUMBER), 11), (word(Kind.ALIAS_OF), 3)]
-    records += [(word(Kind.NEXT), 20), (word(Kind.SEEN, publisher=1), 12)]
-    records += [(word(Kind.RECOVERED), 1), (word(Kind.COVERED, publisher=1), 5)]
-    records += [(word(Kind.PENDING_BEFORE), 22), (word(Kind.PENDING_ACK), 9)]
-    return [*records, (word(Kind.DISCARDED_UP_TO), 3)]
+    records += [*name_records(0, "subscription-1"), (word(RecordKind.PURGED), 1)]
+    records += [*start_records(0, tracker, tracker.publishers), (word(RecordKind.BEGUN), 3)]
+    records += [*server_records(0, "tcp://a:1 7"), (word(RecordKind.BEFORE, publisher=1), 1)]
+    records += [(word(RecordKind.LOGGED, publisher=n % 2), n) for n in range(1, 6)]
+    records += [(word(RecordKind.LOGGED, publisher=1), n) for n in range(6, 10)]
+    records += [(word(RecordKind.DISCARDED), n) for n in (1, 2, 4)]
+    records += [(word(RecordKind.PERSISTED, publisher=1), 3), (word(RecordKind.COMPLETED), 4)]
+    records += [(word(RecordKind.CAUGHT_UP), 10**15), (word(RecordKind.DISCARDED_UNTIL), 10**14)]
+    records += [
+        (word(RecordKind.LOST), 6),
+        (word(RecordKind.ALIAS), 6),
+        (word(RecordKind.ALIAS), 8),
+    ]
+    records += [
+        (word(RecordKind.PERSISTED_WHILE_PAUSED), 4),
+        (word(RecordKind.COMPLETED_SOMEWHERE), 1),
+    ]
+    records += [(word(RecordKind.CONDENSED), 1)]
+    records += [
+        (word(RecordKind.LOST), 1),
+        (word(RecordKind.ALIAS_NUMBER), 11),
+        (word(RecordKind.ALIAS_OF), 3),
+    ]
+    records += [(word(RecordKind.NEXT), 20), (word(RecordKind.SEEN, publisher=1), 12)]
+    records += [(word(RecordKind.RECOVERED), 1), (word(RecordKind.COVERED, publisher=1), 5)]
+    records += [(word(RecordKind.PENDING_BEFORE), 22), (word(RecordKind.PENDING_ACK), 9)]
+    return [*records, (word(RecordKind.DISCARDED_UP_TO), 3)]
 
 
 def test_a_damaged_record_is_refused_or_leads_to_a_subscription_that_works() -> None:
     """Behind the last seal no checksum protects them: each third bit of all records is flipped."""
     whole = array("Q", [each for record in records_of_every_kind() for each in record])
-    assert {first >> 56 for first in whole[0::2]} == {*Kind} - {Kind.SEAL, Kind.PARTIAL_SEAL}
+    assert {first >> 56 for first in whole[0::2]} == {*RecordKind} - {
+        RecordKind.SEAL,
+        RecordKind.PARTIAL_SEAL,
+    }
     refused = 0
     for index in range(len(whole)):
         for bit in range(index % 3, 64, 3):
@@ -107,8 +121,8 @@ def test_long_and_short_runs_lead_to_the_same(run: int) -> None:
     records = [publisher_record(0, 7)]
     for start in range(1, 2001, run):
         numbers = range(start, min(start + run, 2001))
-        records += [(word(Kind.LOGGED, 3, 0), number) for number in numbers]
-        records += [(word(Kind.DISCARDED, 3), number) for number in numbers if number != 1999]
+        records += [(word(RecordKind.LOGGED, 3, 0), number) for number in numbers]
+        records += [(word(RecordKind.DISCARDED, 3), number) for number in numbers if number != 1999]
     tracker = read(records).trackers[3]
     assert tracker.oldest_undiscarded == 1999
     assert tracker.undiscarded_count == 1
@@ -117,8 +131,8 @@ def test_long_and_short_runs_lead_to_the_same(run: int) -> None:
 
 def test_runs_of_discards_out_of_order_are_taken_one_by_one() -> None:
     records = [publisher_record(0, 7)]
-    records += [(word(Kind.LOGGED), number) for number in range(1, 101)]
-    records += [(word(Kind.DISCARDED), number) for number in range(100, 1, -1)]
+    records += [(word(RecordKind.LOGGED), number) for number in range(1, 101)]
+    records += [(word(RecordKind.DISCARDED), number) for number in range(100, 1, -1)]
     assert read(records).trackers[0].undiscarded_count == 1
 
 
@@ -196,7 +210,7 @@ def test_records_are_applied_block_by_block_and_not_kept() -> None:
     reader = LogReader(Publishers())
     words = array("Q", [])
     for number in range(1, 1001):
-        words.extend([word(Kind.LOGGED), number, word(Kind.DISCARDED), number])
+        words.extend([word(RecordKind.LOGGED), number, word(RecordKind.DISCARDED), number])
     reader.read(array("Q", publisher_record(0, 7)), is_sealed=True)
     reader.read(words, is_sealed=True)
     tracker = reader.trackers[0]
@@ -260,11 +274,11 @@ def test_who_reads_a_log_keeps_in_memory_what_is_live_and_little_else() -> None:
         block = array("Q")
         for _ in range(5000):
             number += 1
-            block.extend((word(Kind.LOGGED, 0, number % 2), number))
+            block.extend((word(RecordKind.LOGGED, 0, number % 2), number))
             if number % 10_000:  # one in so many is never discarded
-                block.extend((word(Kind.DISCARDED), number))
+                block.extend((word(RecordKind.DISCARDED), number))
             if not number % 15_000:  # as the store that wrote it has
-                block.extend((word(Kind.CONDENSED), 1))
+                block.extend((word(RecordKind.CONDENSED), 1))
         reader.read(block, is_sealed=True)
         most = max(most, sum(len(chunk.numbers) for chunk in reader.trackers[0].chunks))
     assert most < 25_000

@@ -8,7 +8,7 @@ from haclient_fake_server.engine.filters import parser as n
 from haclient_fake_server.engine.filters.parser import (
     MAX_FILTER_CHARACTERS,
     MAX_NESTING,
-    Kind,
+    TokenKind,
     parse_filter,
     tokenize,
 )
@@ -160,20 +160,20 @@ def test_the_length_has_a_limit() -> None:
 # -- tokens --------------------------------------------------------------------------------------
 
 
-def kinds(text: str) -> list[Kind]:
+def kinds(text: str) -> list[TokenKind]:
     return [token.kind for token in tokenize(text)]
 
 
 def test_each_kind_of_token_is_told_apart() -> None:
     tokens = tokenize(" 1 'a' r'b' /c and <= \t")
     assert [token.kind for token in tokens] == [
-        Kind.NUMBER,
-        Kind.STRING,
-        Kind.RAW_STRING,
-        Kind.PATH,
-        Kind.WORD,
-        Kind.SYMBOL,
-        Kind.END,
+        TokenKind.NUMBER,
+        TokenKind.STRING,
+        TokenKind.RAW_STRING,
+        TokenKind.PATH,
+        TokenKind.WORD,
+        TokenKind.SYMBOL,
+        TokenKind.END,
     ]
     assert [token.position for token in tokens] == [1, 3, 7, 12, 15, 19, 21]
     assert [token.word for token in tokens] == ["", "", "", "", "AND", "<=", ""]
@@ -225,7 +225,7 @@ def test_numbers_are_integers_of_64_bits_or_floats(text: str, expected: Value) -
 def test_strings_and_their_escapes(text: str, expected: str) -> None:
     (string, end) = tokenize(text)
     assert string.value == expected
-    assert end.kind is Kind.END
+    assert end.kind is TokenKind.END
 
 
 @pytest.mark.row("SW7")
@@ -245,7 +245,7 @@ def test_strings_and_their_escapes(text: str, expected: str) -> None:
 )
 def test_paths_are_steps(text: str, expected: tuple[Step, ...]) -> None:
     (token, _) = tokenize(text)
-    assert token.kind is Kind.PATH
+    assert token.kind is TokenKind.PATH
     assert parse_path(token.text).steps == expected
 
 
@@ -266,19 +266,27 @@ def test_what_is_no_path_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/a / 2", [Kind.PATH, Kind.SYMBOL, Kind.NUMBER]),
-        ("/a/2", [Kind.PATH]),
-        ("1 / /a", [Kind.NUMBER, Kind.SYMBOL, Kind.PATH]),
-        ("/a - 1", [Kind.PATH, Kind.SYMBOL, Kind.NUMBER]),
-        ("/a-1", [Kind.PATH]),
-        ("/a%2", [Kind.PATH, Kind.SYMBOL, Kind.NUMBER]),
-        ("/a!='x'", [Kind.PATH, Kind.SYMBOL, Kind.STRING]),
-        ("/a IN(1,2)", [Kind.PATH, Kind.WORD, *[Kind.SYMBOL, Kind.NUMBER] * 2, Kind.SYMBOL]),
-        ("road", [Kind.WORD]),
+        ("/a / 2", [TokenKind.PATH, TokenKind.SYMBOL, TokenKind.NUMBER]),
+        ("/a/2", [TokenKind.PATH]),
+        ("1 / /a", [TokenKind.NUMBER, TokenKind.SYMBOL, TokenKind.PATH]),
+        ("/a - 1", [TokenKind.PATH, TokenKind.SYMBOL, TokenKind.NUMBER]),
+        ("/a-1", [TokenKind.PATH]),
+        ("/a%2", [TokenKind.PATH, TokenKind.SYMBOL, TokenKind.NUMBER]),
+        ("/a!='x'", [TokenKind.PATH, TokenKind.SYMBOL, TokenKind.STRING]),
+        (
+            "/a IN(1,2)",
+            [
+                TokenKind.PATH,
+                TokenKind.WORD,
+                *[TokenKind.SYMBOL, TokenKind.NUMBER] * 2,
+                TokenKind.SYMBOL,
+            ],
+        ),
+        ("road", [TokenKind.WORD]),
     ],
 )
-def test_where_a_token_ends(text: str, expected: list[Kind]) -> None:
-    assert kinds(text) == [*expected, Kind.END]
+def test_where_a_token_ends(text: str, expected: list[TokenKind]) -> None:
+    assert kinds(text) == [*expected, TokenKind.END]
 
 
 @pytest.mark.row("SW7", "AK7")
