@@ -192,7 +192,7 @@ def make_plan(run: PublishRun) -> Plan:
     return plan
 
 
-class Pace:
+class PublishPace:
     """Spreads messages evenly over time; without a rate it never waits."""
 
     def __init__(self, rate: float | None) -> None:
@@ -215,7 +215,7 @@ async def publish_lines(
         StoreError: Something else publishes with this store.
         StoreFull: The store is full; stored messages stay stored.
     """
-    request, pace, number = run.request, Pace(run.request.rate), 0
+    request, pace, number = run.request, PublishPace(run.request.rate), 0
     if request.messages:
         for number, message in enumerate(request.messages, 1):
             await pace.wait()

@@ -19,7 +19,7 @@ from haclient_fake_server.engine.conflator import Conflator
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor
-from haclient_fake_server.engine.pace import Pace
+from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.timers import NEVER
@@ -416,7 +416,7 @@ class BookmarkSubscription(Subscription):
         self.last_position: int | None = None
         self.last_us: int | None = None
         self.remaining: int | None = None
-        self.pace: Pace | None = None
+        self.pace: ReplayPace | None = None
         self.is_held = False
         self.group: list[BookmarkSubscription] | None = None
         self.cid = ""

@@ -21,7 +21,7 @@ CREDIT_S: Final = 0.1
 """How many seconds of delay are made up for."""
 
 
-class Pace:
+class ReplayPace:
     """When each message of one replay may be sent.
 
     Args:
@@ -47,9 +47,9 @@ class Pace:
         """The rate and the longest gap."""
         return self._rate, self._max_gap_s
 
-    def anew(self) -> Pace:
+    def anew(self) -> ReplayPace:
         """A new pace with the same terms, for a replay that begins."""
-        return Pace(*self.terms)
+        return ReplayPace(*self.terms)
 
     def due(self, now: float, time_us: int) -> float:
         """When the next message may be sent, on the clock of `now`.

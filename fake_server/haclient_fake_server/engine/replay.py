@@ -7,7 +7,7 @@ published between the last record read and the first one sent live. When its con
 exceeds the high-water mark, it returns to REPLAY at exactly the next position. The log is the
 buffer; the broker keeps no other state.
 
-A subscription with a `rate` goes through the log at its `Pace`, one record at a time: it is *held*
+A subscription with a `rate` goes through the log at its `ReplayPace`, one record at a time: it is *held*
 until its next message is due. That ends when it goes live.
 
 `completed` is sent between the last record that was in the log when the subscribe came and the
@@ -48,7 +48,7 @@ from haclient_fake_server.engine.connections import (
 )
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor, blocks_of, records_of
-from haclient_fake_server.engine.pace import Pace
+from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.routes import Route, frame_head
@@ -203,7 +203,7 @@ class Replay:
                 self._release(item)
             replay_group.leave(item)
 
-    def set_pace(self, item: BookmarkSubscription, pace: Pace | None) -> None:
+    def set_pace(self, item: BookmarkSubscription, pace: ReplayPace | None) -> None:
         """Give a bookmark subscription another pace, or none; the next message is due at once."""
         self._leave_group(item)
         if item.pace is not None and item.pace.ahead:
@@ -329,12 +329,12 @@ class Replay:
         self._advanced(item, frames)
         return len(chunk)
 
-    def _advance_at(self, item: BookmarkSubscription, pace: Pace) -> None:
+    def _advance_at(self, item: BookmarkSubscription, pace: ReplayPace) -> None:
         """Send the messages that are due; the next one sets a timer."""
         self._read_ahead(item, pace)
         self._advanced(item, self._scan_with_care(item, pace.take_ahead()))
 
-    def _read_ahead(self, item: BookmarkSubscription, pace: Pace) -> None:
+    def _read_ahead(self, item: BookmarkSubscription, pace: ReplayPace) -> None:
         if not pace.ahead:
             chunk = self._read(item, PACED_BYTES)
             pace.ahead.extend(each for each in records_of(chunk) if each.position >= item.position)
@@ -369,7 +369,7 @@ class Replay:
         return size
 
     def _is_early_for(
-        self, members: list[BookmarkSubscription], pace: Pace, record: Record
+        self, members: list[BookmarkSubscription], pace: ReplayPace, record: Record
     ) -> bool:
         """Whether a record of a shared replay is for one of these members, and not due yet."""
         wanted = any(self._is_for(item, record) for item in members)
@@ -388,7 +388,7 @@ class Replay:
         head = self._heads(item)[record.topic_id]
         return head if head is not None and self._wants(item, record) else None
 
-    def _is_early(self, item: BookmarkSubscription, pace: Pace, record: Record) -> bool:
+    def _is_early(self, item: BookmarkSubscription, pace: ReplayPace, record: Record) -> bool:
         """Whether a message is not due yet; then its subscription or group waits until it is."""
         state = self._state
         due = pace.due(state.now, record.timestamp_us)

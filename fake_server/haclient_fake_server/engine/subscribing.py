@@ -17,7 +17,7 @@ from haclient_fake_server.engine.connections import (
     QueueSubscription,
     Subscription,
 )
-from haclient_fake_server.engine.pace import Pace
+from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import TopicMatcher, is_regex_topic
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.queue import Queue
@@ -352,9 +352,9 @@ def _check_without_bookmark(request: Request, *, keeps_place: bool) -> None:
         raise Refused(Reason.INVALID_OPTIONS, "top_n of a subscribe needs a bookmark")
 
 
-def _pace(request: Request) -> Pace | None:
+def _pace(request: Request) -> ReplayPace | None:
     rate = request.options.rate_limit
-    return None if rate is None else Pace(rate, request.options.rate_max_gap_s)
+    return None if rate is None else ReplayPace(rate, request.options.rate_max_gap_s)
 
 
 def _underlying(matcher: TopicMatcher, queues: list[Queue]) -> TopicMatcher:

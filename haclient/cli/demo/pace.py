@@ -17,7 +17,7 @@ def due_at(kill: int, messages: int, *, kills: int) -> int:
     return messages * (kill + 1) // (kills + 2)
 
 
-class Pace:
+class DemoPace:
     """How many messages may have been published by now; pure, with `now` passed in.
 
     The stream is cut into equal parts, two more than there are kills; the k-th kill is due when k

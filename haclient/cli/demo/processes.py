@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import trio
 
-from haclient.cli.demo.pace import Pace
+from haclient.cli.demo.pace import DemoPace
 from haclient.errors import HAClientError
 
 TOPIC: Final = "orders"
@@ -72,7 +72,7 @@ async def wait_until(
             raise Stuck
 
 
-async def keep_pace(publisher: DemoProcess, pace: Pace) -> None:
+async def keep_pace(publisher: DemoProcess, pace: DemoPace) -> None:
     """Send the publisher, at each tick, how many messages it may have published."""
     while True:
         await publisher.send_line(str(pace.allowed(trio.current_time())))

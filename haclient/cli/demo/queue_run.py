@@ -27,7 +27,7 @@ from haclient.cli.demo.jobs import (
     WorkerLife,
     judge_jobs,
 )
-from haclient.cli.demo.pace import Pace, due_at
+from haclient.cli.demo.pace import DemoPace, due_at
 from haclient.cli.demo.processes import (
     PATIENCE_S,
     QUEUE,
@@ -191,7 +191,7 @@ class _QueueRun:
         publisher = await self._start_client("publisher", "publisher", self._task("publisher"))
         self._workers = [await self._start_worker(f"worker {n}") for n in range(1, WORKERS + 1)]
         await self._until_ready(publisher, *(worker.process for worker in self._workers))
-        pace = Pace(self._jobs, trio.current_time(), kills=KILLS)
+        pace = DemoPace(self._jobs, trio.current_time(), kills=KILLS)
         self._nursery.start_soon(keep_pace, publisher, pace)
         for index in range(KILLS):
             await self._until_done(due_at(index, self._jobs, kills=KILLS))

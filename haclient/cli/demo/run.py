@@ -26,7 +26,7 @@ import msgspec
 import trio
 
 from haclient.cli.demo.jobs import JobVerdict
-from haclient.cli.demo.pace import MIN_MESSAGES, Pace, due_at
+from haclient.cli.demo.pace import MIN_MESSAGES, DemoPace, due_at
 from haclient.cli.demo.processes import (
     PATIENCE_S,
     Assignment,
@@ -202,7 +202,7 @@ class _DemoRun:
         await self._until(lambda: all(broker.is_listening for broker in brokers))
         publisher = await self._start_publisher()
         subscriber = await self._start_subscriber(*brokers)
-        pace = Pace(self._messages, trio.current_time(), kills=len(KILLS))
+        pace = DemoPace(self._messages, trio.current_time(), kills=len(KILLS))
         self._nursery.start_soon(keep_pace, publisher, pace)
         for index, kill in enumerate(KILLS):
             await self._until_arrived(due_at(index, self._messages, kills=len(KILLS)))

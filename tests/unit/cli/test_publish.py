@@ -14,7 +14,7 @@ import trio.testing
 
 from haclient.cli.app import run
 from haclient.cli.lines import scan_file
-from haclient.cli.publish import Pace, PublishRequest, PublishRun, Summary, interrupted
+from haclient.cli.publish import PublishPace, PublishRequest, PublishRun, Summary, interrupted
 from haclient.cli.publish_ledger import NOTE, PublishLedger, Source
 from haclient.stores import FilePublishStore
 from haclient_fake_server.testing.processes import BrokerProcess
@@ -25,7 +25,7 @@ from support.process import running_broker, start_haclient
 
 
 async def test_a_rate_spreads_messages_evenly(autojump_clock: trio.testing.MockClock) -> None:
-    start, pace = autojump_clock.current_time(), Pace(4.0)
+    start, pace = autojump_clock.current_time(), PublishPace(4.0)
     for _ in range(9):
         await pace.wait()
     assert trio.current_time() - start == pytest.approx(2.0)
@@ -33,7 +33,7 @@ async def test_a_rate_spreads_messages_evenly(autojump_clock: trio.testing.MockC
 
 async def test_without_a_rate_nobody_waits() -> None:
     with trio.testing.assert_no_checkpoints():
-        await Pace(None).wait()
+        await PublishPace(None).wait()
 
 
 def test_a_summary_of_one_message_is_singular() -> None:

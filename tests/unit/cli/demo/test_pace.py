@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.cli.demo.pace import MIN_MESSAGES, Pace, due_at
+from haclient.cli.demo.pace import MIN_MESSAGES, DemoPace, due_at
 
 TICK_S = 0.02
 KILLS = 4
@@ -20,7 +20,7 @@ def test_kills_are_due_between_the_first_message_and_the_last(messages: int) -> 
 
 @pytest.mark.parametrize("messages", [MIN_MESSAGES, 5000, 100_000])
 def test_a_kill_that_waits_forever_still_strikes_in_mid_stream(messages: int) -> None:
-    pace, now, allowed = Pace(messages, 0.0, kills=KILLS), 0.0, 0
+    pace, now, allowed = DemoPace(messages, 0.0, kills=KILLS), 0.0, 0
     for kill in range(KILLS):
         for _ in range(5000):
             now += TICK_S
@@ -38,7 +38,7 @@ def test_a_kill_that_waits_forever_still_strikes_in_mid_stream(messages: int) ->
 
 def test_the_stream_runs_at_full_pace_when_kills_come_in_time() -> None:
     messages, now, allowed = 100_000, 7.0, 0
-    pace = Pace(messages, now, kills=KILLS)
+    pace = DemoPace(messages, now, kills=KILLS)
     for kill in range(KILLS):
         while allowed < due_at(kill, messages, kills=KILLS):
             now += TICK_S
@@ -51,7 +51,7 @@ def test_the_stream_runs_at_full_pace_when_kills_come_in_time() -> None:
 
 
 def test_what_is_allowed_never_falls_and_never_jumps() -> None:
-    pace = Pace(100_000, 0.0, kills=KILLS)
+    pace = DemoPace(100_000, 0.0, kills=KILLS)
     assert pace.allowed(0.0) == 0
     before = pace.allowed(0.1)
     assert pace.allowed(0.1) == before

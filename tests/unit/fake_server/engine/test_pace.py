@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Rate
 from haclient_fake_server.engine import replay
-from haclient_fake_server.engine.pace import CREDIT_S, Pace
+from haclient_fake_server.engine.pace import CREDIT_S, ReplayPace
 from support.engine import Peer, World
 
 pytestmark = pytest.mark.row("OP1")
 
 
-def moments(pace: Pace, messages: list[tuple[int, int]]) -> list[float]:
+def moments(pace: ReplayPace, messages: list[tuple[int, int]]) -> list[float]:
     """When messages are sent by one who is always ready; each is a size and a time."""
     now, found = 50.0, list[float]()
     for size, time_us in messages:
@@ -38,17 +38,17 @@ def test_each_message_is_due_some_time_after_the_one_before(
     rate: str, expected: list[float]
 ) -> None:
     messages = [(512, 7_000_000), (1024, 9_000_000), (0, 9_000_000), (1, 19_000_000)]
-    assert moments(Pace(Rate.parse(rate)), messages) == pytest.approx(expected)
+    assert moments(ReplayPace(Rate.parse(rate)), messages) == pytest.approx(expected)
 
 
 @pytest.mark.row("OP3")
 def test_a_gap_is_at_most_as_long_as_the_longest() -> None:
     messages = [(1, 0), (1, 1_000_000), (1, 90_000_000), (1, 90_500_000)]
-    assert moments(Pace(Rate.parse("1X"), 2.0), messages) == pytest.approx([0, 1, 3, 3.5])
+    assert moments(ReplayPace(Rate.parse("1X"), 2.0), messages) == pytest.approx([0, 1, 3, 3.5])
 
 
 def test_a_clock_that_was_set_back_is_no_gap() -> None:
-    assert moments(Pace(Rate.parse("1X")), [(1, 5_000_000), (1, 1_000_000)]) == [0, 0]
+    assert moments(ReplayPace(Rate.parse("1X")), [(1, 5_000_000), (1, 1_000_000)]) == [0, 0]
 
 
 @given(
@@ -58,7 +58,7 @@ def test_a_clock_that_was_set_back_is_no_gap() -> None:
 def test_whoever_is_late_never_gets_more_than_the_rate_and_the_credit(
     waits: list[float], rate: float
 ) -> None:
-    pace, now, sent = Pace(Rate.parse(str(rate))), 0.0, list[float]()
+    pace, now, sent = ReplayPace(Rate.parse(str(rate))), 0.0, list[float]()
     for wait in waits:
         now += wait
         while len(sent) < 10_000 and pace.due(now, 0) <= now:
