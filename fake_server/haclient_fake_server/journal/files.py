@@ -46,7 +46,7 @@ from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
     FORMAT_VERSION,
     NOT_DURABLE,
-    Durable,
+    DurablePlace,
     LogStart,
     Manifest,
     SegmentHeader,
@@ -163,7 +163,7 @@ class JournalFiles(JournalReader):
         self._dirty = False
         live = self._live
         position = live.manifest.next_position - 1  # before `end`, which is moved first
-        place = Durable(live.number, live.end)  # a thread syncs at least what is there now
+        place = DurablePlace(live.number, live.end)  # a thread syncs at least what is there now
         with self._syncing:
             for segment in (*self._unsealed, live):
                 self._sync_segment(segment)
@@ -196,7 +196,7 @@ class JournalFiles(JournalReader):
         with self._syncing:
             self._sync_segment(segment)
             self._sync_names()
-            self._durable = max(self._durable, Durable(segment.number, segment.end))
+            self._durable = max(self._durable, DurablePlace(segment.number, segment.end))
             last_position = segment.manifest.next_position - 1
             self._durable_position = max(self._durable_position, last_position)
         self._points.reach(KillPoint.BEFORE_MANIFEST)
@@ -267,7 +267,7 @@ class JournalFiles(JournalReader):
         since the event loop may have closed it.
         """
         self._check_not_failed()
-        if segment.file is not None and self._durable < Durable(segment.number, segment.end):
+        if segment.file is not None and self._durable < DurablePlace(segment.number, segment.end):
             self._try(segment.file.fsync)
 
     def _sync_names(self) -> None:
@@ -307,7 +307,10 @@ class JournalFiles(JournalReader):
         """
         header = SegmentHeader(number, position, now_us, self._instance_id).encode()
         prologue = self._prologue.encode(
-            Durable(number, len(header)), position=position, now_us=now_us, durable=self._durable
+            DurablePlace(number, len(header)),
+            position=position,
+            now_us=now_us,
+            durable=self._durable,
         )
         end = len(header) + len(prologue)
         # At least half of a segment is for blocks: a long prologue must not fill all of it.
@@ -425,7 +428,7 @@ class JournalFiles(JournalReader):
     @override
     def summary(self) -> bytes:
         live = self._live
-        place = Durable(live.number, live.end)
+        place = DurablePlace(live.number, live.end)
         return self._prologue.encode(
             place,
             position=self.next_position,

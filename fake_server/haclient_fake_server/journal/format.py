@@ -22,7 +22,7 @@ The rules that a reader may rely on:
 * A block carries its place, segment number and offset, and follows the block before it in the file
   and in positions. What is not whole, or not in its place, is not part of the log.
 * A block also says how far the log was known to be on the disk when the block was written. That
-  tells damage from what a loss of power may take: see `Durable`.
+  tells damage from what a loss of power may take: see `DurablePlace`.
 
 This module holds pure functions over bytes and imports nothing of the project. A new layout gets a
 new `FORMAT_VERSION`, and a segment is of one version from its first byte to its last: a broker that
@@ -55,7 +55,7 @@ RECORD_LENGTH: Final = struct.Struct("<I")
 BLOCK_MAGIC: Final = b"HAJB"
 BLOCK_HEADER: Final = struct.Struct("<4sHHIIIQQIIQI")
 """magic, version, flags, record count, bytes after this header, their crc32, first position,
-offset of this block, number of its segment, number and offset of `Durable`, crc32 of the 52 bytes
+offset of this block, number of its segment, number and offset of `DurablePlace`, crc32 of the 52 bytes
 before it."""
 BLOCK_HEADER_BYTES: Final = 56
 BLOCK_LENGTH: Final = struct.Struct("<I")
@@ -154,7 +154,7 @@ class NewerVersionError(JournalFormatError):
     """The bytes say that a newer version of this software has written them."""
 
 
-class Durable(NamedTuple):
+class DurablePlace(NamedTuple):
     """A place in the log; every block that ends at or before it was synced.
 
     A loss of power takes nothing before the place that any later block names, so a block that is
@@ -166,7 +166,7 @@ class Durable(NamedTuple):
     offset: int
 
 
-NOT_DURABLE: Final = Durable(0, 0)
+NOT_DURABLE: Final = DurablePlace(0, 0)
 """Nothing was synced yet."""
 
 
@@ -252,7 +252,7 @@ class BlockHeader(NamedTuple):
     length: int
     checksum: int
     first_position: int
-    durable: Durable = NOT_DURABLE
+    durable: DurablePlace = NOT_DURABLE
 
     @property
     def start(self) -> int:
@@ -360,7 +360,7 @@ def encode_block(
     first_position: int,
     segment: int,
     offset: int,
-    durable: Durable = NOT_DURABLE,
+    durable: DurablePlace = NOT_DURABLE,
 ) -> bytes:
     """A block: its header and `records`, which are `count` whole records.
 
@@ -477,7 +477,7 @@ def read_block_header(
     if (number, at) != (segment, offset):
         what = f"this block belongs to byte {at} of segment {number}"
         raise JournalFormatError(offset, what)
-    return BlockHeader(offset, count, length, checksum, position, Durable(*durable))
+    return BlockHeader(offset, count, length, checksum, position, DurablePlace(*durable))
 
 
 def read_blocks(

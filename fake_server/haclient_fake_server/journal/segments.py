@@ -10,7 +10,7 @@ not join the block before it. The bytes after the end determine the cause:
 * Only bytes that are no whole block: a process was killed while it wrote. They are cut.
 * Whole blocks, and the machine has started again since the journal was written: a loss of power has
   kept a later page and lost an earlier one. Nothing there was synced, so it is cut, too.
-* Whole blocks of which one names a `Durable` place after the end, or a later sealed segment: bytes
+* Whole blocks of which one names a `DurablePlace` place after the end, or a later sealed segment: bytes
   that were synced are damaged. The broker refuses to start and says where.
 * Whole blocks, and the machine has not started again: the page cache has lost nothing, so this is
   damage as well.
@@ -35,7 +35,7 @@ from haclient_fake_server.journal.format import (
     SEGMENT_HEADER_BYTES,
     TIMESTAMP,
     TIMESTAMP_AT,
-    Durable,
+    DurablePlace,
     JournalFormatError,
     LogStart,
     Manifest,
@@ -127,7 +127,9 @@ class SegmentPrologue:
         count = len(self.starts) + len(self._offsets) + len(self.marks)
         return b"".join(parts), count
 
-    def encode(self, place: Durable, *, position: int, now_us: int, durable: Durable) -> bytes:
+    def encode(
+        self, place: DurablePlace, *, position: int, now_us: int, durable: DurablePlace
+    ) -> bytes:
         """The block that begins a segment; empty when there is nothing to repeat.
 
         Args:
@@ -373,7 +375,7 @@ class _Recovery:
         Raises:
             StoreCorrupt: Neither can, so it is damage.
         """
-        segment, place = end.segment, Durable(end.segment.number, end.segment.end)
+        segment, place = end.segment, DurablePlace(end.segment.number, end.segment.end)
         proof = ""
         data = self._data(segment)
         for block in whole_blocks_after(data, segment.end, segment=segment.number):

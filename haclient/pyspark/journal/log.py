@@ -43,7 +43,7 @@ from haclient_fake_server.journal.format import (
     TIMESTAMP,
     TIMESTAMP_AT,
     BlockHeader,
-    Durable,
+    DurablePlace,
     JournalFormatError,
     LogStart,
     Manifest,
@@ -661,7 +661,7 @@ class _Scan:
         if later:
             why = self.error.what if self.error is not None else "there are zeros here"
             what = f"{why}, a whole block follows at {later[0].offset}, "
-            if any(block.durable > Durable(number, end) for block in later):
+            if any(block.durable > DurablePlace(number, end) for block in later):
                 what += "and this was synced"
             else:
                 what += "start the broker on it, which tells damage from a loss of power"

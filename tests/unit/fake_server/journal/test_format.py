@@ -18,7 +18,7 @@ from haclient_fake_server.journal.format import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     BlockHeader,
-    Durable,
+    DurablePlace,
     JournalFormatError,
     LogStart,
     Manifest,
@@ -116,7 +116,7 @@ def test_every_byte_of_a_block_header_is_where_the_readme_says() -> None:
     head = struct.pack("<4sHHIIIQ", b"HAJB", 2, 0, 1, len(body), zlib.crc32(body), 7)
     head += struct.pack("<QIIQ", 640, 3, 2, 4096)  # offset and segment; segment and offset synced
     expected = head + struct.pack("<I", zlib.crc32(head)) + body
-    place = Durable(2, 4096)
+    place = DurablePlace(2, 4096)
     found = encode_block(body, count=1, first_position=7, segment=3, offset=640, durable=place)
     assert found == expected
     block = read_block_header(bytes(640) + expected, 640, segment=3)

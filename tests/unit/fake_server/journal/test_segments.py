@@ -7,7 +7,7 @@ import pytest
 from haclient_fake_server.engine.journal import Block, records_of, scan
 from haclient_fake_server.journal.format import (
     NOT_DURABLE,
-    Durable,
+    DurablePlace,
     LogStart,
     Record,
     RecordCommand,
@@ -23,7 +23,9 @@ from haclient_fake_server.journal.segments import (
 
 
 def encoded(prologue: SegmentPrologue, *, position: int, now_us: int) -> bytes:
-    return prologue.encode(Durable(1, 64), position=position, now_us=now_us, durable=NOT_DURABLE)
+    return prologue.encode(
+        DurablePlace(1, 64), position=position, now_us=now_us, durable=NOT_DURABLE
+    )
 
 
 TOPIC = Record(0, 0, 0, 5, 3, RecordCommand.TOPIC, key=b"json", payload=b"caf\xe9")
