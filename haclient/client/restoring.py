@@ -18,7 +18,7 @@ from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
 from haclient.workers.queue_handlers import QueueHandlerOptions
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
-from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.checks import check_word
 from haclient_stores.interfaces import BookmarkStore
 
@@ -154,7 +154,7 @@ def _first_bookmark(entry: Entry, store: BookmarkStore | None) -> str:
         return start  # its records are all that was missed
     own = getattr(store, "subscription", None)
     log = None if own is None else own(entry.sub_id)
-    if isinstance(log, Subscription):
+    if isinstance(log, SubscriptionHandle):
         if log.resume() == str(EPOCH) and not log.oldest_undiscarded:
             return start
         log.keep_range(start)

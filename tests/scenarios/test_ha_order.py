@@ -23,7 +23,7 @@ from haclient.errors import (
 )
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from haclient_stores.bookmark_stores.subscription import Journal, Subscription
+from haclient_stores.bookmark_stores.subscription import StoreNotes, SubscriptionHandle
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.lengths import length
@@ -258,10 +258,12 @@ async def test_what_stood_before_something_unreadable_is_delivered_once(server: 
     class Store(MemoryBookmarkStore):
         def __init__(self) -> None:
             super().__init__()
-            self._handles = {n: Subscription(Journal(Strict(), self._thread)) for n in "ab"}
+            self._handles = {
+                n: SubscriptionHandle(StoreNotes(Strict(), self._thread)) for n in "ab"
+            }
 
         @override
-        def subscription(self, sub_id: str) -> Subscription:
+        def subscription(self, sub_id: str) -> SubscriptionHandle:
             return self._handles[sub_id]
 
     told, got = list[HAClientError](), list[bytes]()

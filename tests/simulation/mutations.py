@@ -234,7 +234,7 @@ def _ack_before_replication(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a discard is remembered in memory and not in the file")
 def _discard_not_written(stack: contextlib.ExitStack) -> None:
-    forgetful = subscription.Journal.discard_function
+    forgetful = subscription.StoreNotes.discard_function
     replace_attribute(stack, logged_bookmark.LogJournal, "discard_function", forgetful)
 
 

@@ -50,7 +50,7 @@ from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.adapters.recovery_tables import FIRST_GENERATION, Connection, RecoveryTables
 from haclient_stores.bookmark import Bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from haclient_stores.bookmark_stores.subscription import Journal, Subscription
+from haclient_stores.bookmark_stores.subscription import StoreNotes, SubscriptionHandle
 from haclient_stores.bookmark_stores.tracked_store import point_of, server_order_of
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.errors import UsageError
@@ -72,7 +72,7 @@ class Delivered(Protocol):
     def sub_id(self) -> str: ...  # noqa: D102  # see `haclient.Message`
 
 
-class _Journal(Journal):
+class _Journal(StoreNotes):
     """Prepares after each discard what the next `save` needs.
 
     Attributes:
@@ -96,7 +96,7 @@ class _Journal(Journal):
         return discard
 
 
-class _Handle(Subscription):
+class _Handle(SubscriptionHandle):
     """A subscription that knows messages which are processed already and were not received yet.
 
     `save` may run in another thread. It reads only what `_after_discard` has prepared in the
@@ -257,7 +257,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
                 handle.rows += 1
 
     @override
-    def _new_subscription(self, sub_id: str) -> Subscription:
+    def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
         journal = _Journal(SubscriptionTracker(self._publishers), self._thread)
         found = self._subscriptions[sub_id] = _Handle(journal, sub_id)
         return found

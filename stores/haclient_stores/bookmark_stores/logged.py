@@ -49,7 +49,7 @@ from haclient_stores.bookmark_stores.records import (
     start_records,
     word,
 )
-from haclient_stores.bookmark_stores.subscription import Journal, Subscription
+from haclient_stores.bookmark_stores.subscription import StoreNotes, SubscriptionHandle
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.disk.durable_file import Durability, DurableFile
@@ -209,7 +209,7 @@ class OpenLog:
             self.introduced += 1
 
 
-class LogJournal(Journal):
+class LogJournal(StoreNotes):
     """Writes the state changes of one tracker to the log.
 
     Args:
@@ -427,8 +427,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
         syncs = self.durability != "process"
         return OpenLog(file, self._publishers, self._resize_handler, syncs=syncs)
 
-    def _handle(self, index: int, tracker: SubscriptionTracker) -> Subscription:
-        return Subscription(LogJournal(self._log, index, tracker, self._thread))
+    def _handle(self, index: int, tracker: SubscriptionTracker) -> SubscriptionHandle:
+        return SubscriptionHandle(LogJournal(self._log, index, tracker, self._thread))
 
     @property
     def _pruned_path(self) -> Path:
@@ -450,7 +450,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
     # -- subscriptions ------------------------------------------------------------------------
 
     @override
-    def _new_subscription(self, sub_id: str) -> Subscription:
+    def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
         self._owner.check_usable()
         index = self._next_index
         tracker = SubscriptionTracker(self._publishers)

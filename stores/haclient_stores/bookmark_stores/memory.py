@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from haclient_stores.bookmark import BookmarkList
-from haclient_stores.bookmark_stores.subscription import Journal, Subscription
+from haclient_stores.bookmark_stores.subscription import StoreNotes, SubscriptionHandle
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.checks import check_text
 from haclient_stores.disk.ownership import check_client_name
@@ -32,9 +32,9 @@ class MemoryBookmarkStore(TrackedBookmarkStore):
         self._client_name = client_name
 
     @override
-    def _new_subscription(self, sub_id: str) -> Subscription:
+    def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
         tracker = SubscriptionTracker(self._publishers)
-        found = self._subscriptions[sub_id] = Subscription(Journal(tracker, self._thread))
+        found = self._subscriptions[sub_id] = SubscriptionHandle(StoreNotes(tracker, self._thread))
         return found
 
     def purge_ended(self, sub_id: str) -> None:

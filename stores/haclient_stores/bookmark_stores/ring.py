@@ -51,7 +51,7 @@ from typing_extensions import override
 from haclient_stores import framing
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
 from haclient_stores.bookmark_stores.records import RecordKind
-from haclient_stores.bookmark_stores.subscription import Journal, Subscription
+from haclient_stores.bookmark_stores.subscription import StoreNotes, SubscriptionHandle
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.checks import check_count
@@ -180,7 +180,7 @@ class WriteCount:
         self.total = 0
 
 
-class RingJournal(Journal):
+class RingJournal(StoreNotes):
     """Stores a tracker's two vectors whenever one of them changes.
 
     Args:
@@ -486,7 +486,7 @@ class RingBookmarkStore(BookmarkFileStore):
         slots = self._pages[at : at + PAGE_BYTES], self._pages[at + PAGE_BYTES :][:PAGE_BYTES]
         tracker = SubscriptionTracker(self._publishers)
         journal = RingJournal(tracker, self._thread, sub_id, self._publishers, slots, self._writes)
-        self._subscriptions[sub_id] = Subscription(journal)
+        self._subscriptions[sub_id] = SubscriptionHandle(journal)
         self._used.add(index)
         return journal
 
@@ -495,7 +495,7 @@ class RingBookmarkStore(BookmarkFileStore):
         framing.write_owner(self._pages[:PAGE_BYTES], client_name)
 
     @override
-    def _new_subscription(self, sub_id: str) -> Subscription:
+    def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
         self._owner.check_usable()
         index = next((at for at in range(self.capacity) if at not in self._used), None)
         if index is None:

@@ -26,7 +26,7 @@ from haclient_stores.tracker.server_order import ServerOrder, log_name
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
-class Journal:
+class StoreNotes:
     """The journal of a store in memory, which writes nothing. Other journals override its methods.
 
     Args:
@@ -43,7 +43,7 @@ class Journal:
         self.gate = gate or Gate()
 
     def discard_function(self, elsewhere: Discard) -> Discard:
-        """The function behind `Subscription.discard`: it discards and journals the change.
+        """The function behind `SubscriptionHandle.discard`: it discards and journals the change.
 
         Args:
             elsewhere: What to call instead in another thread than the store's.
@@ -117,7 +117,7 @@ class Journal:
         """
 
 
-class Subscription(SubscriptionLog):
+class SubscriptionHandle(SubscriptionLog):
     """One subscription of a store: its tracker, and the journal of its state changes.
 
     Attributes:
@@ -140,7 +140,7 @@ class Subscription(SubscriptionLog):
 
     discard: Discard
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: StoreNotes) -> None:
         self.journal = journal
         self.tracker = journal.tracker
         self._thread = journal.thread

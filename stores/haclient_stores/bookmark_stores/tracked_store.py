@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter, positions
 from haclient_stores.bookmark import LAST_MICROSECOND, Bookmark, BookmarkList
-from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.checks import check_utf8
 from haclient_stores.disk.durable_file import Durability, check_durability
@@ -56,7 +56,7 @@ class TrackedBookmarkStore(BookmarkStore):
         self.adapter = adapter
         self.watch = watch
         self._publishers = Publishers()
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, SubscriptionHandle] = {}
         self._taken: dict[str, tuple[int, int]] = {}  # by the adapter, see `moved_points`
         self._client_name = ""
         self._thread = ThreadBinding(self._name)
@@ -72,11 +72,11 @@ class TrackedBookmarkStore(BookmarkStore):
         return self._client_name
 
     @property
-    def subscriptions(self) -> Mapping[str, Subscription]:
+    def subscriptions(self) -> Mapping[str, SubscriptionHandle]:
         """All subscriptions by id, for those who look."""
         return self._subscriptions
 
-    def subscription(self, sub_id: str) -> Subscription:
+    def subscription(self, sub_id: str) -> SubscriptionHandle:
         """The fast handle of one subscription; always the same object for the same id.
 
         Args:
@@ -94,7 +94,7 @@ class TrackedBookmarkStore(BookmarkStore):
         return self._new_subscription(sub_id)
 
     @abstractmethod
-    def _new_subscription(self, sub_id: str) -> Subscription:
+    def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
         """Enter a subscription that was never seen."""
 
     def release_thread(self) -> None:

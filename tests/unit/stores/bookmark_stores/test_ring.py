@@ -19,7 +19,7 @@ from haclient_stores.bookmark_stores.ring import (
     WriteCount,
     newest_slot,
 )
-from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.tracker.entries import Publishers
@@ -260,17 +260,17 @@ def test_a_store_whose_last_sync_fails_lets_go_of_its_lock() -> None:
     again.close()
 
 
-def journal_of(log: Subscription) -> RingJournal:
+def journal_of(log: SubscriptionHandle) -> RingJournal:
     assert isinstance(log.journal, RingJournal)
     return log.journal
 
 
-def made() -> tuple[Subscription, tuple[bytearray, bytearray]]:
+def made() -> tuple[SubscriptionHandle, tuple[bytearray, bytearray]]:
     pages = bytearray(4096), bytearray(4096)
     slots = memoryview(pages[0]), memoryview(pages[1])
     publishers = Publishers()
     tracker = SubscriptionTracker(publishers)
-    return Subscription(
+    return SubscriptionHandle(
         RingJournal(tracker, ThreadBinding("a ring"), "s", publishers, slots, WriteCount())
     ), pages
 

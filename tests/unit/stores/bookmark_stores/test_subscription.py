@@ -14,7 +14,7 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore, LogJourn
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.records import server_records
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.errors import UsageError
 from haclient_stores.tracker.server_order import ServerOrder
@@ -27,7 +27,7 @@ class Restarting:
         self.path = path
         self.store = LoggedBookmarkStore(path)
 
-    def again(self) -> Subscription:
+    def again(self) -> SubscriptionHandle:
         self.store.close()
         self.store = LoggedBookmarkStore(self.path)
         return self.store.subscription("s")
