@@ -15,7 +15,7 @@ from typing_extensions import override
 from haclient.errors import UsageError
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import check_schema, schema_ddl, select_columns
-from haclient.pyspark.server.source import FilteringLogReader, LogReader, read_batch
+from haclient.pyspark.server.source import FilteringLogReader, ServerLogReader, read_batch
 from haclient.pyspark.server.sow import SowReader, read_sow
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
 from haclient.pyspark.sink.settings import read_settings
@@ -44,7 +44,7 @@ class AmpsDataSource(DataSource):
             return SowReader(read_sow(read))
         settings = read_batch(read)
         # PySpark fails a query whose reader has `pushFilters` while its own setting is off.
-        return (FilteringLogReader if settings.has_pushdown else LogReader)(settings)
+        return (FilteringLogReader if settings.has_pushdown else ServerLogReader)(settings)
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -118,7 +118,7 @@ def read_batch(read: OptionReader) -> BatchSettings:
     return BatchSettings(common, end, has_pushdown)
 
 
-class LogReader(DataSourceReader):
+class ServerLogReader(DataSourceReader):
     """Reads a range of the log.
 
     Args:
@@ -178,7 +178,7 @@ class LogReader(DataSourceReader):
             return rest
 
 
-class FilteringLogReader(LogReader):
+class FilteringLogReader(ServerLogReader):
     """Also reads less where the filters of a query allow it; PySpark applies them again."""
 
     @override

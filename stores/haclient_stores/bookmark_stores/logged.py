@@ -38,7 +38,7 @@ from haclient_stores.bookmark_stores.prune_request import PruneRequest
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES, RecordFile
 from haclient_stores.bookmark_stores.records import (
     BadRecord,
-    LogReader,
+    BookmarkLogReader,
     RecordKind,
     frozen,
     name_records,
@@ -397,7 +397,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
             self._log = self._open_log(file)
             return
         self._durable = DurableFile(owned, rewrite_before_fsync=True)
-        reader = LogReader(self._publishers)
+        reader = BookmarkLogReader(self._publishers)
         done = PAGE_BYTES
 
         def take(words: array[int], is_sealed: bool) -> None:  # noqa: FBT001  # a callback

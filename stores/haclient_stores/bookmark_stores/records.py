@@ -269,7 +269,7 @@ class _Gathered:
 
     __slots__ = ("_reader", "discarded", "logged", "tracker")
 
-    def __init__(self, tracker: SubscriptionTracker, reader: LogReader) -> None:
+    def __init__(self, tracker: SubscriptionTracker, reader: BookmarkLogReader) -> None:
         self.tracker = tracker
         self._reader = reader
         self.logged: list[tuple[int, int]] = []
@@ -318,7 +318,7 @@ class BadRecord(Exception):
     """A record is invalid: it is damaged, or of a kind that this version does not know."""
 
 
-class LogReader:
+class BookmarkLogReader:
     """Replays the records of a log.
 
     Whole blocks are checked against their seal before they come here. Records after the last seal
@@ -482,22 +482,24 @@ class LogReader:
         return None
 
 
-def _begun(_: LogReader, tracker: SubscriptionTracker, __: int, flags: int) -> None:
+def _begun(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, flags: int) -> None:
     tracker.begin(
         acked=bool(flags & _FLAG_ACKED), start=None, conflated=bool(flags & _FLAG_CONFLATED)
     )
 
 
-def _purged(_: LogReader, tracker: SubscriptionTracker, __: int, generation: int) -> None:
+def _purged(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, generation: int) -> None:
     tracker.purge()
     tracker.generation = generation
 
 
-def _discarded_until(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
+def _discarded_until(
+    _: BookmarkLogReader, tracker: SubscriptionTracker, __: int, value: int
+) -> None:
     tracker.server_order.discarded_until_us = value
 
 
-def _alias(_: LogReader, tracker: SubscriptionTracker, __: int, old: int) -> None:
+def _alias(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, old: int) -> None:
     """An expected entry came again."""
     if old in tracker.redelivery.awaiting:
         tracker.redeliver(*tracker.redelivery.awaiting[old])
@@ -506,7 +508,7 @@ def _alias(_: LogReader, tracker: SubscriptionTracker, __: int, old: int) -> Non
 
 
 def _persisted_while_paused(
-    _: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
+    _: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
 ) -> None:
     tracker.paused = True
     tracker.persisted_at(publisher, sequence)
@@ -514,52 +516,60 @@ def _persisted_while_paused(
 
 
 def _start_bookmark(
-    reader: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
+    reader: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
 ) -> None:
     item = Bookmark(reader.publishers.ids[publisher], sequence)
     tracker.start.items = (*tracker.start.items, item)
 
 
-def _start_time(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
+def _start_time(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
     tracker.start.items = (*tracker.start.items, Timestamp(value))
 
 
-def _entered(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
+def _entered(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
     tracker.start.entered_us = value
 
 
-def _seen(_: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int) -> None:
+def _seen(
+    _: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
+) -> None:
     tracker.seen[publisher] = sequence
 
 
-def _covered(_: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int) -> None:
+def _covered(
+    _: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
+) -> None:
     tracker.finished.cover[publisher] = sequence
 
 
-def _before(reader: LogReader, tracker: SubscriptionTracker, publisher: int, value: int) -> None:
+def _before(
+    reader: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, value: int
+) -> None:
     tracker.server_order.before[reader.publishers.ids[publisher]] = value
 
 
-def _alias_number(reader: LogReader, _: SubscriptionTracker, __: int, number: int) -> None:
+def _alias_number(reader: BookmarkLogReader, _: SubscriptionTracker, __: int, number: int) -> None:
     reader.alias_number = number
 
 
-def _pending_before(reader: LogReader, _: SubscriptionTracker, __: int, number: int) -> None:
+def _pending_before(
+    reader: BookmarkLogReader, _: SubscriptionTracker, __: int, number: int
+) -> None:
     reader.pending_before = number
 
 
 def _pending_ack(
-    reader: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
+    reader: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
 ) -> None:
     tracker.finished.set_pending_ack(publisher, sequence, before=reader.pending_before)
     tracker.apply_pending_ack()
 
 
-def _alias_of(reader: LogReader, tracker: SubscriptionTracker, _: int, old: int) -> None:
+def _alias_of(reader: BookmarkLogReader, tracker: SubscriptionTracker, _: int, old: int) -> None:
     tracker.add_alias(reader.alias_number, old)
 
 
-_MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], None]]] = {
+_MOVES: Final[dict[int, Callable[[BookmarkLogReader, SubscriptionTracker, int, int], None]]] = {
     RecordKind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_all_up_to(number),
     RecordKind.ALIAS: _alias,
     RecordKind.PERSISTED: lambda _, tracker, publisher, value: tracker.persisted_at(

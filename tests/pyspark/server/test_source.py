@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, L
 from haclient.errors import HAClientError, UsageError
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
-from haclient.pyspark.server.source import FilteringLogReader, LogReader, read_batch
+from haclient.pyspark.server.source import FilteringLogReader, ServerLogReader, read_batch
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from support.broker_thread import BrokerThread, broker_of_three, broker_thread, publish
@@ -31,16 +31,16 @@ def broker() -> Generator[BrokerThread]:
         yield broker
 
 
-def reader(broker: BrokerThread | str, **options: str) -> LogReader:
+def reader(broker: BrokerThread | str, **options: str) -> ServerLogReader:
     uri = broker if isinstance(broker, str) else broker.uri
-    return LogReader(read_batch(OptionReader("amps", {"uri": uri, **options})))
+    return ServerLogReader(read_batch(OptionReader("amps", {"uri": uri, **options})))
 
 
 def bodies(batches: Iterable[pa.RecordBatch]) -> list[bytes]:
     return [value for batch in batches for value in batch.column("data").to_pylist()]
 
 
-def read(source: LogReader) -> list[list[bytes]]:
+def read(source: ServerLogReader) -> list[list[bytes]]:
     """The payloads of each partition."""
     return [bodies(source.read(part)) for part in source.partitions()]
 

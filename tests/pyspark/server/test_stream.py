@@ -21,7 +21,7 @@ from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.log_server import CONNECT_TIMEOUT_S, ask, connected
 from haclient.pyspark.server.range_reader import LogRange
-from haclient.pyspark.server.source import LogReader, read_batch
+from haclient.pyspark.server.source import ServerLogReader, read_batch
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.journal.format import segment_name
@@ -331,11 +331,11 @@ def test_a_batch_is_planned_at_the_next_server_when_one_is_lost_with_the_questio
         _, rows = next_batch(source, source.initialOffset())
         assert rows == ROWS
         assert source.reportLatestOffset() is not None
-        (part,) = LogReader(read_batch(OptionReader("amps", given))).partitions()
+        (part,) = ServerLogReader(read_batch(OptionReader("amps", given))).partitions()
         assert cast("LogRange", part).messages == len(ROWS)
         given["uri"] = f"{lost},{lost}"
         with pytest.raises(HAClientError, match=r"no server has answered: .*; .*") as failed:
-            LogReader(read_batch(OptionReader("amps", given))).partitions()
+            ServerLogReader(read_batch(OptionReader("amps", given))).partitions()
         assert len(str(failed.value).splitlines()) == 1
 
 

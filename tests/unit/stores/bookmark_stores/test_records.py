@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from haclient_stores.bookmark_stores.records import (
     BadRecord,
-    LogReader,
+    BookmarkLogReader,
     RecordKind,
     frozen,
     name_records,
@@ -23,8 +23,8 @@ from haclient_stores.tracker.entries import Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
-def read(records: list[tuple[int, int]], publishers: Publishers | None = None) -> LogReader:
-    reader = LogReader(publishers or Publishers())
+def read(records: list[tuple[int, int]], publishers: Publishers | None = None) -> BookmarkLogReader:
+    reader = BookmarkLogReader(publishers or Publishers())
     reader.read(array("Q", [value for record in records for value in record]), is_sealed=True)
     reader.finish()
     return reader
@@ -98,7 +98,7 @@ def test_a_damaged_record_is_refused_or_leads_to_a_subscription_that_works() -> 
         for bit in range(index % 3, 64, 3):
             damaged = whole[:]
             damaged[index] ^= 1 << bit
-            reader = LogReader(Publishers())
+            reader = BookmarkLogReader(Publishers())
             try:
                 reader.read(damaged, is_sealed=False)
                 reader.finish()
@@ -207,7 +207,7 @@ def test_a_subscription_at_now_that_saw_nothing_stays_at_now() -> None:
 
 
 def test_records_are_applied_block_by_block_and_not_kept() -> None:
-    reader = LogReader(Publishers())
+    reader = BookmarkLogReader(Publishers())
     words = array("Q", [])
     for number in range(1, 1001):
         words.extend([word(RecordKind.LOGGED), number, word(RecordKind.DISCARDED), number])
@@ -250,7 +250,7 @@ def test_of_discarded_entries_in_a_row_only_the_last_of_each_publisher_is_writte
         tracker.discard(number)
     records = snapshot_of(tracker, publishers)
     assert len(records) < 20
-    reader = LogReader(Publishers())
+    reader = BookmarkLogReader(Publishers())
     for first, value in [publisher_record(0, 7), *records]:
         reader.read(words(first, value), is_sealed=True)
     reader.finish()
@@ -266,7 +266,7 @@ def words(first: int, value: int) -> array[int]:
 
 @pytest.mark.row("BS16")
 def test_who_reads_a_log_keeps_in_memory_what_is_live_and_little_else() -> None:
-    reader = LogReader(Publishers())
+    reader = BookmarkLogReader(Publishers())
     for index in (0, 1):
         reader.read(words(*publisher_record(index, 7 + index)), is_sealed=True)
     most = number = 0
