@@ -48,7 +48,7 @@ BUCKET_BITS: Final = 14
 """Sequences of one bucket, as a power of two: what is read again for each difference."""
 
 
-class Runs(NamedTuple):
+class RunLengths(NamedTuple):
     """Summaries of runs, as columns; `RUNS_DDL` is the same as a PySpark schema.
 
     Attributes:
@@ -72,13 +72,13 @@ class Runs(NamedTuple):
     end_sequence: Int64s
 
 
-RUNS_DDL: Final = ", ".join(f"{name} BIGINT" for name in Runs._fields)
-_RUNS_SCHEMA: Final = pa.schema([(name, pa.int64()) for name in Runs._fields])
+RUNS_DDL: Final = ", ".join(f"{name} BIGINT" for name in RunLengths._fields)
+_RUNS_SCHEMA: Final = pa.schema([(name, pa.int64()) for name in RunLengths._fields])
 
 
 def summarize(
     publisher_id: Int64s, sequence: Int64s, position: Int64s, *, max_jump: int = MAX_JUMP
-) -> Runs:
+) -> RunLengths:
     """Summarise rows in the order in which they were read.
 
     Args:
@@ -88,7 +88,7 @@ def summarize(
         max_jump: A run ends where the position falls or rises by more than this.
     """
     if not len(position):
-        return Runs(*(np.empty(0, np.int64) for _ in Runs._fields))
+        return RunLengths(*(np.empty(0, np.int64) for _ in RunLengths._fields))
     step = np.diff(position)
     stretch = np.concatenate(([0], np.cumsum((step <= 0) | (step > max_jump))))
     order = np.argsort(publisher_id, kind="stable")  # stable: rows of a publisher keep their order
@@ -98,7 +98,7 @@ def summarize(
     is_first[1:] = (np.diff(publishers) != 0) | (np.diff(stretches) != 0)
     starts = np.flatnonzero(is_first)
     ends = np.append(starts[1:], len(order))
-    return Runs(
+    return RunLengths(
         publishers[starts],
         ends - starts,
         positions[starts],
@@ -198,14 +198,14 @@ def publishers_of(runs: DataFrame) -> DataFrame:
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held = [tuple(column.to_numpy() for column in batch.columns) for batch in batches]
         if held:
-            together = Runs(*(np.concatenate(each) for each in zip(*held, strict=True)))
+            together = RunLengths(*(np.concatenate(each) for each in zip(*held, strict=True)))
             yield pa.RecordBatch.from_pylist(list(judge_runs(together)), schema=schema)
 
     # All runs of a publisher meet in one task; one shuffle, of summaries alone.
     return runs.repartition("publisher_id").mapInArrow(judge, PUBLISHERS_DDL)
 
 
-def judge_runs(runs: Runs) -> Iterator[dict[str, object]]:
+def judge_runs(runs: RunLengths) -> Iterator[dict[str, object]]:
     """What all runs of each publisher say together, as rows of `PUBLISHERS_DDL`.
 
     Args:
@@ -214,14 +214,14 @@ def judge_runs(runs: Runs) -> Iterator[dict[str, object]]:
     order = np.lexsort(
         (runs.min_sequence, runs.last_position, runs.first_position, runs.publisher_id)
     )
-    ordered = Runs(*(column[order] for column in runs))
+    ordered = RunLengths(*(column[order] for column in runs))
     starts = np.flatnonzero(np.diff(ordered.publisher_id, prepend=ordered.publisher_id[:1] - 1))
     ends = np.append(starts, len(order))[1:]
     for start, end in zip(starts, ends, strict=True):
-        yield _judge_publisher(Runs(*(column[start:end] for column in ordered)))
+        yield _judge_publisher(RunLengths(*(column[start:end] for column in ordered)))
 
 
-def _judge_publisher(runs: Runs) -> dict[str, object]:
+def _judge_publisher(runs: RunLengths) -> dict[str, object]:
     """The row of one publisher, from its runs by position."""
     highest = np.maximum.accumulate(runs.max_sequence)
     reached = np.maximum.accumulate(runs.last_position)

@@ -70,7 +70,7 @@ _ATTEMPTS: Final = 5
 """So often segments may be removed while they are listed."""
 
 
-class Chunk(NamedTuple):
+class JournalChunk(NamedTuple):
     """Some bytes of a segment.
 
     Attributes:
@@ -92,7 +92,7 @@ class Piece(NamedTuple):
     end: int
 
 
-class Place(NamedTuple):
+class JournalPlace(NamedTuple):
     """A place in a log: everything before `position` has been read.
 
     Attributes:
@@ -106,7 +106,7 @@ class Place(NamedTuple):
 
 def read_chunks(
     path: Path, segment: int, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
-) -> Iterator[Chunk]:
+) -> Iterator[JournalChunk]:
     """The blocks between two offsets of a segment, chunk by chunk.
 
     Ends early where zeros begin, and at the end of the file.
@@ -128,7 +128,7 @@ def read_chunks(
             data = os.pread(file.fileno(), min(size, end - start), start)
             blocks, error = _split(data, start, segment)
             if blocks:
-                yield Chunk(data, start, blocks)
+                yield JournalChunk(data, start, blocks)
                 start, size = blocks[-1].end, chunk_bytes
             elif error is None:
                 return
@@ -151,7 +151,7 @@ def _split(
     return blocks, None
 
 
-def read_pieces(directory: Path, pieces: Iterable[Piece]) -> Iterator[Chunk]:
+def read_pieces(directory: Path, pieces: Iterable[Piece]) -> Iterator[JournalChunk]:
     """The blocks of some pieces.
 
     Args:
@@ -327,7 +327,7 @@ class JournalLog:
             if _has_type(found, message_type) and is_wanted(topic)
         }
 
-    def place(self, position: int) -> Place:
+    def place(self, position: int) -> JournalPlace:
         """A position together with the identity of this log.
 
         Args:
@@ -337,9 +337,9 @@ class JournalLog:
         if not starts or starts[0].first_position > position:  # an old place
             starts = self._all_starts()
         begun = [start.id for start in starts if start.first_position <= position]
-        return Place(position, begun[-1] if begun else 0)
+        return JournalPlace(position, begun[-1] if begun else 0)
 
-    def check_place(self, place: Place, *, fail_on_data_loss: bool) -> int:
+    def check_place(self, place: JournalPlace, *, fail_on_data_loss: bool) -> int:
         """From which position a reader goes on that has read up to a place.
 
         Args:
@@ -369,7 +369,7 @@ class JournalLog:
             f"{self.first_position}: keep segments for longer, or read with failOnDataLoss=false"
         )
 
-    def check_identity(self, place: Place) -> None:
+    def check_identity(self, place: JournalPlace) -> None:
         """Check that a place belongs to this log.
 
         Args:
@@ -668,7 +668,7 @@ class _Scan:
             raise StoreCorrupt(self.path, end, what)
         self._is_checked = True
 
-    def _take(self, chunk: Chunk) -> None:
+    def _take(self, chunk: JournalChunk) -> None:
         """Take in the blocks of a chunk."""
         manifest, blocks = self.manifest, chunk.blocks
         for number, block in enumerate(blocks):
@@ -689,7 +689,7 @@ class _Scan:
             manifest.next_position = after
             manifest.data_bytes = block.end
 
-    def _read_block(self, chunk: Chunk, block: BlockHeader) -> int:
+    def _read_block(self, chunk: JournalChunk, block: BlockHeader) -> int:
         """Take in the records without a position, and the last time; the position that follows."""
         offsets = record_offsets(chunk.data, [block], base=chunk.base)
         headers = headers_at(chunk.data, offsets)
@@ -707,7 +707,7 @@ class _Scan:
         return block.first_position + int(np.count_nonzero(has_position))
 
 
-def _starts_in(chunk: Chunk, blocks: Sequence[BlockHeader]) -> Iterator[LogStart]:
+def _starts_in(chunk: JournalChunk, blocks: Sequence[BlockHeader]) -> Iterator[LogStart]:
     for block in blocks:
         for record in read_records(chunk.data, block.start - chunk.base, block.end - chunk.base):
             if record.command == RecordCommand.START:

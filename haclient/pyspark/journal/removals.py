@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from haclient.pyspark.journal.log import Chunk, JournalLog, Piece, read_pieces
+from haclient.pyspark.journal.log import JournalChunk, JournalLog, Piece, read_pieces
 from haclient.pyspark.journal.records import Integers, headers_at, record_offsets
 from haclient.pyspark.rows import printable
 from haclient_fake_server.journal.format import (
@@ -125,7 +125,9 @@ def read_removal_batches(directory: Path, pieces: Iterable[Piece]) -> Iterator[p
             yield from _batches(chunk, offsets[found], np.maximum(positions[found], before))
 
 
-def _batches(chunk: Chunk, offsets: Integers, positions: Integers) -> Iterator[pa.RecordBatch]:
+def _batches(
+    chunk: JournalChunk, offsets: Integers, positions: Integers
+) -> Iterator[pa.RecordBatch]:
     for offset, position in zip(offsets.tolist(), positions.tolist(), strict=True):
         record, _ = read_record(chunk.data, offset, len(chunk.data))
         if len(record.payload) % QUEUE_ENTRY.size:

@@ -40,8 +40,8 @@ from typing_extensions import override
 from haclient.errors import UsageError
 from haclient.pyspark.journal.log import (
     JournalLog,
+    JournalPlace,
     Piece,
-    Place,
     plan_splits,
     read_pieces,
 )
@@ -422,7 +422,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(self._settings, cast("Split | None", partition.value))
 
-    def _begin(self, place: Place) -> int:
+    def _begin(self, place: JournalPlace) -> int:
         fail = self._settings.fail_on_data_loss
         begin = self._log.check_place(place, fail_on_data_loss=fail)
         if begin > place.position:
@@ -490,7 +490,7 @@ def read_split(settings: JournalSettings, split: Split | None) -> Iterator[pa.Re
             _log.warning("%s", error)
 
 
-def encode_place(place: Place) -> dict[str, Any]:
+def encode_place(place: JournalPlace) -> dict[str, Any]:
     """A place as the offset of a stream.
 
     Args:
@@ -503,7 +503,7 @@ def encode_place(place: Place) -> dict[str, Any]:
     }
 
 
-def decode_place(offset: Mapping[str, Any]) -> Place:
+def decode_place(offset: Mapping[str, Any]) -> JournalPlace:
     """Read the offset of a stream back.
 
     Args:
@@ -519,7 +519,7 @@ def decode_place(offset: Mapping[str, Any]) -> Place:
                 f"haclient reads up to {OFFSET_VERSION}: use the newer one"
             )
         case {"version": int(), "position": int(position), "start": str(start)}:
-            return Place(position, int(start, 16))
+            return JournalPlace(position, int(start, 16))
         case _:
             raise UsageError(
                 f"{FORMAT}: the checkpoint is of another source (offset {dict(offset)}): give "

@@ -24,7 +24,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.pyspark.rows import DataLoss
-from haclient.pyspark.server.offsets import LogInfo, Place, bookmarks_of
+from haclient.pyspark.server.offsets import LogInfo, OffsetPlace, bookmarks_of
 
 CONNECT_TIMEOUT_S: Final = 10.0
 
@@ -66,7 +66,7 @@ class Counted:
     is_limited: bool = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> OffsetPlace:
         """The place of the last position that was counted."""
         return self.log.place(self.position)
 
@@ -211,7 +211,7 @@ def _not_logged(topic: object) -> UsageError:
 
 
 def known_position(
-    log: LogInfo, places: Mapping[str, Place], *, is_pinned: bool, fails_on_loss: bool
+    log: LogInfo, places: Mapping[str, OffsetPlace], *, is_pinned: bool, fails_on_loss: bool
 ) -> int | None:
     """Where to begin in a log, by a place that is known in it; `None` for its oldest position.
 

@@ -28,7 +28,7 @@ POSITION: Final = "position"
 VECTOR: Final = "vector"
 
 
-class Place(NamedTuple):
+class OffsetPlace(NamedTuple):
     """A position in the log of one instance.
 
     Attributes:
@@ -70,16 +70,16 @@ class LogInfo:
             answer["instance"], starts, int(answer["oldest_position"]), int(answer["last_position"])
         )
 
-    def place(self, position: int) -> Place:
+    def place(self, position: int) -> OffsetPlace:
         """The place of a position of this log.
 
         Args:
             position: At most the last position.
         """
         before = [start for start, first in self.starts if first <= position]
-        return Place(self.instance, before[-1] if before else self.starts[0][0], position)
+        return OffsetPlace(self.instance, before[-1] if before else self.starts[0][0], position)
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: OffsetPlace) -> bool:
         """Whether a place is one of this log.
 
         Args:
@@ -103,16 +103,16 @@ class Offset:
         messages: How many messages the stream has read since it began.
     """
 
-    places: Mapping[str, Place] = field(default_factory=dict[str, Place])
+    places: Mapping[str, OffsetPlace] = field(default_factory=dict[str, OffsetPlace])
     vector: Mapping[int, int] | None = None
     messages: int = 0
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> OffsetPlace | None:
         """The only place, if there is one."""
         return next(iter(self.places.values())) if len(self.places) == 1 else None
 
-    def advanced(self, place: Place, publishers: Mapping[int, int], messages: int) -> Offset:
+    def advanced(self, place: OffsetPlace, publishers: Mapping[int, int], messages: int) -> Offset:
         """The offset after some more messages.
 
         Args:
@@ -158,7 +158,7 @@ class Offset:
                     f"version of haclient reads up to {FORMAT_VERSION}: use the newer one"
                 )
             places = {
-                name: Place(name, place["start"], int(place["position"]))
+                name: OffsetPlace(name, place["start"], int(place["position"]))
                 for name, place in cast("dict[str, Any]", found["places"]).items()
             }
             raw = cast("dict[str, int] | None", found.get("vector"))

@@ -38,7 +38,7 @@ from haclient.pyspark.server.log_server import (
     log_info,
 )
 from haclient.pyspark.server.message_rows import RowBatcher, bookmark_numbers
-from haclient.pyspark.server.offsets import Membership, Place
+from haclient.pyspark.server.offsets import Membership, OffsetPlace
 from haclient_stores.bookmark import Bookmark, Timestamp
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class LogRange(InputPartition):
     filter: str = ""
     ends: Mapping[int, int] = field(default_factory=dict[int, int])
     covered: Mapping[int, int] = field(default_factory=dict[int, int])
-    places: Mapping[str, Place] = field(default_factory=dict[str, Place])
+    places: Mapping[str, OffsetPlace] = field(default_factory=dict[str, OffsetPlace])
     messages: int | None = None
     is_pinned: bool = False
 

@@ -24,7 +24,7 @@ from haclient.pyspark.options import OptionReader
 from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.log_server import Counted, ask_first, count, log_info
-from haclient.pyspark.server.offsets import VECTOR, Place, merged
+from haclient.pyspark.server.offsets import VECTOR, OffsetPlace, merged
 from haclient.pyspark.server.range_reader import LogRange, RangeReader, ReadSettings, batches_of
 from haclient.pyspark.server.settings import (
     EARLIEST,
@@ -200,7 +200,7 @@ async def plan_parts(
     client: Client,
     settings: SourceSettings,
     *,
-    start: Place,
+    start: OffsetPlace,
     until: int,
     covered: Mapping[int, int] | None = None,
 ) -> list[LogRange]:
@@ -236,7 +236,7 @@ async def plan_parts(
 
 
 def _part(
-    filter_: str, found: Counted, start: Place, covered: Mapping[int, int] | None
+    filter_: str, found: Counted, start: OffsetPlace, covered: Mapping[int, int] | None
 ) -> LogRange:
     return LogRange(
         filter=filter_,

@@ -44,7 +44,7 @@ from haclient.pyspark.server.log_server import (
     log_info,
     set_guard,
 )
-from haclient.pyspark.server.offsets import POSITION, Offset, Place, ends_between
+from haclient.pyspark.server.offsets import POSITION, Offset, OffsetPlace, ends_between
 from haclient.pyspark.server.range_reader import LogRange
 from haclient.pyspark.server.settings import (
     EARLIEST,
@@ -104,9 +104,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
-        self._end: Place | None = None  # of a query that ends with what is there at its start
+        self._end: OffsetPlace | None = None  # of a query that ends with what is there at its start
         self._ends_now = False
-        self._passed: Place | None = None  # nothing for the query up to it
+        self._passed: OffsetPlace | None = None  # nothing for the query up to it
         self._last: Offset | None = None
         self._reported: Offset | None = None
 

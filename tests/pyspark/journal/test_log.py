@@ -13,8 +13,8 @@ from haclient.errors import StoreCorrupt, StoreError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.journal.log import (
     JournalLog,
+    JournalPlace,
     Piece,
-    Place,
     _Scan,  # pyright: ignore[reportPrivateUsage] - to write between two looks at a file
     plan_splits,
     read_chunks,
@@ -603,7 +603,7 @@ def test_a_start_that_the_last_segment_does_not_repeat_is_found_in_earlier_ones(
 
 
 def test_a_start_that_no_segment_repeats_is_found_where_it_was_written(tmp_path: Path) -> None:
-    places: list[Place] = []
+    places: list[JournalPlace] = []
     for start_id in range(100, 140):  # a segment repeats the 16 last ones
         writer = JournalWriter(tmp_path, segment_bytes=SMALL, start_id=start_id)
         writer.topics["orders"] = 1
@@ -625,7 +625,7 @@ def test_a_start_that_no_segment_repeats_is_found_where_it_was_written(tmp_path:
 def test_a_place_without_a_start_is_of_no_log(tmp_path: Path) -> None:
     write(tmp_path, blocks=2).close()
     with pytest.raises(DataLoss, match="is another log"):
-        opened(tmp_path).check_place(Place(3, 0), fail_on_data_loss=True)
+        opened(tmp_path).check_place(JournalPlace(3, 0), fail_on_data_loss=True)
 
 
 def test_topics_that_are_not_text_have_marks_in_their_names(tmp_path: Path) -> None:

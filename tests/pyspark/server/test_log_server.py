@@ -17,7 +17,7 @@ from haclient.pyspark.server.log_server import (
     log_info,
     set_guard,
 )
-from haclient.pyspark.server.offsets import LogInfo, Place
+from haclient.pyspark.server.offsets import LogInfo, OffsetPlace
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from haclient_fake_server.engine import log_query
 from support.broker import RawClient, running_broker
@@ -36,7 +36,7 @@ async def publish(uri: str, count: int, *, size: int = 10) -> None:
 
 
 def test_a_place_says_where_to_begin() -> None:
-    place = Place("east", "aa", 60)
+    place = OffsetPlace("east", "aa", 60)
     assert known_position(LOG, {"east": place}, is_pinned=True, fails_on_loss=True) == 60
     other = {"west": place._replace(instance="west")}
     whole = LogInfo("east", (("aa", 1),), 1, 300)
@@ -52,11 +52,11 @@ def test_a_place_says_where_to_begin() -> None:
 
 @pytest.mark.row("SB9", "SS9")
 def test_positions_that_were_removed_are_data_loss_unless_that_is_accepted() -> None:
-    places = {"east": Place("east", "aa", 49)}
+    places = {"east": OffsetPlace("east", "aa", 49)}
     with pytest.raises(DataLoss, match="positions 50 to 50 of the log of 'east' were removed"):
         known_position(LOG, places, is_pinned=True, fails_on_loss=True)
     assert known_position(LOG, places, is_pinned=True, fails_on_loss=False) == 49
-    places = {"east": Place("east", "aa", 50)}
+    places = {"east": OffsetPlace("east", "aa", 50)}
     assert known_position(LOG, places, is_pinned=True, fails_on_loss=True) == 50
 
 

@@ -15,7 +15,7 @@ from haclient.pyspark.server.offsets import (
     LogInfo,
     Membership,
     Offset,
-    Place,
+    OffsetPlace,
     bookmarks_of,
     ends_between,
     merged,
@@ -31,7 +31,7 @@ LOG = LogInfo("east", (("aa", 1), ("bb", 101), ("cc", 201)), 51, 300)
 )
 def test_a_place_has_the_start_under_which_it_was_written(position: int, start: str) -> None:
     place = LOG.place(position)
-    assert place == Place("east", start, position)
+    assert place == OffsetPlace("east", start, position)
     assert LOG.has(place)
 
 
@@ -39,13 +39,13 @@ def test_a_place_has_the_start_under_which_it_was_written(position: int, start: 
 @pytest.mark.parametrize(
     "place",
     [
-        Place("west", "aa", 50),  # another instance
-        Place("east", "dd", 50),  # another log
-        Place("east", "aa", 101),  # its end was lost: the next start begins at or below it
-        Place("east", "bb", 250),
+        OffsetPlace("west", "aa", 50),  # another instance
+        OffsetPlace("east", "dd", 50),  # another log
+        OffsetPlace("east", "aa", 101),  # its end was lost: the next start begins at or below it
+        OffsetPlace("east", "bb", 250),
     ],
 )
-def test_a_place_of_another_log_is_none_of_this_one(place: Place) -> None:
+def test_a_place_of_another_log_is_none_of_this_one(place: OffsetPlace) -> None:
     assert not LOG.has(place)
 
 
@@ -64,10 +64,10 @@ def test_a_log_is_read_from_an_answer_of_the_broker() -> None:
 @pytest.mark.parametrize(
     ("offset", "mode"),
     [
-        (Offset({"east": Place("east", "aa", 7)}, None, 3), POSITION),
+        (Offset({"east": OffsetPlace("east", "aa", 7)}, None, 3), POSITION),
         (
             Offset(
-                {"east": Place("east", "aa", 7), "west": Place("west", "bb", 9)},
+                {"east": OffsetPlace("east", "aa", 7), "west": OffsetPlace("west", "bb", 9)},
                 {BIG: BIG, 1: 2},
                 3,
             ),
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_something_else_is_refused(found: dict[str, object], pro
 
 
 def test_an_offset_goes_on_by_its_mode() -> None:
-    east, west = Place("east", "aa", 7), Place("west", "bb", 9)
+    east, west = OffsetPlace("east", "aa", 7), OffsetPlace("west", "bb", 9)
     position = Offset({"east": east}, None, 3).advanced(east._replace(position=8), {5: 1}, 1)
     assert position == Offset({"east": east._replace(position=8)}, None, 4)
     assert position.place == east._replace(position=8)
