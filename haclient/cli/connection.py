@@ -1,6 +1,6 @@
 """The one place where the command line builds a client.
 
-A command describes its needs as a `Connection` and gets an `HAClient` that is logged on. Two limits
+A command describes its needs as a `ConnectionRequest` and gets an `HAClient` that is logged on. Two limits
 make sure that no command hangs:
 
 * *before the first connection*, each server is tried once, in the order given and without a pause,
@@ -46,7 +46,7 @@ _LONGEST_WAIT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ConnectionRequest:
     """The connection parameters of a command.
 
     Attributes:
@@ -154,7 +154,7 @@ class _Delay(DelayStrategy):
 
 
 @asynccontextmanager
-async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
+async def open_client(connection: ConnectionRequest) -> AsyncGenerator[HAClient]:
     """A client that is logged on to the first server that answers, and stays connected.
 
     Raises:

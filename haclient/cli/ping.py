@@ -9,7 +9,7 @@ from typing import Final
 import click
 import trio
 
-from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
+from haclient.cli.connection import CONNECT_TIMEOUT_S, ConnectionRequest, open_client
 from haclient.cli.options import (
     POSITIVE_NUMBER,
     client_name_option,
@@ -66,7 +66,7 @@ def _milliseconds_since(start: float) -> float:
 
 
 async def _ping_one(request: _Request, server: str, limit_s: float) -> _Answer:
-    connection = Connection(servers=(server,), name=request.client_name, timeout_s=limit_s)
+    connection = ConnectionRequest(servers=(server,), name=request.client_name, timeout_s=limit_s)
     start = trio.current_time()
     async with open_client(connection) as client:
         logon_ms = _milliseconds_since(start)

@@ -14,7 +14,7 @@ import click
 import msgspec
 import trio
 
-from haclient.cli.connection import Connection, open_client
+from haclient.cli.connection import ConnectionRequest, open_client
 from haclient.cli.lines import Scan, open_lines, parse_delimiter, scan_file
 from haclient.cli.options import (
     POSITIVE_NUMBER,
@@ -95,7 +95,7 @@ class PublishRequest:
         return self.path is not None and self.path.is_file()
 
 
-class Summary(msgspec.Struct, kw_only=True):
+class PublishSummary(msgspec.Struct, kw_only=True):
     """What a run did: the result of `--json`."""
 
     topic: str
@@ -125,7 +125,7 @@ class PublishRun:
     request: PublishRequest
     store: FilePublishStore | MemoryPublishStore
     delimiter: bytes
-    summary: Summary
+    summary: PublishSummary
     scan: Scan = _EMPTY_SCAN
     ledger: PublishLedger = field(default_factory=PublishLedger)
     was_connected: bool = False
@@ -258,7 +258,7 @@ def lost_connection(run: PublishRun) -> DisconnectedError:
 
 async def _publish_all(run: PublishRun) -> None:
     request = run.request
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers,
         name=request.client_name or run.store.client_name,
         timeout_s=request.timeout,
@@ -380,7 +380,7 @@ def publish(request: PublishRequest) -> int:
         note_new_directories(request.store)
     opened = MemoryPublishStore() if request.store is None else FilePublishStore(request.store)
     with closing(opened) as store:
-        summary = Summary(topic=request.topic, resent=store.unpersisted_count)
+        summary = PublishSummary(topic=request.topic, resent=store.unpersisted_count)
         run = PublishRun(request=request, store=store, delimiter=delimiter, summary=summary)
         read_ledger(run)
         return run_until_signal(partial(_work, run), partial(interrupted, run))

@@ -8,7 +8,7 @@ from functools import partial
 import click
 import trio
 
-from haclient.cli.connection import Connection, open_client
+from haclient.cli.connection import ConnectionRequest, open_client
 from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
     batch_size_option,
@@ -50,7 +50,7 @@ class _Request:
 
 
 async def _print_records(request: _Request, form: Form, output: OutputWriter) -> None:
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers,
         name=request.client_name,
         timeout_s=request.timeout,

@@ -8,7 +8,7 @@ from functools import partial
 import click
 import trio
 
-from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
+from haclient.cli.connection import CONNECT_TIMEOUT_S, ConnectionRequest, open_client
 from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
     batch_size_option,
@@ -106,7 +106,7 @@ def _stream_of(client: BaseClient, request: _Request) -> MessageStream:
 
 async def _work(run: _Run) -> int:
     request = run.request
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
     try:

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from haclient.cli.connection import Connection, open_client
+from haclient.cli.connection import ConnectionRequest, open_client
 from haclient.cli.options import (
     client_name_option,
     json_option,
@@ -37,7 +37,7 @@ class _Request:
 
 
 async def _delete(request: _Request) -> int:
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
     async with open_client(connection) as client:

@@ -27,7 +27,7 @@ import trio
 from haclient.cli.connection import (
     CONNECT_TIMEOUT_S,
     GIVE_UP_AFTER_S,
-    Connection,
+    ConnectionRequest,
     open_client,
 )
 from haclient.cli.message_format import Form, format_option, message_form, pretty_option
@@ -133,7 +133,7 @@ def _parse_key(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscribeRequest:
+class SubscribeArguments:
     """The options of the command."""
 
     servers: tuple[str, ...]
@@ -291,7 +291,7 @@ def _up_to_end_of_log(start: StartPoint | None) -> StartPoint | None:
 class SubscribeRun:
     """One run of the command, and how many messages it has printed."""
 
-    request: SubscribeRequest
+    request: SubscribeArguments
     start: StartPoint | None
     store: LoggedBookmarkStore | None
     printed: int = 0
@@ -540,7 +540,7 @@ async def _print_batch(run: SubscribeRun, output: OutputWriter, batch: list[Mess
 async def _work(run: SubscribeRun, output: OutputWriter) -> int:
     request = run.request
     owner = "" if run.store is None else run.store.client_name
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers,
         name=request.client_name or owner,
         timeout_s=request.timeout,
@@ -650,8 +650,8 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
 @json_option
 @pretty_option
 @delta_option
-@with_request(SubscribeRequest)
-def subscribe(request: SubscribeRequest) -> int:
+@with_request(SubscribeArguments)
+def subscribe(request: SubscribeArguments) -> int:
     """Print messages as they come, one per line.
 
     Example: haclient subscribe --topic orders --since 1h --exit

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import trio
 
-from haclient.cli.connection import Connection, open_client
+from haclient.cli.connection import ConnectionRequest, open_client
 from haclient.cli.demo.jobs import (
     JobMark,
     JobMeasures,
@@ -244,7 +244,7 @@ class _QueueRun:
 
     async def _until_empty(self) -> None:
         """Wait until the last acknowledgements have reached the queue."""
-        connection = Connection(servers=(f"{self._listen}/amps/json",), name="demo-audit")
+        connection = ConnectionRequest(servers=(f"{self._listen}/amps/json",), name="demo-audit")
         deadline = trio.current_time() + self._patience_s
         async with open_client(connection) as client:
             while True:

@@ -30,7 +30,7 @@ import trio
 from haclient.cli.connection import (
     CONNECT_TIMEOUT_S,
     GIVE_UP_AFTER_S,
-    Connection,
+    ConnectionRequest,
     open_client,
 )
 from haclient.cli.termination import hidden_warnings, run_before_end
@@ -272,7 +272,9 @@ class BoundedConsumer:
 
 
 async def run_connected(
-    connection: Connection, consumer: BoundedConsumer, work: Callable[[HAClient], Awaitable[None]]
+    connection: ConnectionRequest,
+    consumer: BoundedConsumer,
+    work: Callable[[HAClient], Awaitable[None]],
 ) -> None:
     """Do the work of a command with a client.
 

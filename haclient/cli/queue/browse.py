@@ -9,7 +9,7 @@ from typing import Final
 import click
 import trio
 
-from haclient.cli.connection import Connection, open_client
+from haclient.cli.connection import ConnectionRequest, open_client
 from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
     Count,
@@ -43,7 +43,7 @@ class _Request:
 
 
 async def _print_messages(request: _Request, form: Form, output: OutputWriter) -> None:
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
     async with open_client(connection) as client:

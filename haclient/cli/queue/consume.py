@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 import click
 import trio
 
-from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection
+from haclient.cli.connection import CONNECT_TIMEOUT_S, ConnectionRequest
 from haclient.cli.message_format import Form, format_option, message_form, pretty_option
 from haclient.cli.options import (
     client_name_option,
@@ -148,7 +148,7 @@ async def _consume(
 
 
 async def _work(request: _Request, consumer: BoundedConsumer, process: Process) -> int:
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers,
         name=request.client_name,
         timeout_s=request.timeout,

@@ -8,7 +8,7 @@ from functools import partial
 import click
 import trio
 
-from haclient.cli.connection import Connection, open_client
+from haclient.cli.connection import ConnectionRequest, open_client
 from haclient.cli.options import (
     client_name_option,
     json_option,
@@ -50,7 +50,7 @@ def as_text(queue: QueueStatistics) -> str:
 
 
 async def _query(request: _Request) -> ServerQueues:
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
     limit_s = request.timeout or _TIMEOUT_S

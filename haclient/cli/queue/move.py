@@ -21,7 +21,7 @@ import click
 import msgspec
 import trio
 
-from haclient.cli.connection import Connection
+from haclient.cli.connection import ConnectionRequest
 from haclient.cli.options import (
     client_name_option,
     count_option,
@@ -75,7 +75,7 @@ class _Request:
             raise click.UsageError(f"{self.source!r} is both the source and the target")
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class MoveSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run did: the result of `--json`."""
 
     source: str
@@ -229,7 +229,7 @@ async def move_messages(
 
 
 async def _work(request: _Request, consumer: BoundedConsumer) -> int:
-    connection = Connection(
+    connection = ConnectionRequest(
         servers=request.servers,
         name=request.client_name,
         timeout_s=request.timeout,
@@ -244,7 +244,7 @@ async def _work(request: _Request, consumer: BoundedConsumer) -> int:
 
     with hidden_warnings("haclient.client", "publish %s was refused"):
         await run_connected(connection, consumer, work)
-    summary = Summary(
+    summary = MoveSummary(
         source=request.source,
         target=request.target,
         moved=consumer.consumed,

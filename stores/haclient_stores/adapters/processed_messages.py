@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from haclient_stores.adapters.recovery_tables import Connection
+from haclient_stores.adapters.recovery_tables import DatabaseConnection
 from haclient_stores.bookmark import Bookmark
 from haclient_stores.checks import check_seconds
 from haclient_stores.errors import StoreError, UsageError
@@ -95,7 +95,7 @@ class ProcessedMessages:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: DatabaseConnection,
         *,
         placeholder: str = "?",
         create_table: bool = True,
@@ -120,7 +120,7 @@ class ProcessedMessages:
             raise
         self._connection.commit()
 
-    def is_new(self, message: QueueMessage, connection: Connection | None = None) -> bool:
+    def is_new(self, message: QueueMessage, connection: DatabaseConnection | None = None) -> bool:
         """Whether a message has had no effect yet, as the running transaction sees it.
 
         Args:
@@ -136,7 +136,7 @@ class ProcessedMessages:
         cursor.close()
         return not rows
 
-    def record(self, message: QueueMessage, connection: Connection | None = None) -> None:
+    def record(self, message: QueueMessage, connection: DatabaseConnection | None = None) -> None:
         """Note in the running transaction that a message has its effect; commit is the user's.
 
         Args:
@@ -159,7 +159,7 @@ class ProcessedMessages:
         if self._recorded >= PRUNE_EVERY:
             self.prune(connection)
 
-    def prune(self, connection: Connection | None = None) -> int:
+    def prune(self, connection: DatabaseConnection | None = None) -> int:
         """Delete the rows whose time is over, in the running transaction.
 
         Args:
@@ -171,7 +171,9 @@ class ProcessedMessages:
         self._recorded = 0
         return self._count(connection, _PRUNE, self._clock_us() - int(self._keep_s * 1_000_000))
 
-    def _count(self, connection: Connection | None, statement: str, *values: str | int) -> int:
+    def _count(
+        self, connection: DatabaseConnection | None, statement: str, *values: str | int
+    ) -> int:
         """Execute a statement; the number of rows that it has changed."""
         cursor = (connection or self._connection).cursor()
         cursor.execute(statement.replace("?", self._placeholder), values)

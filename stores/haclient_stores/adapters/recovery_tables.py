@@ -93,7 +93,7 @@ class Cursor(Protocol):
     def close(self) -> object: ...  # noqa: D102  # PEP 249
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """The required methods of a DB-API connection (PEP 249)."""
 
     def cursor(self) -> Cursor: ...  # noqa: D102  # PEP 249
@@ -117,7 +117,7 @@ class RecoveryTables:
         UsageError: An argument is invalid.
     """
 
-    def __init__(self, connection: Connection, placeholder: str) -> None:
+    def __init__(self, connection: DatabaseConnection, placeholder: str) -> None:
         self._connection = connection
         self._placeholder = placeholder
         self.client_name = ""
@@ -148,13 +148,15 @@ class RecoveryTables:
             if column not in known:
                 self._execute(None, f"alter table {table} add column {column} {kind}")
 
-    def _execute(self, connection: Connection | None, statement: str, *values: str | int) -> None:
+    def _execute(
+        self, connection: DatabaseConnection | None, statement: str, *values: str | int
+    ) -> None:
         cursor = (connection or self._connection).cursor()
         cursor.execute(statement.replace("?", self._placeholder), values)
         cursor.close()
 
     def _read(
-        self, connection: Connection | None, statement: str, *values: str
+        self, connection: DatabaseConnection | None, statement: str, *values: str
     ) -> list[tuple[Any, ...]]:
         cursor = (connection or self._connection).cursor()
         cursor.execute(statement.replace("?", self._placeholder), values)
@@ -185,7 +187,7 @@ class RecoveryTables:
             )
         ]
 
-    def read_generation(self, sub_id: str, connection: Connection | None = None) -> int:
+    def read_generation(self, sub_id: str, connection: DatabaseConnection | None = None) -> int:
         """The saved generation of a subscription; the first one when no row says another."""
         rows = self._read(connection, _READ_GENERATION, self.client_name, sub_id)
         return rows[0][0] if rows else FIRST_GENERATION
@@ -197,7 +199,7 @@ class RecoveryTables:
         sequence: int,
         generation: int,
         *,
-        connection: Connection | None,
+        connection: DatabaseConnection | None,
     ) -> None:
         """Note one message as done; one that is noted already stays.
 
@@ -217,7 +219,7 @@ class RecoveryTables:
         *,
         start: str,
         entered_us: int,
-        connection: Connection | None,
+        connection: DatabaseConnection | None,
     ) -> None:
         """Save a recovery point over the earlier one.
 
@@ -231,13 +233,15 @@ class RecoveryTables:
         key = self.client_name, point.sub_id
         self._execute(connection, _SAVE_POINT, *key, point.bookmark, *values)
 
-    def trim_done(self, point: RecoveryPoint, connection: Connection | None) -> None:
+    def trim_done(self, point: RecoveryPoint, connection: DatabaseConnection | None) -> None:
         """Delete the messages that a recovery point has passed."""
         for publisher, sequence in positions(BookmarkList.parse(point.bookmark)).items():
             key = self.client_name, point.sub_id, _digits(publisher)
             self._execute(connection, _TRIM, *key, _digits(sequence))
 
-    def forget_earlier(self, sub_id: str, generation: int, connection: Connection | None) -> None:
+    def forget_earlier(
+        self, sub_id: str, generation: int, connection: DatabaseConnection | None
+    ) -> None:
         """Delete the messages of other generations than this one."""
         self._execute(connection, _FORGET_EARLIER, self.client_name, sub_id, generation)
 

@@ -47,7 +47,11 @@ from typing import Final, Protocol, cast
 from typing_extensions import override
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint
-from haclient_stores.adapters.recovery_tables import FIRST_GENERATION, Connection, RecoveryTables
+from haclient_stores.adapters.recovery_tables import (
+    FIRST_GENERATION,
+    DatabaseConnection,
+    RecoveryTables,
+)
 from haclient_stores.bookmark import Bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.subscription import StoreNotes, SubscriptionHandle
@@ -57,7 +61,7 @@ from haclient_stores.errors import UsageError
 from haclient_stores.interfaces import Discard
 from haclient_stores.tracker.tracker import DUPLICATE, SubscriptionTracker
 
-__all__ = ["Connection", "Delivered", "TransactionalRecoveryPoint"]
+__all__ = ["DatabaseConnection", "Delivered", "TransactionalRecoveryPoint"]
 
 _TRIM_EVERY: Final = 64  # messages; so many rows more than necessary may stand in the table
 
@@ -219,7 +223,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: DatabaseConnection,
         *,
         placeholder: str = "?",
         create_tables: bool = True,
@@ -267,7 +271,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         found = self._subscriptions.get(sub_id)
         return cast("_Handle", found or self.subscription(sub_id))
 
-    def save(self, message: Delivered, connection: Connection | None = None) -> None:
+    def save(self, message: Delivered, connection: DatabaseConnection | None = None) -> None:
         """Note in the running transaction that a message has had its effect; commit is the user's.
 
         Args:
@@ -302,7 +306,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             self._trim(connection, handle, point)
         handle.wants_point = handle.rows >= _TRIM_EVERY
 
-    def _confirm(self, handle: _Handle, sub_id: str, connection: Connection | None) -> None:
+    def _confirm(self, handle: _Handle, sub_id: str, connection: DatabaseConnection | None) -> None:
         """Ask the database for its generation, once every transaction that writes it is over.
 
         Any of them may have been rolled back.
@@ -312,7 +316,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             handle.confirmed = self._tables.read_generation(sub_id, connection)
             handle.announced = {}
 
-    def trim(self, sub_id: str, connection: Connection | None = None) -> None:
+    def trim(self, sub_id: str, connection: DatabaseConnection | None = None) -> None:
         """Save the recovery point in the running transaction, and delete what it has passed.
 
         Args:
@@ -327,7 +331,9 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         handle.announced_over = {}  # this transaction may write the generation, and is not over
         self._trim(connection, handle, point_of(sub_id, handle.tracker))
 
-    def _trim(self, connection: Connection | None, handle: _Handle, point: RecoveryPoint) -> None:
+    def _trim(
+        self, connection: DatabaseConnection | None, handle: _Handle, point: RecoveryPoint
+    ) -> None:
         if not point.bookmark or point.bookmark == handle.saved_point.bookmark:
             return
         handle.rows, handle.saved_point = 0, point
@@ -335,7 +341,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         self._tables.trim_done(point, connection)
 
     def _save_point(
-        self, connection: Connection | None, handle: _Handle, point: RecoveryPoint
+        self, connection: DatabaseConnection | None, handle: _Handle, point: RecoveryPoint
     ) -> None:
         generation = handle.tracker.generation
         if not handle.is_confirmed:  # a row of an earlier generation may have the key of a new one

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.cli.connection import Connection, open_client
+from haclient.cli.connection import ConnectionRequest, open_client
 from haclient.errors import (
     AuthenticationError,
     ConnectionRefused,
@@ -26,7 +26,7 @@ CLOSED = ("tcp://127.0.0.1:1/amps/json", "tcp://me:secret@127.0.0.1:2/amps/json"
 
 
 async def connect(*servers: str, timeout_s: float = 10.0) -> None:
-    async with open_client(Connection(servers=servers, name="me", timeout_s=timeout_s)):
+    async with open_client(ConnectionRequest(servers=servers, name="me", timeout_s=timeout_s)):
         raise AssertionError("there is no server")
 
 
@@ -52,7 +52,7 @@ async def test_a_silent_server_passes_the_turn_on() -> None:
 
 
 async def test_the_second_server_is_taken_when_the_first_is_dead(broker: BrokerProcess) -> None:
-    async with open_client(Connection(servers=(CLOSED[0], broker.uri), name="me")) as client:
+    async with open_client(ConnectionRequest(servers=(CLOSED[0], broker.uri), name="me")) as client:
         assert client.state.is_logged_on
 
 
@@ -60,7 +60,7 @@ async def test_each_attempt_is_named_on_request_and_none_twice(
     broker: BrokerProcess, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.INFO, "haclient.client")
-    async with open_client(Connection(servers=(CLOSED[0], broker.uri), name="me")):
+    async with open_client(ConnectionRequest(servers=(CLOSED[0], broker.uri), name="me")):
         pass
     attempts = [each.getMessage() for each in caplog.records if "attempt" in each.getMessage()]
     assert [text.partition(" at ")[0] for text in attempts] == [
@@ -71,7 +71,7 @@ async def test_each_attempt_is_named_on_request_and_none_twice(
 
 
 async def test_the_default_name_is_of_this_process(broker: BrokerProcess) -> None:
-    async with open_client(Connection(servers=(broker.uri,), name=None)) as client:
+    async with open_client(ConnectionRequest(servers=(broker.uri,), name=None)) as client:
         assert str(os.getpid()) in client.name
 
 
@@ -82,14 +82,14 @@ async def test_a_server_that_refuses_the_password_passes_the_turn_on(
     users.write_text("alice:secret\n")
     with running_broker(tmp_path / "log", "--user-file", str(users)) as strict:
         wrong = strict.uri.replace("tcp://", "tcp://alice:wrong@")
-        async with open_client(Connection(servers=(wrong, broker.uri), name="me")) as client:
+        async with open_client(ConnectionRequest(servers=(wrong, broker.uri), name="me")) as client:
             assert client.state.is_logged_on
         with pytest.raises(AuthenticationError):
             await connect(wrong)
 
 
 async def test_who_loses_the_name_does_not_fight_for_it(broker: BrokerProcess) -> None:
-    connection = Connection(servers=(broker.uri,), name="one name")
+    connection = ConnectionRequest(servers=(broker.uri,), name="one name")
     with pytest.raises(NameInUse):
         async with open_client(connection), open_client(connection):
             await trio.sleep_forever()
@@ -97,7 +97,9 @@ async def test_who_loses_the_name_does_not_fight_for_it(broker: BrokerProcess) -
 
 async def test_a_lost_connection_is_looked_for_until_the_limit(tmp_path: Path) -> None:
     async def lose(broker: BrokerProcess) -> None:
-        connection = Connection(servers=(broker.uri, CLOSED[0]), name="me", give_up_after_s=0.3)
+        connection = ConnectionRequest(
+            servers=(broker.uri, CLOSED[0]), name="me", give_up_after_s=0.3
+        )
         async with open_client(connection):
             broker.kill()
             await trio.sleep_forever()
@@ -111,7 +113,7 @@ async def test_a_lost_connection_is_looked_for_until_the_limit(tmp_path: Path) -
 
 async def test_a_broker_that_comes_back_is_found_again(tmp_path: Path) -> None:
     with running_broker(tmp_path / "log") as broker:
-        connection = Connection(
+        connection = ConnectionRequest(
             servers=(broker.uri,), name="me", publish_store=MemoryPublishStore()
         )
         async with open_client(connection) as client:

@@ -92,7 +92,7 @@ async def answer_nothing(server: Server) -> None:
 
 
 def subscribing(server: Server, output: OutputWriter, last: int | None) -> Awaitable[int]:
-    request = subscribe.SubscribeRequest(
+    request = subscribe.SubscribeArguments(
         servers=(server.uri,),
         client_name=None,
         topic="t",

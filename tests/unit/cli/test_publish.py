@@ -14,7 +14,13 @@ import trio.testing
 
 from haclient.cli.app import run
 from haclient.cli.lines import scan_file
-from haclient.cli.publish import PublishPace, PublishRequest, PublishRun, Summary, interrupted
+from haclient.cli.publish import (
+    PublishPace,
+    PublishRequest,
+    PublishRun,
+    PublishSummary,
+    interrupted,
+)
 from haclient.cli.publish_ledger import NOTE, PublishLedger, Source
 from haclient.stores import FilePublishStore
 from haclient_fake_server.testing.processes import BrokerProcess
@@ -37,16 +43,16 @@ async def test_without_a_rate_nobody_waits() -> None:
 
 
 def test_a_summary_of_one_message_is_singular() -> None:
-    told = Summary(topic="t", published=1, seconds=0.5).as_text()
+    told = PublishSummary(topic="t", published=1, seconds=0.5).as_text()
     assert told == "published 1 message to t in 0.50 s"
 
 
 def test_a_summary_tells_only_what_happened() -> None:
     assert (
-        Summary(topic="t", published=2, seconds=0.5).as_text()
+        PublishSummary(topic="t", published=2, seconds=0.5).as_text()
         == "published 2 messages to t in 0.50 s"
     )
-    told = Summary(topic="t", published=0, skipped=3, resent=2, failed=1).as_text()
+    told = PublishSummary(topic="t", published=0, skipped=3, resent=2, failed=1).as_text()
     assert told.endswith(
         ", 3 already published, 2 sent again from the store, 1 refused by the server"
     )
@@ -234,7 +240,9 @@ def test_an_interrupt_says_what_to_do(rows: Path, tmp_path: Path) -> None:
             timeout=None,
             as_json=False,
         )
-        run_ = PublishRun(request=request, store=store, delimiter=b"\n", summary=Summary(topic="t"))
+        run_ = PublishRun(
+            request=request, store=store, delimiter=b"\n", summary=PublishSummary(topic="t")
+        )
         assert "run it again to publish the rest" in interrupted(run_)
 
 

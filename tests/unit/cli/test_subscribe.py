@@ -15,7 +15,7 @@ import trio
 
 from haclient.cli.app import run
 from haclient.cli.output import OutputWriter
-from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, print_messages
+from haclient.cli.subscribe import SubscribeArguments, SubscribeRun, print_messages
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
@@ -38,8 +38,8 @@ def request(
     count: int | None = None,
     timeout: float | None = None,
     replay_timeout: float | None = None,
-) -> SubscribeRequest:
-    return SubscribeRequest(
+) -> SubscribeArguments:
+    return SubscribeArguments(
         servers=("tcp://a:1/amps",),
         client_name=None,
         topic="a,b*%",
