@@ -1,7 +1,7 @@
 """The one place where the command line builds a client.
 
-A command describes its needs as a `ConnectionRequest` and gets an `HAClient` that is logged on. Two limits
-make sure that no command hangs:
+A command describes its needs as a `ConnectionRequest` and gets an `HAClient` that is logged on. Two
+limits make sure that no command hangs:
 
 * *before the first connection*, each server is tried once, in the order given and without a pause,
   so that a mistyped address is reported at once;

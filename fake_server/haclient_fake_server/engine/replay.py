@@ -7,8 +7,8 @@ published between the last record read and the first one sent live. When its con
 exceeds the high-water mark, it returns to REPLAY at exactly the next position. The log is the
 buffer; the broker keeps no other state.
 
-A subscription with a `rate` goes through the log at its `ReplayPace`, one record at a time: it is *held*
-until its next message is due. That ends when it goes live.
+A subscription with a `rate` goes through the log at its `ReplayPace`, one record at a time: it is
+*held* until its next message is due. That ends when it goes live.
 
 `completed` is sent between the last record that was in the log when the subscribe came and the
 first that was not.

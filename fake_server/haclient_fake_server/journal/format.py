@@ -55,8 +55,8 @@ RECORD_LENGTH: Final = struct.Struct("<I")
 BLOCK_MAGIC: Final = b"HAJB"
 BLOCK_HEADER: Final = struct.Struct("<4sHHIIIQQIIQI")
 """magic, version, flags, record count, bytes after this header, their crc32, first position,
-offset of this block, number of its segment, number and offset of `DurablePlace`, crc32 of the 52 bytes
-before it."""
+offset of this block, number of its segment, number and offset of `DurablePlace`, crc32 of the 52
+bytes before it."""
 BLOCK_HEADER_BYTES: Final = 56
 BLOCK_LENGTH: Final = struct.Struct("<I")
 BLOCK_LENGTH_AT: Final = 12

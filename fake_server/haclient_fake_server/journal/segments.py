@@ -10,7 +10,7 @@ not join the block before it. The bytes after the end determine the cause:
 * Only bytes that are no whole block: a process was killed while it wrote. They are cut.
 * Whole blocks, and the machine has started again since the journal was written: a loss of power has
   kept a later page and lost an earlier one. Nothing there was synced, so it is cut, too.
-* Whole blocks of which one names a `DurablePlace` place after the end, or a later sealed segment: bytes
+* Whole blocks of which one names a `DurablePlace` after the end, or a later sealed segment: bytes
   that were synced are damaged. The broker refuses to start and says where.
 * Whole blocks, and the machine has not started again: the page cache has lost nothing, so this is
   damage as well.
