@@ -54,7 +54,7 @@ def table(result: Audit, name: str) -> list[dict[str, Any]]:
 
 
 def found(result: Audit) -> Counter[tuple[FindingKind, str, str]]:
-    """FindingKind, bookmark and queue of each violation."""
+    """Kind, bookmark and queue of each violation."""
     return Counter((v.kind, v.bookmark, v.detail.split("'")[1]) for v in result.violations)
 
 
