@@ -237,7 +237,7 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
 
     @override
     def encode(self, value: Sequence[_Field[_Name]]) -> bytes:
-        pairs: list[_Field[_Name]] = []
+        pairs: list[tuple[_Name, object]] = []
         try:
             pairs.extend((name, text) for name, text in value)
             is_list = not isinstance(value, Mapping | str)
@@ -248,11 +248,10 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
                 f"a {self.name} body is a list of pairs of name and value, such as "
                 "list(fields.items())"
             )
-        lasts: list[_Field[_Name] | None] = [None]
-        lasts.extend(pairs[:-1])
+        lasts: list[_Field[_Name] | None] = [None, *value]
         return b"".join(map(self._written, pairs, lasts))
 
-    def _written(self, field: _Field[_Name], last: _Field[_Name] | None) -> bytes:
+    def _written(self, field: tuple[_Name, object], last: _Field[_Name] | None) -> bytes:
         given, value = field
         name = str(given)
         try:

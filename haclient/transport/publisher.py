@@ -21,7 +21,7 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from threading import get_ident
-from typing import Final
+from typing import Final, cast
 
 import trio
 
@@ -592,9 +592,10 @@ def _check_list(name: str, value: object, *, count: int | None = None) -> None:
     if is_single or not isinstance(value, Collection):
         how = "one alone is [one]" if is_single else "make it one by list(...)"
         raise UsageError(f"{name} is a list or a tuple, not {found}: {how}")
-    if count is not None and len(value) != count:
+    size = len(cast("Collection[object]", value))
+    if count is not None and size != count:
         raise UsageError(
-            f"publish_many takes one {name} for each message: {count} messages, {len(value)} found"
+            f"publish_many takes one {name} for each message: {count} messages, {size} found"
         )
 
 
