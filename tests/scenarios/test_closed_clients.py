@@ -37,7 +37,7 @@ GIVEN: Final[dict[str, object]] = {
     "first_sequence": 1,
     "command": Command("subscribe", topic="prices"),
     "uri": "tcp://127.0.0.1:1/amps/json",
-    "interval": 1.0,
+    "heartbeat": 1.0,
 }
 """An argument for each parameter that a method needs."""
 

@@ -374,11 +374,13 @@ def test_without_a_bookmark_it_begins_where_it_has_got_to(ha: compat.HAClient) -
 def test_a_setting_that_cannot_be_is_mended_and_connecting_goes_on(broker: BrokerThread) -> None:
     with compat.HAClient("desk-8") as client:
         client.set_server_chooser(chooser(broker.uri))
-        client.set_heartbeat(-1)
+        client.set_ack_batch_size(-1)
         for _ in range(2):
-            with pytest.raises(UsageError, match="heartbeat"):
+            with pytest.raises(UsageError, match="ack_batch_size"):
                 client.connect_and_logon()
-        client.set_heartbeat(10)
+        client.set_ack_batch_size(10)
+        with pytest.raises(UsageError, match="heartbeat"):
+            client.set_heartbeat(-1)
         client.connect_and_logon()
         client.publish("orders", "x")
         client.publish_flush()
