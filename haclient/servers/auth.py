@@ -10,7 +10,6 @@ from typing import Protocol, TypeAlias, cast
 from typing_extensions import override
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
-from haclient_stores.checks import check_has
 
 __all__ = ["Authenticator", "DefaultAuthenticator", "TokenAuthenticator", "TokenSource"]
 
@@ -59,16 +58,6 @@ class Authenticator(Protocol):
             password: The password or token that was sent.
             reason: The server's informative text; often empty.
         """
-
-
-def check_authenticator(value: object) -> None:
-    """Refuse what is not an authenticator; `None` means the password of the URI.
-
-    Raises:
-        UsageError: It is not an authenticator.
-    """
-    methods = "authenticate", "retry", "completed"
-    check_has("authenticator", value, "an authenticator", *methods, optional=True, secret=True)
 
 
 class DefaultAuthenticator(Authenticator):

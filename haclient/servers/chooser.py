@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
-from haclient.servers.auth import Authenticator, DefaultAuthenticator, check_authenticator
-from haclient_stores.checks import check_count, check_has
+from haclient.servers.auth import Authenticator, DefaultAuthenticator
+from haclient_stores.checks import check_count
 
 __all__ = [
     "AsyncServerChooser",
@@ -153,16 +153,6 @@ class MovingServerChooser(Protocol):
         """Note that the client leaves its server: from now on `current_uri` is where to."""
 
 
-def check_chooser(name: str, value: object) -> None:
-    """Refuse what is not a server chooser; `None` means the default.
-
-    Raises:
-        UsageError: It is not a server chooser.
-    """
-    methods = "current_uri", "current_authenticator", "report_success", "report_failure", "error"
-    check_has(name, value, "a server chooser", *methods, optional=True, secret=True)
-
-
 def check_uris(name: str, uris: object) -> None:
     """Refuse what is not a list of connection strings, such as a single one.
 
@@ -204,7 +194,6 @@ class DefaultServerChooser(ServerChooser):
             UsageError: The URI is wrong.
         """
         Uri.parse(uri)
-        check_authenticator(authenticator)
         self._servers.append((uri, authenticator or DefaultAuthenticator()))
 
     def remove(self, uri: str) -> None:

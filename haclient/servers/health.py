@@ -25,7 +25,6 @@ from haclient.servers.chooser import (
     FailureCountServerChooser,
     MovingServerChooser,
     ServerChooser,
-    check_chooser,
 )
 from haclient.session.replica_health import ReplicaHealth, parse_replication
 from haclient.transport.http_get import check_url, http_get
@@ -90,7 +89,6 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
             )
         check_seconds("check_every", check_every, endless=False)
         check_count("max_behind", max_behind, optional=True)
-        check_chooser("inner", inner)
         self.check_every = check_every
         for url in admin.values():
             check_url(url)

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
-from haclient.servers.auth import Authenticator, DefaultAuthenticator, check_authenticator
+from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import ConnectionInfo, ServerChooser, check_uris
 from haclient_stores.checks import is_number
 
@@ -71,7 +71,6 @@ class RandomServerChooser(ServerChooser):
             UsageError: The URI is wrong, or the weight is not above 0 or exceeds `MAX_WEIGHT`.
         """
         safe = Uri.parse(uri).safe
-        check_authenticator(authenticator)
         if not is_number(weight) or not 0 < weight <= MAX_WEIGHT:
             raise UsageError(
                 f"the weight of {safe} is a number above 0 and at most {MAX_WEIGHT:g}, "

@@ -1,8 +1,7 @@
 """Checks of the arguments of the public API, before anything is changed.
 
 The error of each check is a `UsageError` of one line with what was wanted and what was found. With
-`optional` the value may be `None`; with `secret` the error shows its type only. Pure, and not
-called per message.
+`optional` the value may be `None`. Pure, and not called per message.
 """
 
 from __future__ import annotations
@@ -117,32 +116,11 @@ def check_word(name: str, value: object, words: Sequence[str], *, function: bool
         raise UsageError(f"{name} is one of {kinds}, not {value!r}")
 
 
-def check_callable(
-    name: str, value: object, *, optional: bool = True, secret: bool = False
-) -> None:
+def check_callable(name: str, value: object, *, optional: bool = True) -> None:
     """Refuse a value that is not callable; `None` means no function."""
     if not callable(value) and not (value is None and optional):
-        raise UsageError(f"{name} is a function{_or_none(optional)}, not {_shown(value, secret)}")
-
-
-def check_has(
-    name: str,
-    value: object,
-    wanted: str,
-    *attributes: str,
-    optional: bool = False,
-    secret: bool = False,
-) -> None:
-    """Refuse what lacks an attribute, and classes, where an object of one is wanted."""
-    if value is None and optional:
-        return
-    if isinstance(value, type) or not all(hasattr(value, each) for each in attributes):
-        raise UsageError(f"{name} is {wanted}{_or_none(optional)}, not {_shown(value, secret)}")
+        raise UsageError(f"{name} is a function{_or_none(optional)}, not {value!r}")
 
 
 def _or_none(optional: bool) -> str:  # noqa: FBT001  # the end of a message
     return " or None" if optional else ""
-
-
-def _shown(value: object, secret: bool) -> str:  # noqa: FBT001  # the end of a message
-    return type(value).__name__ if secret else repr(value)

@@ -28,7 +28,7 @@ from haclient.stores import (
     UndiscardedWatch,
     prune,
 )
-from haclient_stores.checks import check_callable, check_count, check_has, check_seconds, check_word
+from haclient_stores.checks import check_callable, check_count, check_seconds, check_word
 from haclient_stores.errors import UsageError
 
 Make: TypeAlias = Callable[..., Any]
@@ -198,4 +198,3 @@ def test_what_works_passes() -> None:
     check_word("a", "x", ("x", "y"))
     check_callable("a", None)
     check_callable("a", int)
-    check_has("a", "text", "a text", "encode", "upper")
