@@ -248,7 +248,8 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
                 f"a {self.name} body is a list of pairs of name and value, such as "
                 "list(fields.items())"
             )
-        lasts: list[_Field[_Name] | None] = [None, *value]
+        lasts: list[_Field[_Name] | None] = [None]
+        lasts.extend(value)
         return b"".join(map(self._written, pairs, lasts))
 
     def _written(self, field: tuple[_Name, object], last: _Field[_Name] | None) -> bytes:
