@@ -65,6 +65,33 @@ async def test_what_no_worker_has_finished_comes_again_after_a_restart(tmp_path:
             assert seen == [b"7"]
 
 
+@pytest.mark.row("MS10")
+async def test_a_result_may_wait_for_an_ack_while_its_stream_is_full() -> None:
+    """The ack comes behind messages that no worker can take before this one is finished."""
+    count, done = 60, set[int]()
+    with trio.fail_after(LIMIT_S):
+        async with running_broker() as server:
+            uri = f"{server.uris[0]}/amps/json"
+            async with (
+                HAClient("p", servers=[uri]) as publisher,
+                HAClient("w", servers=[uri], max_queued_bytes=4096) as client,
+                client.stream("orders") as messages,
+            ):
+                await publisher.publish_many("orders", [b"%01000d" % each for each in range(count)])
+
+                async def publish(message: Message, _: None) -> None:
+                    sequence = await client.publish("results", message.data)
+                    await client.wait_persisted(sequence or 0)
+                    done.add(int(message.data))
+                    if len(done) == count:
+                        await messages.aclose()
+
+                await run_workers(
+                    messages, lambda _: None, ThreadPool(20), on_result=publish, max_waiting=1
+                )
+    assert done == set(range(count))
+
+
 def now() -> float:
     return time.monotonic()  # noqa: TID251  # a worker thread has no clock of trio
 
