@@ -121,7 +121,10 @@ class QueueLease(MessageLease):
 
     @override
     def is_deliverable(self, message: Message, /) -> bool:
-        return self.leases.is_deliverable(self._receipt, message, self._now())
+        if self.leases.is_deliverable(self._receipt, message, self._now()):
+            return True
+        self._sender.wake()  # it may have been acknowledged again
+        return False
 
     @override
     def acknowledge(self, message: Message, option: str, /) -> None:

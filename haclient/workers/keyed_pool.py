@@ -52,6 +52,8 @@ class KeyedPool:
         """
         while self.count >= self._capacity:
             await self._finished.park()
+        if self._is_ended:  # dropped, a moment before the cancellation of this task
+            return
         key: Hashable = None
         if self._key is not None:
             try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -23,7 +23,7 @@ from haclient.transport.message_queue import Delivery, Handler
 from haclient.transport.reporter import Reporter
 from haclient.transport.turns import Turn
 from haclient.workers.lease_watch import LeaseWatch
-from haclient_stores.logs import SafeLogger, logger_of
+from haclient_stores.logs import logger_of
 
 QueueErrorPolicy: TypeAlias = (
     Literal["raise", "cancel", "expire", "continue", "discard"]
@@ -61,40 +61,16 @@ def call(work: Callable[[Message], _T], message: Message) -> _T:
         raise WorkerError(f"{name} raised SystemExit({error.code!r})") from error
 
 
-class DeadLetters:
-    """Publishes dead letters, while other messages are handled.
+class DeadLetters(NamedTuple):
+    """How dead letters are published, while other messages are handled.
 
-    Args:
+    Attributes:
         publish: Publishes a copy.
         nursery: Where that is done.
     """
 
-    def __init__(self, publish: PublishDeadLetter, nursery: trio.Nursery) -> None:
-        self._publish = publish
-        self._nursery = nursery
-
-    def send(
-        self, letter: DeadLetter, message: Message, context: str, *, failures: int, log: SafeLogger
-    ) -> None:
-        """Publish the copy of a message; acknowledge the message once that is persisted."""
-
-        async def send() -> None:
-            try:
-                await self._publish(letter.topic, message.data, context)
-            except HAClientError as error:
-                log.error(  # noqa: TRY400  # refused or lost: the text has the reason
-                    "message %s of the queue %s could not be sent to %s and is given back: %s",
-                    message.bookmark,
-                    message.topic,
-                    letter.topic,
-                    error,
-                    extra={"sub_id": message.sub_id},
-                )
-                _give_back(message, failures)
-            else:
-                message.ack()
-
-        self._nursery.start_soon(send)
+    publish: PublishDeadLetter
+    nursery: trio.Nursery
 
 
 class FailedMessages:
@@ -136,9 +112,10 @@ class FailedMessages:
         failures = lease.failed(message) if isinstance(lease, QueueLease) else 0
         self._warn(message, error, failures)
         if isinstance(policy, DeadLetter):
-            assert self._letters is not None  # noqa: S101  # only queues have this policy
-            context = policy.correlation_id(message, error, failures)
-            self._letters.send(policy, message, context, failures=failures, log=self._log)
+            letters = self._letters
+            assert letters is not None  # noqa: S101  # only queues have this policy
+            copy = policy.topic, message.data, policy.correlation_id(message, error, failures)
+            letters.nursery.start_soon(self._send_letter, letters, copy, message, failures)
             return
         if callable(policy):
             result = policy(message, error)
@@ -152,6 +129,25 @@ class FailedMessages:
             message.ack(expire=True)
         else:
             _give_back(message, failures)
+
+    async def _send_letter(
+        self, letters: DeadLetters, copy: tuple[str, bytes, str], message: Message, failures: int
+    ) -> None:
+        """Publish the copy of a message; acknowledge the message once that is persisted."""
+        try:
+            await letters.publish(*copy)
+        except HAClientError as error:
+            self._log.error(  # refused or lost: the text has the reason
+                "message %s of the queue %s could not be sent to %s and is given back: %s",
+                message.bookmark,
+                message.topic,
+                copy[0],
+                error,
+                extra={"sub_id": message.sub_id},
+            )
+            _give_back(message, failures)
+        else:
+            message.ack()
 
     def _warn(self, message: Message, error: Exception, failures: int) -> None:
         name = f"a message of subscription {message.sub_id} on topic {message.topic}"

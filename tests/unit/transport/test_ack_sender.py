@@ -50,12 +50,12 @@ class World:
         self.session = Session()
         status, thread = ConnectionStatus(), ClientThread()
         thread.bind()
-        self.queues = AckSender(QueueAcks(status), self.session, thread, clock_us=lambda: 0)
+        self.sender = AckSender(QueueAcks(status), self.session, thread, clock_us=lambda: 0)
         self.writer = Noting()
-        self.queues.connected(self.writer)
+        self.sender.connected(self.writer)
         status.connected("here")
         status.logged_on(LoggedOn(seen=0, persisted=0, server_version="6", reason=""))
-        self.leases: QueueLeases = self.queues.leases("work", is_queue=True)
+        self.leases: QueueLeases = self.sender.leases("work", is_queue=True)
         self.leases.granted("max_backlog=9")
 
     def receive(self, *numbers: int) -> list[Message]:
@@ -68,7 +68,7 @@ class World:
 async def world() -> AsyncGenerator[World]:
     made = World()
     async with open_nursery() as nursery:
-        nursery.start_soon(made.queues.run)
+        nursery.start_soon(made.sender.run)
         await wait_all_tasks_blocked()
         yield made
         nursery.cancel_scope.cancel()
@@ -85,6 +85,21 @@ async def test_an_earlier_time_wakes_the_task(world: World) -> None:
     assert world.writer.take() == [("7|2|", "")]
     await trio.sleep(50)
     assert world.writer.take() == [("7|1|", "cancel")]
+
+
+@pytest.mark.row("QC14")
+async def test_what_is_acknowledged_again_is_sent_at_its_time(world: World) -> None:
+    for message in world.receive(1):
+        message.ack()
+    world.sender.acks.lost(9)
+    world.sender.connected(world.writer)
+    world.sender.acks.resume()
+    (again,) = world.receive(1)
+    assert again.lease is not None
+    assert not again.lease.is_deliverable(again)
+    assert world.writer.take() == [("7|1|", "")]
+    await trio.sleep(1)
+    assert world.writer.take() == [("7|1|", "")]
 
 
 @pytest.mark.row("QC3")
@@ -112,4 +127,4 @@ async def test_a_refused_acknowledgement_is_logged_and_settled(
         )
     )
     assert "not entitled: the messages may be redelivered" in caplog.text
-    assert world.queues.acks.is_idle
+    assert world.sender.acks.is_idle

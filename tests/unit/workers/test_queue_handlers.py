@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -19,10 +18,6 @@ from haclient.session.session import Session
 from haclient.transport.ack_sender import AckSender
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.message_queue import Delivery, Handler
-from haclient.transport.nursery import open_nursery
-from haclient.workers.keyed_pool import KeyedPool
-from haclient.workers.lease_watch import LeaseWatch
-from haclient.workers.message_runner import FailedMessages
 from haclient.workers.queue_handlers import QueueHandling, serve_queue
 from support.clock import in_virtual_time
 from support.reporting import unheard
@@ -215,62 +210,6 @@ async def test_a_message_whose_lease_is_over_is_not_handled() -> None:
     (message,) = messages(lease, "a")
     await handle(failing, handling, [message])
     assert (lease.acknowledged, message.lease) == ([], None)
-
-
-@pytest.mark.row("QC19")
-async def test_no_more_wait_for_a_worker_than_the_backlog_has_room_for() -> None:
-    pool, seen, most = KeyedPool(3, lambda m: m.text, FailedMessages("raise")), list[str](), 0
-
-    async def run(messages: Iterable[Message]) -> None:
-        seen.extend(message.text for message in messages)
-        await trio.sleep(1)
-
-    async def watch() -> None:
-        nonlocal most
-        while True:
-            most = max(most, pool.count)
-            await trio.sleep(0.1)
-
-    async with open_nursery() as watching:
-        watching.start_soon(watch)
-        async with open_nursery() as workers:
-            for _ in range(2):
-                workers.start_soon(pool.work, run)
-            for message in messages(NotedLease(), *"abcdefgh"):
-                await pool.put(message)
-            pool.end()
-        watching.cancel_scope.cancel()
-    assert seen == list("abcdefgh")
-    assert (most, pool.count) == (3, 0)
-    assert pool._busy == {}
-
-
-@pytest.mark.row("QC13")
-async def test_leases_are_extended_in_the_middle() -> None:
-    now = trio.current_time()
-    lease = NotedLease(ends_at=now + 10)
-    first, second = messages(lease, "a", "b", lp="10s")
-    without_end = Message(topic="work", bookmark="7|9|", lease=lease)
-
-    async def handle(message: Message, *, after_s: float, for_s: float) -> None:
-        await trio.sleep(after_s)
-
-        async def work(_: Message) -> None:
-            await trio.sleep(for_s)
-
-        await watch.call(work, message)
-
-    async with open_nursery() as nursery:
-        watch = LeaseWatch(extend_s=60, cancels=False, log=leases().log)
-        nursery.start_soon(watch.run)
-        async with open_nursery() as handling:
-            handling.start_soon(partial(handle, first, after_s=4, for_s=4))
-            handling.start_soon(partial(handle, second, after_s=5, for_s=33))
-            handling.start_soon(partial(handle, without_end, after_s=5, for_s=33))
-        await trio.sleep(100)
-        nursery.cancel_scope.cancel()
-    assert [text for text, _, _ in lease.extended] == ["a", "b", "b"]
-    assert [at - now for _, _, at in lease.extended] == pytest.approx([7, 7.5, 37.5])
 
 
 @pytest.mark.parametrize(
