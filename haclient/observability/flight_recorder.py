@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
 from haclient.errors import HAClientError
@@ -47,7 +48,7 @@ class FlightRecorder:
         self._client_name = client_name
         self._clock_us = clock_us
         self._entries: deque[_Entry] = deque(maxlen=MAX_ENTRIES)
-        self._unreported = 0
+        self._reported: _Entry | None = None  # the last one that was logged
         self._offset_s = 0.0  # from the clock of the connection to the time since 1970
 
     def connected(self, now: float) -> None:
@@ -58,7 +59,6 @@ class FlightRecorder:
         """Frames with these headers have arrived in one read."""
         at = now + self._offset_s
         self._entries.append((at, "<", heads[-MAX_HEADERS:], len(heads), self.published_bytes))
-        self._unreported += 1
 
     def sent(self, frame: bytes) -> None:
         """A command is sent; its body is not recorded."""
@@ -84,8 +84,10 @@ class FlightRecorder:
 
     def log_before(self, error: HAClientError) -> None:
         """Log what came before a failure, but no entry twice, and nothing if there was no frame."""
-        count, self._unreported = min(self._unreported, _REPORTED), 0
-        entries = list(self._entries)[-count:] if count else []
+        newest_first = takewhile(lambda each: each is not self._reported, reversed(self._entries))
+        entries = list(islice(newest_first, _REPORTED))[::-1]
+        if entries:
+            self._reported = entries[-1]
         if any(kind in {"<", ">"} for _, kind, *_ in entries):
             lines = "\n".join(_lines(entries))
             _logger.warning("client %s: before %s\n%s", self._client_name, error, lines)
@@ -97,7 +99,6 @@ class FlightRecorder:
     def _append(self, kind: str, text: str | Sequence[bytes]) -> None:
         at = self._clock_us() / 1_000_000
         self._entries.append((at, kind, text, 1, self.published_bytes))
-        self._unreported += 1
 
 
 def _lines(entries: Iterable[_Entry]) -> Iterator[str]:

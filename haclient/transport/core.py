@@ -65,7 +65,6 @@ from haclient.transport.reporter import Reporter
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
 from haclient.transport.subscription_changes import SubscriptionChanges
-from haclient.transport.wire_tap import guarded
 from haclient.transport.writer import Writer
 from haclient_stores.audit_log import AuditLog
 
@@ -121,7 +120,7 @@ class Core:
             until_answered=self.commands.until_answered,
         )
         self.flight = FlightRecorder(self.name, settings.clock_us)
-        self._tap = guarded(settings.wire_tap, self.reporter)
+        self._tap = settings.wire_tap and self.reporter.guarded(settings.wire_tap)
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None

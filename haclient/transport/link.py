@@ -247,13 +247,15 @@ _PASSWORD: Final = re.compile(r'("(?:pw|password)"\s*:\s*")(?:[^"\\]|\\.)*')
 class WireLog:
     """The frames of one connection."""
 
-    def __init__(self, peer: str, tap: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, peer: str, tap: Callable[[str, str], object] | None = None) -> None:
         self._peer = peer
         self._tap = tap
         self._sent = FrameReader(MAX_FRAME_BYTES)
 
     @classmethod
-    def if_enabled(cls, peer: str, tap: Callable[[str, str], None] | None = None) -> WireLog | None:
+    def if_enabled(
+        cls, peer: str, tap: Callable[[str, str], object] | None = None
+    ) -> WireLog | None:
         """A log for a new connection, if frames are logged or a tap is to see them."""
         return cls(peer, tap) if tap or _logger.isEnabledFor(logging.DEBUG) else None
 

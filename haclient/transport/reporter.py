@@ -34,6 +34,9 @@ _CAP_BYTES: Final = 16 * 1024 * 1024  # of the calls and the bodies of their mes
 _CALL_BYTES: Final = 256  # about what a call takes in memory, without a body
 _logger = logger_of(__name__)
 
+WireTap: TypeAlias = Callable[[str, str], object]
+"""Called with `>` for a frame that was sent or `<` for one that has arrived, and its header."""
+
 _P = ParamSpec("_P")
 _Call: TypeAlias = tuple[Callable[..., object], tuple[object, ...], int]
 """A callback of the application, its arguments, and the bytes of both."""
@@ -170,6 +173,8 @@ class Reporter:
             args: Nothing: the facts have names.
             facts: Its attributes besides those of `Event`.
         """
+        if not self._listeners:  # the usual case costs nothing: this is called for each read
+            return
         listeners = [each for each, kinds in self._listeners if _gets(kind, kinds)]
         if not listeners:
             return
@@ -208,6 +213,30 @@ class Reporter:
             if error is not apart_from:
                 self.exception(error)
             raise
+
+    def guarded(self, tap: WireTap) -> WireTap:
+        """A wire tap that is called no more after its first exception.
+
+        It runs where frames are read and written: its exception must not pass for one of the
+        socket.
+        """
+        has_raised = False
+
+        def show(direction: str, header: str) -> None:
+            nonlocal has_raised
+            if has_raised:
+                return
+            try:
+                tap(direction, header)
+            except Exception as error:  # of any kind: it is the application's
+                has_raised = True
+                name = type(error).__name__
+                _logger.warning(
+                    "the wire tap raised %s: it is called no more", name, exc_info=error
+                )
+                self.exception(error)
+
+        return show
 
     # -- calls ----------------------------------------------------------------
 

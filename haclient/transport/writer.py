@@ -97,7 +97,7 @@ class Writer:
         gate: SendGate,
         counters: Counters | None = None,
         *,
-        tap: Callable[[str, str], None] | None = None,
+        tap: Callable[[str, str], object] | None = None,
         flight: FlightRecorder | None = None,
     ) -> None:
         self.flight = flight or FlightRecorder("", lambda: 0)
