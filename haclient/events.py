@@ -155,7 +155,11 @@ class Resubscribed(Event):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEnded(Event):
-    """The server has ended a subscription, or no server accepts it again."""
+    """The server has ended a subscription, or no server accepts it again.
+
+    Or a query with a handler has ended before its result was complete: its connection was lost, or
+    the server was silent for too long.
+    """
 
     sub_id: str
     error: HAClientError

@@ -16,9 +16,11 @@ import trio
 
 from haclient.errors import (
     DisconnectedError,
+    HAClientError,
     TimedOut,
     UsageError,
 )
+from haclient.events import SubscriptionEnded
 from haclient.protocol.codec import as_bytes
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import Message
@@ -293,11 +295,26 @@ class Receiver:
             refused = delivery.failed
             if refused is not None and not self._core.drops(subscription.sub_id, refused):
                 raise refused  # no other task would report that it has ended
+            cut = delivery.end_reason
+            is_incomplete = subscription.is_query or isinstance(cut, TimedOut)
+            if cut is not None and cut is not refused and is_incomplete and self._core.entered:
+                self._report_cut(subscription, cut)  # the client has no part in it
 
         self._subscriber.serve(subscription)
         delivery.is_served = True
         self._core.consumers.add(subscription, delivery)
         self._core.running("a handler").start_soon(serve_until_ended)
+
+    def _report_cut(self, subscription: Subscription, error: HAClientError) -> None:
+        """Report a query whose result is incomplete, since its handler cannot be told."""
+        self._core.reporter.log.error(
+            "client %s: the query of subscription %s has ended early: %s",
+            self._core.name,
+            subscription.sub_id,
+            error,
+            extra={"sub_id": subscription.sub_id},
+        )
+        self._core.reporter.emit(SubscriptionEnded, sub_id=subscription.sub_id, error=error)
 
     async def _publish(self, command: Command, handler: Handler | None) -> str:
         command.validate()

@@ -71,4 +71,4 @@ class QueryDelivery(Delivery):
         if scope.cancelled_caught and self._limit_s < math.inf:
             error = self._overdue()
             if error is not None:
-                self.fail(error)
+                self.end(error, raises=True)
