@@ -168,7 +168,6 @@ class Receiver:
             TimedOut: The server did not answer in time.
             UsageError: It replaces a subscription that is a stream.
         """
-        self._core.running(command.name)
         check_callable("handler", handler, optional=False)
         if (active := self._core.changes.replaces(command)) is not None:
             if not self._subscriber.is_served(active) or not isinstance(active.sink, Delivery):

@@ -40,7 +40,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import Final, TypeAlias
 
@@ -94,15 +94,22 @@ def encode_string(text: str) -> bytes:
         ) from None
 
 
+_encode_name = lru_cache(maxsize=256)(encode_string)  # of the few names that headers have
+
+
 def encode_header(fields: Mapping[str, str | int]) -> bytes:
     """The header with these fields, by wire name, in this order.
 
     Raises:
         UsageError: A field's text cannot be encoded.
     """
-    return b"{%b}" % b",".join(
-        b"%b:%b" % (encode_string(name), _encode_value(value)) for name, value in fields.items()
-    )
+    pairs = [
+        b"%b:%b" % (_encode_name(name), encode_string(value))
+        if isinstance(value, str)
+        else b"%b:%d" % (_encode_name(name), value)
+        for name, value in fields.items()
+    ]
+    return b"{%b}" % b",".join(pairs)
 
 
 def encode_frame(fields: Mapping[str, str | int], body: bytes = b"") -> bytes:
@@ -287,10 +294,6 @@ def check_number(name: str, value: object) -> None:
     """
     if not isinstance(value, int) or value < 0:
         raise UsageError(f"{name} is a whole number of at least 0, not {value!r:.40}")
-
-
-def _encode_value(value: str | int) -> bytes:
-    return encode_string(value) if isinstance(value, str) else b"%d" % value
 
 
 def _frame(header: bytes, body: bytes) -> bytes:

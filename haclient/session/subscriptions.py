@@ -32,6 +32,7 @@ LASTING: Final = frozenset(
 )
 """Commands whose messages come until `unsubscribe`."""
 
+_MOST_RECENT: Final = str(MOST_RECENT)
 _REMEMBERED_ROUTES = 1024  # distinct `sids` texts; more than any client has subscriptions
 
 
@@ -95,7 +96,10 @@ class SubscribeRequest:
         sub_id: The id of the receiver.
         query_id: The id of its query; empty for commands that query nothing.
         user_acks: Ack types that the application asked for, delivered like messages.
-        parsed: The options as a value.
+        command: The command's name on the wire.
+        bookmark: Where to start, as the application requested; empty without a bookmark.
+        options: The option string.
+        parsed: The same as a value.
     """
 
     fields: Mapping[str, str | int]
@@ -103,10 +107,21 @@ class SubscribeRequest:
     sub_id: str
     query_id: str
     user_acks: frozenset[str]
+    command: str = field(init=False, compare=False)
+    bookmark: str = field(init=False, compare=False)
+    options: str = field(init=False, compare=False)
     parsed: Options = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parsed", Options.parse(self.options))  # it is asked often
+        command, options = str(self.fields["c"]), str(self.fields.get("opts", ""))
+        bookmark = str(self.fields.get("bm", "")) if command in LASTING else ""
+        for name, value in (
+            ("command", command),
+            ("bookmark", bookmark),
+            ("options", options),
+            ("parsed", Options.parse(options)),
+        ):
+            object.__setattr__(self, name, value)  # they are asked often
 
     @classmethod
     def complete(
@@ -130,7 +145,7 @@ class SubscribeRequest:
             acks.add("completed")
         if command in LASTING and "bm" in header:
             acks.add("completed")
-            if not has_store and header["bm"] == str(MOST_RECENT):
+            if not has_store and header["bm"] == _MOST_RECENT:
                 header["bm"] = str(EPOCH)
             if has_store and command == "subscribe":  # nothing else gets persisted acks
                 acks.add("persisted")
@@ -152,24 +167,9 @@ class SubscribeRequest:
         return self.sub_id, self.query_id
 
     @property
-    def command(self) -> str:
-        """The command's name on the wire."""
-        return str(self.fields["c"])
-
-    @property
     def what(self) -> str:
         """The command in words, for error messages."""
         return f"{self.command} on {self.fields.get('t', '')!r}"
-
-    @property
-    def bookmark(self) -> str:
-        """Where to start, as the application requested; empty without a bookmark."""
-        return str(self.fields.get("bm", "")) if self.command in LASTING else ""
-
-    @property
-    def options(self) -> str:
-        """The option string."""
-        return str(self.fields.get("opts", ""))
 
     @property
     def is_conflated(self) -> bool:
@@ -299,9 +299,7 @@ class Subscription:
         self.user_acks = user_acks
         self.ends_after = set(ends_after)
         self.is_query = bool(ends_after)
-        is_paused = request is not None and request.is_paused
         self.pauses = PauseState()
-        self.pauses.begin(is_paused=is_paused)
         self.is_query_answered = False
         self.replaced_by = 0
         self.markers = markers
@@ -331,10 +329,14 @@ class Subscription:
 
     def sending(self, now: float) -> None:
         """Its command is about to be sent, on this connection or a new one."""
+        is_paused = self.request is not None and self.request.is_paused
         self.position.sending(now)
         self.is_query_answered = False
-        self.pauses.begin(is_paused=self.request is not None and self.request.is_paused)
-        self.note_held(now)
+        self.pauses.begin(is_paused=is_paused)
+        if is_paused:
+            self.position.hold(now)
+        if self.log is not None:
+            self.log.paused = is_paused
 
     def note_held(self, now: float) -> None:
         """Note whether the server may be holding messages back.

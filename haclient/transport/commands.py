@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import trio
 
@@ -29,6 +29,7 @@ Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
 
 _T = TypeVar("_T")
+_MOST_RECENT: Final = str(MOST_RECENT)
 
 
 class Commands:
@@ -257,11 +258,11 @@ def header_fields(command: Command) -> Fields:
     Raises:
         UsageError: No server could carry it out.
     """
-    recent = command.start == str(MOST_RECENT)
+    recent = command.start == _MOST_RECENT
     if recent:
         command = dataclasses.replace(command, bookmark=EPOCH)
     command.validate()
     fields = command.to_fields()
     if recent:
-        fields["bm"] = str(MOST_RECENT)
+        fields["bm"] = _MOST_RECENT
     return fields

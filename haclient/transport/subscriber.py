@@ -52,6 +52,8 @@ from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.checks import check_texts
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
+_MOST_RECENT: Final = str(MOST_RECENT)
+_NOW: Final = str(NOW)
 _OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
 
 
@@ -313,7 +315,7 @@ class Subscriber:
         """
         request, log = subscription.request, subscription.log
         assert request is not None  # noqa: S101  # a publish is not sent like this
-        resumes = is_again or request.bookmark == str(MOST_RECENT)
+        resumes = is_again or request.bookmark == _MOST_RECENT
         if log is not None and resumes and not request.is_conflated:
             log.begin(acked=request.gets_persisted_acks, start=None)
         candidates = subscription.bookmark_candidates(self._core.resume, resumes=resumes)
@@ -373,7 +375,7 @@ class Subscriber:
             subscription.accepted = accepted
         options = request.options
         # The server may lack what this client knows, so it must not begin after it.
-        if is_again or (resumes and "|" in bookmark and bookmark != str(NOW)):
+        if is_again or (resumes and "|" in bookmark and bookmark != _NOW):
             version = self._core.status.server_version
             options = resume_options(options, bookmark=bookmark, version=version, again=is_again)
         return request.header(subscription.command_id, bookmark=bookmark, options=options)
@@ -607,7 +609,7 @@ class Subscriber:
                 differ from run to run.
         """
         log, topic, extra = self._core.reporter.log, command.topic, {"sub_id": request.sub_id}
-        if command.start == str(MOST_RECENT):
+        if command.start == _MOST_RECENT:
             is_named = command.sub_id or command.query_id
             if request.query_id and not is_named and self._store is not None:
                 raise UsageError(

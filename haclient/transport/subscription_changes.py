@@ -76,7 +76,10 @@ class SubscriptionChanges:
 
     def replaces(self, command: Command) -> Subscription | None:
         """The active subscription that a command with the option `replace` is about."""
-        if command.name not in LASTING or not Options.parse(str(command.options)).replace:
+        text = str(command.options)
+        if "replace" not in text.lower() or not Options.parse(text).replace:
+            return None
+        if command.name not in LASTING:
             return None
         return self._kept.find(command.sub_id)
 
