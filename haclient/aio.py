@@ -42,7 +42,7 @@ from typing_extensions import Unpack, override
 import haclient.client
 from haclient.client import BaseClient as TrioClient
 from haclient.codecs import Topic
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.facade.buffer import StreamBuffer
 from haclient.facade.loop_bridge import WORDS, LoopThread, run
 from haclient.facade.methods import (
@@ -202,7 +202,8 @@ class _Opened(Generic[_I]):
     async def aclose(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
         if self.__bridge__.thread.is_running:
-            with suppress(UsageError):  # the client is closed at this moment, and this with it
+            # The client may be closed at this moment, and this with it.
+            with suppress(UsageError, DisconnectedError):
                 await self.__bridge__.thread.wait(partial(close_inner, self), "aclose")
 
     async def __aenter__(self) -> Self:

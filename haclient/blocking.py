@@ -36,7 +36,7 @@ from typing_extensions import Unpack, override
 import haclient.client
 from haclient.client import BaseClient as TrioClient
 from haclient.codecs import Topic
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.facade.buffer import StreamBuffer
 from haclient.facade.methods import (
     FacadeClient,
@@ -196,7 +196,8 @@ class _Opened(Generic[_I]):
     def close(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
         if self.__bridge__.thread.is_running:
-            with suppress(UsageError):  # the client is closed at this moment, and this with it
+            # The client may be closed at this moment, and this with it.
+            with suppress(UsageError, DisconnectedError):
                 self.__bridge__.thread.wait(partial(close_inner, self), "close")
 
     def __enter__(self) -> Self:

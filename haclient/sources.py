@@ -24,9 +24,10 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
+from haclient.client import BaseClient
 from haclient.errors import StoreError, UsageError
 from haclient.facade.methods import FacadeClient
-from haclient.facade.thread import TrioThread
+from haclient.facade.thread import Bridge, TrioThread
 from haclient_stores.publish_stores.file import FilePublishStore
 
 __all__ = ["ResumePoint", "SourcePosition"]
@@ -71,10 +72,10 @@ class SourcePosition:
     """
 
     def __init__(self, store: FilePublishStore | FacadeClient[TrioThread], source: str) -> None:
-        self._thread: TrioThread | None = None
-        if isinstance(store, FacadeClient):
-            self._thread = store.__bridge__.thread
-            store = cast("FilePublishStore", store.__bridge__.inner.publish_store)
+        bridge = cast("Bridge[BaseClient, TrioThread] | None", getattr(store, "__bridge__", None))
+        self._thread = None if bridge is None else bridge.thread
+        if bridge is not None:
+            store = cast("FilePublishStore", bridge.inner.publish_store)
         if not isinstance(store, FilePublishStore):
             raise UsageError(
                 f"store is a FilePublishStore, which keeps notes, not {type(store).__name__}"

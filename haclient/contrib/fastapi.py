@@ -131,28 +131,38 @@ class Lifespan:
         """The client, open; any number of requests may use it at a time.
 
         Raises:
-            TimedOut: No server has accepted the logon within `open_timeout`.
+            TimedOut: No server has accepted the logon within `open_timeout`, or another request has
+                been opening the client for that long.
             HAClientError: The client cannot be opened.
         """
+        async with self._limited("get: another request has been opening the client for"):
+            await self._lock.acquire()
+        try:
+            if self._client is not None and not self._client.health().is_alive:
+                await self._end()  # it ended by an error that earlier requests have raised
+            if self._client is None:
+                self._client = await self._opened()
+            return self._client
+        finally:
+            self._lock.release()
+
+    @asynccontextmanager
+    async def _limited(self, what: str) -> AsyncGenerator[None]:
         limit = asyncio.timeout(self._open_timeout_s)
         try:
-            async with limit, self._lock:
-                if self._client is not None and not self._client.health().is_alive:
-                    await self._end()  # it ended by an error that earlier requests have raised
-                if self._client is None:
-                    self._client = await self._opened()
-                return self._client
+            async with limit:
+                yield
         except TimeoutError as error:
-            if isinstance(error, HAClientError) or not limit.expired():  # that of `on_open`
+            if isinstance(error, HAClientError) or not limit.expired():  # of the block itself
                 raise
-            raise TimedOut(
-                f"get: the client was not logged on within {self._open_timeout_s:g} s"
-            ) from error
+            raise TimedOut(f"{what} more than {self._open_timeout_s:g} s") from error
 
     async def _opened(self) -> HAClient:
-        client = await self._make(process_name(self._name)).open()
+        client = self._make(process_name(self._name))
+        await client.open(timeout=self._open_timeout_s)
         try:
-            await self._on_open(client)
+            async with self._limited("get: on_open took"):
+                await self._on_open(client)
         except BaseException:  # refused, or cancelled with the request
             with suppress(Exception):  # the caller gets the error of `on_open`
                 await client.aclose()

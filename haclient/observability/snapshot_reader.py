@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import trio
 
 from haclient.client import BaseClient
 from haclient.errors import UsageError
-from haclient.facade.methods import FacadeClient
-from haclient.facade.thread import TrioThread
+from haclient.facade.thread import Bridge, TrioThread
 from haclient.observability.health import Health
 from haclient.observability.instruments import Reading
 from haclient.observability.metrics import ClientMetrics
@@ -67,10 +66,10 @@ class SnapshotReader:
         self._client = client
         self._answer_limit = answer_limit
         self._token: trio.lowlevel.TrioToken | None = None
-        self._thread: TrioThread | None = None
-        if isinstance(client, FacadeClient):
-            self._thread = client.__bridge__.thread
-            self._client = client.__bridge__.inner  # it may be read as one of trio in its thread
+        bridge = cast("Bridge[BaseClient, TrioThread] | None", getattr(client, "__bridge__", None))
+        self._thread = None if bridge is None else bridge.thread
+        if bridge is not None:
+            self._client = bridge.inner  # it may be read as one of trio in its thread
         elif isinstance(client, BaseClient):
             if not trio.lowlevel.in_trio_run():
                 raise UsageError(

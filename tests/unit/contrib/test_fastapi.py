@@ -8,11 +8,12 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, MutableMapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
+from typing_extensions import override
 
 from haclient import Message
 from haclient.aio import HAClient
@@ -139,11 +140,40 @@ def test_an_application_starts_without_a_server() -> None:
         def make(name: str) -> HAClient:
             return HAClient.memory_backed(name, servers=["tcp://127.0.0.1:1/amps/json"])
 
-        amps = lifespan("api", make, open_timeout=0.01)
+        amps = lifespan("api", make, open_timeout=0.3)
         async with amps(FastAPI()):
-            with pytest.raises(TimedOut, match="not logged on within"):
+            with pytest.raises(TimedOut, match=r"not logged on within 0\.3 s; .*127\.0\.0\.1:1"):
                 await amps.get()
 
+    run(main)
+
+
+def test_a_request_waits_neither_for_another_one_nor_for_on_open_without_end(
+    broker: BrokerThread,
+) -> None:
+    class Opened(HAClient):
+        @override
+        async def open(self, timeout: float | None = None) -> Self:
+            await super().open(timeout)
+            amps._open_timeout_s = 0.01  # from here on: a busy machine may take long to open
+            return self
+
+    async def prepare(_client: HAClient) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        with pytest.raises(TimedOut, match=r"on_open took more than 0\.01 s"):
+            await amps.get()
+        async with amps._lock:
+            with pytest.raises(TimedOut, match=r"another request .* for more than 0\.01 s"):
+                await amps.get()
+
+    amps = lifespan(
+        "api",
+        lambda name: Opened.memory_backed(name, servers=[broker.uri]),
+        on_open=prepare,
+        open_timeout=LIMIT_S,
+    )
     run(main)
 
 
