@@ -401,7 +401,8 @@ class Publisher:
             if not is_one:
                 _check_list(name, given, count=len(bodies))
         for body in bodies:  # before anything is stored
-            check_payload(body)
+            if type(body) is not bytes:
+                check_payload(body)
         heads = publish_heads(topics, command, expiration, correlation_ids)
         if first_sequence is not None:
             await self._publish_numbered(heads, bodies, first_sequence)
@@ -435,7 +436,8 @@ class Publisher:
         """
         publishes = self.publishes
         publishes.check_caller_may_number(first_sequence, reconnects=self._status.reconnects)
-        await trio.lowlevel.checkpoint()
+        if not bodies:
+            await trio.lowlevel.checkpoint()
         done = 0
         while done < len(bodies):
             await self._wait_for_capacity()
