@@ -524,7 +524,7 @@ class BaseClient(PublishingClient):
         Args:
             command: What to send; its `timeout` limits the wait for the server's answer.
             handler: A coroutine function or plain function that takes a `Message`; not needed for
-                a publish, a `sow_delete` with a publish store, or an `unsubscribe`.
+                a publish, which takes none, a `sow_delete` or an `unsubscribe`.
             resubscribes: Whether an `HAClient` sends a subscription again after each lost
                 connection. One that is replaced keeps what was said when it was made.
 

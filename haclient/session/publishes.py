@@ -49,7 +49,6 @@ class Publishes:
         store: The publish store of the client, or `None`.
 
     Attributes:
-        store: As above.
         log: The store as a log; without a store, one that is forgotten with the connection.
         is_kept: Whether the log outlives its connection.
         seen: The highest sequence that the server had seen at the last logon; `None` before the
@@ -74,11 +73,9 @@ class Publishes:
         "persisted",
         "refusals",
         "seen",
-        "store",
     )
 
     def __init__(self, store: PublishStore | None) -> None:
-        self.store = store
         self.log: FrameLog = _as_log(store)
         self.is_kept = not isinstance(self.log, VolatilePublishLog)
         self.seen: int | None = None
