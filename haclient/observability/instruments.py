@@ -1,7 +1,7 @@
 """The instruments: what is exported of a client, under which name and in which unit. Pure.
 
-One table serves every exporter. An instrument reads its values from a `Reading`, which is one
-snapshot of one client, so that all values of an export are of one moment.
+One table serves every exporter. An instrument reads its values from a `ClientSnapshot`, so that all
+values of an export are of one moment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Value: TypeAlias = tuple[Mapping[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClientSnapshot:
     """One client at one moment.
 
     Attributes:
@@ -58,11 +58,11 @@ class Instrument:
     kind: InstrumentKind
     unit: str
     help: str
-    values: Callable[[Reading], Iterable[Value]]
+    values: Callable[[ClientSnapshot], Iterable[Value]]
 
 
 def _of_client(name: str, kind: InstrumentKind, text: str, unit: str = "") -> Instrument:
-    def values(reading: Reading) -> Iterable[Value]:
+    def values(reading: ClientSnapshot) -> Iterable[Value]:
         value = None if reading.metrics is None else getattr(reading.metrics, name)
         return [] if value is None else [({}, float(value))]
 
@@ -70,7 +70,7 @@ def _of_client(name: str, kind: InstrumentKind, text: str, unit: str = "") -> In
 
 
 def _of_subscriptions(name: str, kind: InstrumentKind, text: str, unit: str = "") -> Instrument:
-    def values(reading: Reading) -> Iterable[Value]:
+    def values(reading: ClientSnapshot) -> Iterable[Value]:
         for each in _subscriptions(reading)[:MAX_SUBSCRIPTIONS]:
             value = getattr(each, name)
             if value is not None:
@@ -79,33 +79,33 @@ def _of_subscriptions(name: str, kind: InstrumentKind, text: str, unit: str = ""
     return Instrument(f"subscription_{name}", kind, unit, text, values)
 
 
-def _subscriptions(reading: Reading) -> tuple[SubscriptionMetrics, ...]:
+def _subscriptions(reading: ClientSnapshot) -> tuple[SubscriptionMetrics, ...]:
     return () if reading.metrics is None else reading.metrics.subscriptions
 
 
-def _up(reading: Reading) -> Iterable[Value]:
+def _up(reading: ClientSnapshot) -> Iterable[Value]:
     return [({}, float(reading.metrics is not None))]
 
 
-def _states(reading: Reading) -> Iterable[Value]:
+def _states(reading: ClientSnapshot) -> Iterable[Value]:
     if reading.metrics is not None:
         for state in ConnectionState:
             yield {"state": state.value}, float(state is reading.metrics.state)
 
 
-def _servers(reading: Reading) -> Iterable[Value]:
+def _servers(reading: ClientSnapshot) -> Iterable[Value]:
     if reading.metrics is not None and reading.metrics.server:
         yield {"server": reading.metrics.server}, 1.0
 
 
-def _healthy(question: str) -> Callable[[Reading], Iterable[Value]]:
-    def values(reading: Reading) -> Iterable[Value]:
+def _healthy(question: str) -> Callable[[ClientSnapshot], Iterable[Value]]:
+    def values(reading: ClientSnapshot) -> Iterable[Value]:
         return [] if reading.health is None else [({}, float(getattr(reading.health, question)))]
 
     return values
 
 
-def _count(reading: Reading) -> Iterable[Value]:
+def _count(reading: ClientSnapshot) -> Iterable[Value]:
     return [] if reading.metrics is None else [({}, float(len(reading.metrics.subscriptions)))]
 
 

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Final
 
-from haclient.observability.instruments import INSTRUMENTS, Instrument, InstrumentKind, Reading
+from haclient.observability.instruments import (
+    INSTRUMENTS,
+    ClientSnapshot,
+    Instrument,
+    InstrumentKind,
+)
 from haclient.observability.snapshot_reader import ANSWER_LIMIT_S, MeasuredClient, SnapshotReader
 
 try:
@@ -89,10 +94,10 @@ class _SharedReading:
     def __init__(self, reader: SnapshotReader) -> None:
         self._reader = reader
         self._lock = Lock()  # several exporters collect in threads of their own
-        self._reading: Reading | None = None
+        self._reading: ClientSnapshot | None = None
         self._served: set[str] = set()
 
-    def read(self, instrument_name: str) -> Reading:
+    def read(self, instrument_name: str) -> ClientSnapshot:
         """The reading for one instrument, taken now unless it shares that of the others."""
         with self._lock:
             if self._reading is None or instrument_name in self._served:

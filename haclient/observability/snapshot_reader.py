@@ -18,7 +18,7 @@ from haclient.client import BaseClient
 from haclient.errors import UsageError
 from haclient.facade.thread import Bridge, TrioThread
 from haclient.observability.health import Health
-from haclient.observability.instruments import Reading
+from haclient.observability.instruments import ClientSnapshot
 from haclient.observability.metrics import ClientMetrics
 from haclient_stores.logs import logger_of
 
@@ -79,16 +79,16 @@ class SnapshotReader:
             self._token = trio.lowlevel.current_trio_token()
         self.client_name = self._client.name
 
-    def read(self) -> Reading:
+    def read(self) -> ClientSnapshot:
         """The client at this moment; without a snapshot if it does not answer in time."""
         try:
             return self._read()
         except Exception as error:  # one client must not hide the others from an exporter
             why = str(error) or type(error).__name__
             _logger.debug("client %s is not measured: %s", self.client_name, why)
-            return Reading(None, None)
+            return ClientSnapshot(None, None)
 
-    def _read(self) -> Reading:
+    def _read(self) -> ClientSnapshot:
         token = self._token if self._thread is None else self._thread.token
         if self._thread is not None and token is None:
             raise UsageError("it was not opened in this process")
@@ -96,7 +96,7 @@ class SnapshotReader:
             trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token
         ):
             return self._snapshot()
-        answer: Future[Reading] = Future()
+        answer: Future[ClientSnapshot] = Future()
 
         def reply() -> None:
             try:
@@ -107,5 +107,5 @@ class SnapshotReader:
         token.run_sync_soon(reply)
         return answer.result(self._answer_limit)
 
-    def _snapshot(self) -> Reading:
-        return Reading(self._client.metrics, self._client.health())
+    def _snapshot(self) -> ClientSnapshot:
+        return ClientSnapshot(self._client.metrics, self._client.health())

@@ -25,7 +25,7 @@ class Kind(enum.Enum):
     QUERY = enum.auto()  # it ends by itself, and its result is incomplete
 
 
-class Action(enum.Enum):
+class LossAction(enum.Enum):
     """What is done with it."""
 
     DROP_QUEUED = enum.auto()  # but for what a replaced command has brought: that does not return
@@ -37,16 +37,16 @@ class Action(enum.Enum):
     END = enum.auto()  # what has arrived is still delivered
 
 
-_ENDS: Final = (Action.END,)
-_QUEUE_ENDS: Final = (Action.DROP_ALL, Action.END)  # its messages are back in the queue
-LOST: Final[Mapping[tuple[Kind, bool], tuple[Action, ...]]] = {
-    (Kind.OPENING, True): (Action.DROP_QUEUED, Action.SEND_AGAIN),
-    (Kind.TRACKED, True): (Action.DROP_QUEUED, Action.MARK_REPLAY),
-    (Kind.QUEUE, True): (Action.DROP_ALL, Action.MARK_REPLAY),
-    (Kind.REPEATED_QUERY, True): (Action.DROP_QUEUED, Action.MARK_GAP),
-    (Kind.PLAIN, True): (Action.MARK_GAP,),
-    (Kind.UNKEPT, True): (Action.FAIL,),
-    (Kind.UNKEPT_QUEUE, True): (Action.DROP_ALL, Action.FAIL),
+_ENDS: Final = (LossAction.END,)
+_QUEUE_ENDS: Final = (LossAction.DROP_ALL, LossAction.END)  # its messages are back in the queue
+LOST: Final[Mapping[tuple[Kind, bool], tuple[LossAction, ...]]] = {
+    (Kind.OPENING, True): (LossAction.DROP_QUEUED, LossAction.SEND_AGAIN),
+    (Kind.TRACKED, True): (LossAction.DROP_QUEUED, LossAction.MARK_REPLAY),
+    (Kind.QUEUE, True): (LossAction.DROP_ALL, LossAction.MARK_REPLAY),
+    (Kind.REPEATED_QUERY, True): (LossAction.DROP_QUEUED, LossAction.MARK_GAP),
+    (Kind.PLAIN, True): (LossAction.MARK_GAP,),
+    (Kind.UNKEPT, True): (LossAction.FAIL,),
+    (Kind.UNKEPT_QUEUE, True): (LossAction.DROP_ALL, LossAction.FAIL),
     (Kind.QUERY, True): _ENDS,
     (Kind.OPENING, False): _ENDS,
     (Kind.TRACKED, False): _ENDS,

@@ -67,7 +67,7 @@ class Recovery(enum.StrEnum):
     LIVE = "live"
 
 
-class Event(enum.Enum):
+class StepOutcome(enum.Enum):
     """How the step of a state has ended."""
 
     DONE = enum.auto()
@@ -75,10 +75,10 @@ class Event(enum.Enum):
     MOVED = enum.auto()  # the client leaves a server that works
 
 
-NEXT: Final[Mapping[tuple[Recovery, Event], Recovery]] = {
-    **{(state, Event.DONE): following for state, following in pairwise(Recovery)},
-    **{(state, Event.FAILED): Recovery.CHOOSING for state in Recovery},
-    (Recovery.LIVE, Event.MOVED): Recovery.CHOOSING,
+NEXT: Final[Mapping[tuple[Recovery, StepOutcome], Recovery]] = {
+    **{(state, StepOutcome.DONE): following for state, following in pairwise(Recovery)},
+    **{(state, StepOutcome.FAILED): Recovery.CHOOSING for state in Recovery},
+    (Recovery.LIVE, StepOutcome.MOVED): Recovery.CHOOSING,
 }
 """What follows; LIVE itself never ends well."""
 
@@ -100,13 +100,13 @@ class RecoveryPlan:
         self.attempts = 0
         self.is_stable = False
 
-    def next(self, event: Event) -> Recovery:
+    def next(self, event: StepOutcome) -> Recovery:
         """Leave the current state; return the next one."""
         state, self.state = self.state, NEXT[self.state, event]
-        if event is Event.DONE:
+        if event is StepOutcome.DONE:
             self.attempts += state is Recovery.WAITING
             self.is_stable = False
-        elif event is Event.MOVED:  # this connection did not fail, however young it was
+        elif event is StepOutcome.MOVED:  # this connection did not fail, however young it was
             self.stable()
         return self.state
 
@@ -127,7 +127,7 @@ class Failure(enum.Enum):
     FINAL = enum.auto()  # no attempt can help
 
 
-class Action(enum.Enum):
+class FailureAction(enum.Enum):
     """What the client does about a failure; it tries again unless it ends."""
 
     COUNT = enum.auto()  # as a failed attempt
@@ -136,8 +136,8 @@ class Action(enum.Enum):
     END = enum.auto()
 
 
-_AT_SERVER: Final = frozenset({Action.COUNT, Action.BLAME_UNLESS_STABLE})
-_BY_STATE: Final[Mapping[Recovery, frozenset[Action]]] = {
+_AT_SERVER: Final = frozenset({FailureAction.COUNT, FailureAction.BLAME_UNLESS_STABLE})
+_BY_STATE: Final[Mapping[Recovery, frozenset[FailureAction]]] = {
     Recovery.CHOOSING: frozenset(),  # no server was tried
     Recovery.WAITING: frozenset(),
     Recovery.DIALLING: _AT_SERVER,
@@ -146,14 +146,14 @@ _BY_STATE: Final[Mapping[Recovery, frozenset[Action]]] = {
     Recovery.HEARTBEAT: _AT_SERVER,
     Recovery.REPLAYING: _AT_SERVER,
     Recovery.RESUBSCRIBING: _AT_SERVER,
-    Recovery.LIVE: frozenset({Action.BLAME_UNLESS_STABLE}),
+    Recovery.LIVE: frozenset({FailureAction.BLAME_UNLESS_STABLE}),
 }
-_BY_FAILURE: Final[Mapping[Failure, frozenset[Action]]] = {
+_BY_FAILURE: Final[Mapping[Failure, frozenset[FailureAction]]] = {
     Failure.ORDINARY: frozenset(),
-    Failure.STALLED: frozenset({Action.BLAME}),
-    Failure.FINAL: frozenset({Action.END}),
+    Failure.STALLED: frozenset({FailureAction.BLAME}),
+    Failure.FINAL: frozenset({FailureAction.END}),
 }
-MEANINGS: Final[Mapping[tuple[Recovery, Failure], frozenset[Action]]] = {
+MEANINGS: Final[Mapping[tuple[Recovery, Failure], frozenset[FailureAction]]] = {
     (state, failure): _BY_STATE[state] | _BY_FAILURE[failure]
     for state in Recovery
     for failure in Failure
@@ -182,7 +182,7 @@ class Failures:
 
     def judge(
         self, state: Recovery, error: HAClientError, *, address: str, is_moving: bool
-    ) -> frozenset[Action]:
+    ) -> frozenset[FailureAction]:
         """What a failure means.
 
         Args:

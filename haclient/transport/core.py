@@ -40,7 +40,7 @@ from haclient.session.connection_state import (
     HeartbeatTimers,
 )
 from haclient.session.logon import check_client_name
-from haclient.session.losses import LOST, Action, kind_of
+from haclient.session.losses import LOST, LossAction, kind_of
 from haclient.session.queue_acks import QueueAcks
 from haclient.session.resume import ResumeContext
 from haclient.session.session import Received, Session
@@ -505,20 +505,20 @@ class Core:
         is_kept = subscription in self.kept
         for action in LOST[kind_of(subscription, is_kept=is_kept), expects_connection]:
             match action:
-                case Action.DROP_QUEUED:
+                case LossAction.DROP_QUEUED:
                     subscription.drop_queued(keep_replaced=is_kept)
-                case Action.DROP_ALL:
+                case LossAction.DROP_ALL:
                     subscription.drop_queued()
-                case Action.SEND_AGAIN:
+                case LossAction.SEND_AGAIN:
                     subscription.phase = Phase.LOST
-                case Action.MARK_REPLAY:
+                case LossAction.MARK_REPLAY:
                     subscription.sink.mark(Marker.REPLAY)
-                case Action.MARK_GAP:
+                case LossAction.MARK_GAP:
                     subscription.sink.mark(Marker.GAP)
                     self.reporter.emit(events.SubscriptionGap, sub_id=subscription.sub_id)
-                case Action.FAIL:
+                case LossAction.FAIL:
                     fail(subscription, _plain_stream_lost(subscription, reason))
-                case Action.END:
+                case LossAction.END:
                     self.end(subscription, reason)
 
     @staticmethod

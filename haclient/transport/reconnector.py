@@ -40,12 +40,12 @@ from haclient.session.connection_state import ConnectionState
 from haclient.session.name_conflicts import NameConflicts
 from haclient.session.recovery import (
     STABLE_AFTER_S,
-    Action,
-    Event,
+    FailureAction,
     FailureLog,
     Failures,
     Recovery,
     RecoveryPlan,
+    StepOutcome,
 )
 from haclient.session.silence import SilenceWatch
 from haclient.session.subscriptions import Subscription
@@ -268,7 +268,7 @@ class Reconnector:
                 except _EXPECTED as error:  # anything else is a defect and ends the client
                     await self._failed(error)
                 else:
-                    self._plan.next(Event.DONE)
+                    self._plan.next(StepOutcome.DONE)
         if self._failures.fatal is not None:
             raise self._failures.fatal
 
@@ -294,15 +294,15 @@ class Reconnector:
         core.status.failure = error
         if state is Recovery.LIVE:
             self._note_lost(error)
-        core.counters.failed_attempts += Action.COUNT in actions
-        self._plan.next(Event.FAILED)
-        is_unstable = Action.BLAME_UNLESS_STABLE in actions and not self._plan.is_stable
-        if self._is_chosen and (is_unstable or Action.BLAME in actions):
+        core.counters.failed_attempts += FailureAction.COUNT in actions
+        self._plan.next(StepOutcome.FAILED)
+        is_unstable = FailureAction.BLAME_UNLESS_STABLE in actions and not self._plan.is_stable
+        if self._is_chosen and (is_unstable or FailureAction.BLAME in actions):
             self._chooser.report_failure(error, self._info())
         if core.status.server is None and state in {Recovery.DIALLING, Recovery.LOGGING_ON}:
             self._failures.note_logon(self._uri, error)
         await core.abandon(error)
-        if Action.END in actions:
+        if FailureAction.END in actions:
             self._give_up(error)
         elif core.status.state is ConnectionState.DISCONNECTED:
             core.set_state(ConnectionState.RECONNECTING)
@@ -650,7 +650,7 @@ class Reconnector:
         self._core.reporter.log.info(
             "client %s leaves %s for another server", core.name, self._info()["uri"]
         )
-        self._plan.next(Event.MOVED)
+        self._plan.next(StepOutcome.MOVED)
         self._reset_delay()
         self._left_uri = self._uri
         why = "the client moves to a server of higher priority"

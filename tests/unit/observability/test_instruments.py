@@ -10,9 +10,9 @@ from haclient.client import Client
 from haclient.observability.instruments import (
     INSTRUMENTS,
     MAX_SUBSCRIPTIONS,
+    ClientSnapshot,
     Instrument,
     InstrumentKind,
-    Reading,
 )
 from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics
 from haclient.observability.otel import otel_name
@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "observability.md"
 BY_NAME = {each.name: each for each in INSTRUMENTS}
 
 
-def values(name: str, reading: Reading) -> list[tuple[dict[str, str], float]]:
+def values(name: str, reading: ClientSnapshot) -> list[tuple[dict[str, str], float]]:
     return [(dict(labels), value) for labels, value in BY_NAME[name].values(reading)]
 
 
@@ -51,7 +51,7 @@ def test_the_unit_is_that_of_the_name() -> None:
 
 async def test_a_client_is_read_as_it_is() -> None:
     client = Client("c")
-    reading = Reading(client.metrics, client.health())
+    reading = ClientSnapshot(client.metrics, client.health())
     assert values("up", reading) == [({}, 1.0)]
     assert values("alive", reading) == [({}, 0.0)]
     assert values("server", reading) == []
@@ -81,7 +81,7 @@ async def test_the_subscriptions_of_a_client_are_limited_and_counted_all() -> No
     )
     client = Client("c")
     metrics = replace(client.metrics, subscriptions=(one,) * (MAX_SUBSCRIPTIONS + 1))
-    reading = Reading(metrics, client.health())
+    reading = ClientSnapshot(metrics, client.health())
     assert values("subscriptions", reading) == [({}, MAX_SUBSCRIPTIONS + 1.0)]
     found = values("subscription_queued_bytes", reading)
     assert found == [({"sub_id": "s", "topic": "t"}, 7.0)] * MAX_SUBSCRIPTIONS
@@ -96,7 +96,7 @@ async def test_the_subscriptions_of_a_client_are_limited_and_counted_all() -> No
 
 
 def test_a_client_that_does_not_answer_has_one_value() -> None:
-    reading = Reading(None, None)
+    reading = ClientSnapshot(None, None)
     found = {each.name: values(each.name, reading) for each in INSTRUMENTS}
     assert found.pop("up") == [({}, 0.0)]
     assert not any(found.values())

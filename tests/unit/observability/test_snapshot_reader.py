@@ -14,12 +14,12 @@ import trio
 from haclient import Message, aio, blocking
 from haclient.client import Client
 from haclient.errors import DisconnectedError, UsageError
-from haclient.observability.instruments import Reading
+from haclient.observability.instruments import ClientSnapshot
 from haclient.observability.snapshot_reader import SnapshotReader
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 
-NOTHING = Reading(None, None)
+NOTHING = ClientSnapshot(None, None)
 
 
 async def test_a_client_of_trio_is_read_in_its_own_thread_and_in_others() -> None:
@@ -45,7 +45,7 @@ def test_a_client_of_trio_is_refused_outside_of_its_program() -> None:
 async def test_a_held_up_event_loop_is_waited_for_within_the_limit() -> None:
     client = Client("c")
     reader = SnapshotReader(client, answer_limit=0.01)
-    found: list[Reading] = []
+    found: list[ClientSnapshot] = []
     thread = threading.Thread(target=lambda: found.append(reader.read()))
     thread.start()
     thread.join()  # which holds up the event loop that has to answer
@@ -135,10 +135,10 @@ def test_a_client_whose_thread_is_held_up_is_waited_for_within_the_limit(
 
 @pytest.mark.parametrize("kind", ["blocking", "aio"])
 def test_a_client_is_read_in_a_thread_that_runs_asyncio(kind: str, broker: BrokerThread) -> None:
-    async def read(client: blocking.HAClient | aio.HAClient) -> Reading:
+    async def read(client: blocking.HAClient | aio.HAClient) -> ClientSnapshot:
         return SnapshotReader(client, answer_limit=60).read()
 
-    async def main() -> Reading:
+    async def main() -> ClientSnapshot:
         async with aio.HAClient.memory_backed("c", servers=[broker.uri]) as client:
             return await read(client)
 

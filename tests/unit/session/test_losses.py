@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.session.losses import LOST, Action, Kind, kind_of
+from haclient.session.losses import LOST, Kind, LossAction, kind_of
 from haclient.session.subscriptions import Phase, Subscription
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.sinks import NoSink
@@ -19,17 +19,17 @@ OF_QUEUES = {Kind.QUEUE, Kind.UNKEPT_QUEUE}
 @pytest.mark.parametrize("kind", list(Kind))
 def test_what_is_done_with_each_kind(kind: Kind, *, is_expected: bool) -> None:
     actions = LOST[kind, is_expected]
-    ends = {Action.FAIL, Action.END} & set(actions)
+    ends = {LossAction.FAIL, LossAction.END} & set(actions)
     assert bool(ends) == (not is_expected or kind not in RESUMED)
-    assert (Action.SEND_AGAIN in actions) == (is_expected and kind is Kind.OPENING)
+    assert (LossAction.SEND_AGAIN in actions) == (is_expected and kind is Kind.OPENING)
     if is_expected:  # what no resume brings again stays
-        assert (Action.DROP_QUEUED in actions) == (kind in REDELIVERED)
-        marks = {Action.MARK_GAP, Action.MARK_REPLAY} & set(actions)
+        assert (LossAction.DROP_QUEUED in actions) == (kind in REDELIVERED)
+        marks = {LossAction.MARK_GAP, LossAction.MARK_REPLAY} & set(actions)
         assert bool(marks) == (kind in RESUMED - {Kind.OPENING})
     else:
-        assert Action.DROP_QUEUED not in actions
+        assert LossAction.DROP_QUEUED not in actions
     if kind in OF_QUEUES:
-        assert actions[0] is Action.DROP_ALL, "the queue delivers them again, to anybody"
+        assert actions[0] is LossAction.DROP_ALL, "the queue delivers them again, to anybody"
 
 
 def subscription(

@@ -20,13 +20,13 @@ from haclient.errors import (
 from haclient.session.recovery import (
     MEANINGS,
     NEXT,
-    Action,
-    Event,
     Failure,
+    FailureAction,
     FailureLog,
     Failures,
     Recovery,
     RecoveryPlan,
+    StepOutcome,
 )
 
 ORDER = list(Recovery)
@@ -42,14 +42,14 @@ def plan_in(state: Recovery) -> RecoveryPlan:
 @pytest.mark.row("HA3")
 def test_the_steps_follow_each_other_in_the_order_of_the_guide() -> None:
     plan = RecoveryPlan()
-    assert [plan.state, *(plan.next(Event.DONE) for _ in ORDER[1:])] == ORDER
-    assert (Recovery.LIVE, Event.DONE) not in NEXT
+    assert [plan.state, *(plan.next(StepOutcome.DONE) for _ in ORDER[1:])] == ORDER
+    assert (Recovery.LIVE, StepOutcome.DONE) not in NEXT
 
 
 @pytest.mark.row("HA4", "HA5", "HA23")
 @pytest.mark.parametrize("state", ORDER)
 def test_a_loss_anywhere_begins_anew(state: Recovery) -> None:
-    assert plan_in(state).next(Event.FAILED) is Recovery.CHOOSING
+    assert plan_in(state).next(StepOutcome.FAILED) is Recovery.CHOOSING
 
 
 @pytest.mark.parametrize("state", ORDER)
@@ -57,10 +57,10 @@ def test_only_a_live_connection_is_left_for_another_server(state: Recovery) -> N
     plan = plan_in(state)
     if state is not Recovery.LIVE:
         with pytest.raises(KeyError):
-            plan.next(Event.MOVED)
+            plan.next(StepOutcome.MOVED)
         return
     plan.attempts = 3
-    assert plan.next(Event.MOVED) is Recovery.CHOOSING
+    assert plan.next(StepOutcome.MOVED) is Recovery.CHOOSING
     assert (plan.is_stable, plan.attempts) == (True, 0)
 
 
@@ -71,10 +71,10 @@ def test_what_a_failure_means_follows_from_the_state_and_its_kind(
     state: Recovery, failure: Failure
 ) -> None:
     actions = MEANINGS[state, failure]
-    assert (Action.END in actions) == (failure is Failure.FINAL)
-    assert (Action.BLAME in actions) == (failure is Failure.STALLED)
-    assert (Action.BLAME_UNLESS_STABLE in actions) == (state not in BEFORE_A_SERVER)
-    assert (Action.COUNT in actions) == (state not in {*BEFORE_A_SERVER, Recovery.LIVE})
+    assert (FailureAction.END in actions) == (failure is Failure.FINAL)
+    assert (FailureAction.BLAME in actions) == (failure is Failure.STALLED)
+    assert (FailureAction.BLAME_UNLESS_STABLE in actions) == (state not in BEFORE_A_SERVER)
+    assert (FailureAction.COUNT in actions) == (state not in {*BEFORE_A_SERVER, Recovery.LIVE})
 
 
 def judged(
@@ -85,7 +85,7 @@ def judged(
     moving: bool = False,
 ) -> bool:
     """Whether the client ends."""
-    return Action.END in failures.judge(state, error, address="east", is_moving=moving)
+    return FailureAction.END in failures.judge(state, error, address="east", is_moving=moving)
 
 
 def test_only_what_no_attempt_can_help_ends_a_client() -> None:
@@ -157,12 +157,12 @@ def test_a_server_that_was_down_or_took_the_credentials_ends_no_client() -> None
 def test_attempts_are_counted_since_the_last_stable_connection() -> None:
     plan = RecoveryPlan()
     for _ in range(3):
-        plan.next(Event.DONE)
-        plan.next(Event.DONE)  # waited: now it is tried
-        plan.next(Event.FAILED)
+        plan.next(StepOutcome.DONE)
+        plan.next(StepOutcome.DONE)  # waited: now it is tried
+        plan.next(StepOutcome.FAILED)
     assert plan.attempts == 3
     for _ in range(len(ORDER) - 1):
-        plan.next(Event.DONE)
+        plan.next(StepOutcome.DONE)
     assert (plan.state, plan.attempts) == (Recovery.LIVE, 4)
     plan.stable()
     assert plan.attempts == 0
@@ -173,10 +173,10 @@ def test_whatever_happens_live_is_reached_only_through_every_step(results: list[
     plan, run = RecoveryPlan(), 0
     for success in results:
         if success and plan.state is not Recovery.LIVE:
-            plan.next(Event.DONE)
+            plan.next(StepOutcome.DONE)
             run += 1
         else:
-            plan.next(Event.FAILED)
+            plan.next(StepOutcome.FAILED)
             run = 0
         assert (plan.state is Recovery.LIVE) == (run == len(ORDER) - 1)
 
