@@ -614,8 +614,9 @@ class BaseClient(PublishingClient):
         """The stream form of `queue_subscribe`; call `message.ack()` on processed messages.
 
         `with message:` acknowledges a message at the end of the block, unless the block raises.
-        With `auto_ack` a message is acknowledged when the next one is requested, so the last one
-        is not. On an `HAClient` the stream continues after a lost connection.
+        With `auto_ack` a message is acknowledged when the task or thread that took it requests the
+        next one, so the last one of each is not. On an `HAClient` the stream continues after a lost
+        connection.
 
         Args:
             topic: A queue, or a regular expression for several.
@@ -624,7 +625,7 @@ class BaseClient(PublishingClient):
             filter: Content filter: messages that do not match are left to other consumers.
             options: Further options of the subscription.
             sub_id: The subscription id; empty to have one chosen.
-            auto_ack: Whether a message is acknowledged when the next one is requested.
+            auto_ack: Whether a message is acknowledged when its taker requests the next one.
             timeout: Seconds to wait for the server's answer when the stream is opened; `None` waits
                 for as long as it takes.
 

@@ -24,6 +24,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
+from haclient.transport.message_queue import HandlerErrorPolicy
 from haclient.transport.nursery import open_nursery
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -406,6 +407,23 @@ async def test_an_ordinary_subscription_to_a_queue_acknowledges_too(
     )
     await leased(peer, 1)
     assert await received_acks(peer) == [("7|1|", "")]
+
+
+@pytest.mark.row("QC11")
+@pytest.mark.parametrize(("policy", "option"), [("continue", "cancel"), ("discard", "expire")])
+async def test_an_ordinary_subscription_returns_what_its_handler_could_not_process(
+    server: Server, policy: HandlerErrorPolicy, option: str
+) -> None:
+    async with Client("consumer", on_handler_error=policy) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.subscribe("work", handler=failing, sub_id="s"),
+            lambda: accept(peer, "max_backlog=2"),
+        )
+        await leased(peer, 1)
+        with trio.move_on_after(0.2):
+            await trio.sleep_forever()
+        assert await received_acks(peer) == [("7|1|", option)]
 
 
 @pytest.mark.row("QC9")
