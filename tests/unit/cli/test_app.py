@@ -184,6 +184,7 @@ def test_more_is_said_on_request_and_only_of_our_own(
     def noisy() -> int:
         logging.getLogger("haclient.transport").info("attempt")
         logging.getLogger("haclient.wire").debug("> frame")
+        logging.getLogger("haclient.flight_recorder").warning("a line for\neach of the last frames")
         logging.getLogger("other").info("of somebody else")
         logging.getLogger("haclienthack").info("of somebody else")
         return 0
