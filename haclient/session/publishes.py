@@ -134,12 +134,13 @@ class Publishes:
         log = self.log
         if not isinstance(log, VolatilePublishLog):
             return
-        if log.unpersisted_count:
+        if count := log.unpersisted_count - len(self._refused):
             self._losses.append((log.lowest_unpersisted, log.last_sequence, reason))
             del self._losses[:-_REMEMBERED_LOSSES]
             # Who numbers the messages itself knows from `persisted_sequence` what to repeat.
-            self._unreported += 0 if self.numbered_to else log.unpersisted_count
-        self.refusals.clear()  # the caller may publish under the same numbers again
+            self._unreported += 0 if self.numbered_to else count
+        if self.numbered_to:
+            self.refusals.clear()  # the caller may publish under the same numbers again
         self._refused.clear()
         log.forget()
 
@@ -210,7 +211,7 @@ class Publishes:
         """
         log = self.log
         for first, last, reason in self._losses:
-            if first <= sequence <= last:
+            if first <= sequence <= last and sequence not in self.refusals:
                 raise DisconnectedError(
                     f"{what}: publish {sequence} was lost with its connection: {reason}; publish "
                     "it again, or give the client a publish store"

@@ -91,6 +91,18 @@ def test_a_connection_on_which_everything_was_persisted_loses_nothing() -> None:
     publishes.check_none_lost("flush")
 
 
+def test_what_was_refused_is_not_lost() -> None:
+    publishes = without_store()
+    last = publish(publishes, 2)
+    publishes.refused(refusal(last))
+    publishes.lost(LOST)
+    logged_on(publishes)
+    with pytest.raises(DisconnectedError, match="flush: 1 publishes were not persisted"):
+        publishes.check_none_lost("flush")
+    assert publishes.is_done(last, "wait")
+    assert isinstance(publishes.refusals[last], PublishFailed)
+
+
 def test_a_store_loses_nothing_with_a_connection() -> None:
     publishes = with_store()
     last = publish(publishes, 2)
