@@ -198,7 +198,7 @@ class BadSowKey(CommandError):
 
 
 class PublishFailed(CommandError):
-    """The server refused one publish.
+    """The server refused one publish, or closed three connections on it.
 
     Attributes:
         reason: The server's own words.
