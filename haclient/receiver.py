@@ -32,8 +32,8 @@ from haclient.session.subscriptions import (
 )
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy
-from haclient.transport.query_delivery import QueryDelivery
+from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue
+from haclient.transport.query_queue import QueryQueue
 from haclient.transport.subscriber import Subscriber, has_receiver
 from haclient.transport.subscription_changes import timeout_of
 from haclient.workers.message_runner import FailedMessages, MessageRunner, PublishDeadLetter
@@ -81,20 +81,20 @@ class Receiver:
         Returns:
             The stream; entering it sends the command.
         """
-        delivery = self._delivery_for(command, raises=True)
-        delivery.error_policy = self._on_handler_error if leases is None else "continue"
-        delivery.carries_deltas = "delta_subscribe" in command.name
-        delivery.is_historical = is_historical(command.name, command.start)
+        queue = self._queue_for(command, raises=True)
+        queue.error_policy = self._on_handler_error if leases is None else "continue"
+        queue.carries_deltas = "delta_subscribe" in command.name
+        queue.is_historical = is_historical(command.name, command.start)
         opened: list[Subscription] = []
         is_closed = False
 
         async def open_stream() -> str:
             subscription = await self._subscriber.open(
-                command, delivery, markers=markers, lasts=resumes, leases=leases
+                command, queue, markers=markers, lasts=resumes, leases=leases
             )
             opened.append(subscription)
-            self._limit_silence(subscription, delivery, timeout_of(command))
-            self._core.consumers.add(subscription, delivery)
+            self._limit_silence(subscription, queue, timeout_of(command))
+            self._core.consumers.add(subscription, queue)
             if is_closed:  # by another task, before the server's answer came
                 await close_stream()
             return subscription.sub_id
@@ -102,14 +102,14 @@ class Receiver:
         async def close_stream() -> None:
             nonlocal is_closed
             is_closed = True
-            delivery.drop()
-            delivery.end()
-            self._core.consumers.remove(delivery)
+            queue.drop()
+            queue.end()
+            self._core.consumers.remove(queue)
             for subscription in opened:
                 self._core.kept.drop(subscription)
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
-                self._subscriber.release(subscription, delivery.first_number)
+                self._subscriber.release(subscription, queue.first_number)
             # Nobody needs the answer: it may be late, or queued behind what a full stream holds. A
             # later subscription with the same id waits for it before its command is sent.
             self._subscriber.unsubscribe_nowait(closing)
@@ -117,7 +117,7 @@ class Receiver:
 
         check_thread = self._core.thread.check_caller
         kind = MessageStream if leases is None else partial(QueueStream, auto_ack=auto_ack)
-        return kind(delivery, open_=open_stream, close=close_stream, check_thread=check_thread)
+        return kind(queue, open_=open_stream, close=close_stream, check_thread=check_thread)
 
     @property
     def reconnects(self) -> bool:
@@ -170,21 +170,21 @@ class Receiver:
         """
         check_callable("handler", handler, optional=False)
         if (active := self._core.changes.replaces(command)) is not None:
-            if not self._subscriber.is_served(active) or not isinstance(active.sink, Delivery):
+            if not self._subscriber.is_served(active) or not isinstance(active.queue, MessageQueue):
                 raise UsageError(
                     f"the subscription {active.sub_id!r} is a stream: change it with "
                     "client.replace, and go on reading it"
                 )
-            replace_handler = partial(setattr, active.sink, "handler", handler)
+            replace_handler = partial(setattr, active.queue, "handler", handler)
             await self._core.changes.replace_with(active, command, replace_handler)
             return active.sub_id
-        delivery = self._delivery_for(command, raises=False)
+        queue = self._queue_for(command, raises=False)
         subscription = await self._subscriber.open(
-            command, delivery, markers=True, lasts=resubscribes, first_bookmark=first_bookmark
+            command, queue, markers=True, lasts=resubscribes, first_bookmark=first_bookmark
         )
-        self._limit_silence(subscription, delivery, timeout_of(command))
-        runner = self._runner(delivery, handler, auto_discard=auto_discard)
-        self._serve(subscription, delivery, runner.serve)
+        self._limit_silence(subscription, queue, timeout_of(command))
+        runner = self._runner(queue, handler, auto_discard=auto_discard)
+        self._serve(subscription, queue, runner.serve)
         return subscription.sub_id
 
     async def handle_queue(
@@ -213,43 +213,43 @@ class Receiver:
             TimedOut: The server did not answer in time.
         """
         self._core.running("queue_subscribe")
-        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
+        queue = MessageQueue(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._subscriber.open(
-            command, delivery, markers=False, lasts=True, leases=leases
+            command, queue, markers=False, lasts=True, leases=leases
         )
         serving = partial(
             serve_queue,
-            delivery,
+            queue,
             handler,
             handling,
             leases=leases,
             publish=publish,
             reporter=self._core.reporter,
         )
-        self._serve(subscription, delivery, serving)
+        self._serve(subscription, queue, serving)
         return subscription.sub_id
 
     def _runner(
-        self, queue: Delivery, handler: Handler, *, auto_discard: bool = False
+        self, queue: MessageQueue, handler: Handler, *, auto_discard: bool = False
     ) -> MessageRunner:
         """What calls a plain handler."""
         queue.handler = handler
         failed_messages = FailedMessages(self._on_handler_error, reporter=self._core.reporter)
         return MessageRunner(queue, failed_messages, discards=auto_discard)
 
-    def _delivery_for(self, command: Command, *, raises: bool) -> Delivery:
-        kind = QueryDelivery if command.name in QUERIES else Delivery
+    def _queue_for(self, command: Command, *, raises: bool) -> MessageQueue:
+        kind = QueryQueue if command.name in QUERIES else MessageQueue
         return kind(self._core.settings.max_queued_bytes, raises=raises)
 
-    def _limit_silence(self, one: Subscription, delivery: Delivery, limit_s: float) -> None:
+    def _limit_silence(self, one: Subscription, queue: MessageQueue, limit_s: float) -> None:
         """End a query with `TimedOut` when its server sends neither records nor their end."""
-        if not isinstance(delivery, QueryDelivery):
+        if not isinstance(queue, QueryQueue):
             return
 
         def overdue() -> TimedOut | None:
             connection, request = self._core.connection, one.request
             if not one.is_query and one.is_query_answered:
-                delivery.lift_limit()
+                queue.lift_limit()
                 return None
             is_held = one.pauses.may_be_paused or one not in self._core.session.router
             if connection is None or not connection.is_reading or is_held:
@@ -263,12 +263,12 @@ class Receiver:
                 "the result may be incomplete"
             )
 
-        delivery.limit(limit_s, overdue, is_lasting=not one.is_query)
+        queue.limit(limit_s, overdue, is_lasting=not one.is_query)
 
     def _serve(
         self,
         subscription: Subscription,
-        delivery: Delivery,
+        queue: MessageQueue,
         serving: Callable[[], Awaitable[None]],
     ) -> None:
         """Start the task that gives the messages to a handler."""
@@ -289,19 +289,19 @@ class Receiver:
                 return
             finally:
                 self._subscriber.served(subscription)
-                self._core.consumers.remove(delivery)
+                self._core.consumers.remove(queue)
             self._subscriber.release(subscription)
-            refused = delivery.failed
+            refused = queue.failed
             if refused is not None and not self._core.drops(subscription.sub_id, refused):
                 raise refused  # no other task would report that it has ended
-            cut = delivery.end_reason
+            cut = queue.end_reason
             is_incomplete = subscription.is_query or isinstance(cut, TimedOut)
             if cut is not None and cut is not refused and is_incomplete and self._core.entered:
                 self._report_cut(subscription, cut)  # the client has no part in it
 
         self._subscriber.serve(subscription)
-        delivery.is_served = True
-        self._core.consumers.add(subscription, delivery)
+        queue.is_served = True
+        self._core.consumers.add(subscription, queue)
         self._core.running("a handler").start_soon(serve_until_ended)
 
     def _report_cut(self, subscription: Subscription, error: HAClientError) -> None:

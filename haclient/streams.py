@@ -23,7 +23,7 @@ from haclient.codecs import OnDecodeError, Topic
 from haclient.errors import DecodeError, HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.caller import current_caller
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.queue_conflation import ConflationKey, QueueConflation, sow_key
 from haclient_stores.checks import check_count, check_seconds
 
@@ -57,21 +57,21 @@ class MessageStream:
 
     def __init__(
         self,
-        delivery: Delivery,
+        queue: MessageQueue,
         *,
         open_: Callable[[], Awaitable[str]],
         close: Callable[[], Awaitable[None]],
         check_thread: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._check_thread = check_thread
-        self._delivery = delivery
+        self._queue = queue
         self._open = open_
         self._close = close
         self._opened = False
         self._current: Iterator[Message] = iter(())
         self._on_skip: Callable[[], object] = lambda: None  # for a buffer in front of this stream
         self.sub_id = ""
-        delivery.on_stop = self._skip_rest
+        queue.on_stop = self._skip_rest
 
     async def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `async with` does this.
@@ -89,7 +89,7 @@ class MessageStream:
         try:
             self.sub_id = await self._open()
         except BaseException:
-            self._delivery.end()  # refused or cancelled: nothing will come
+            self._queue.end()  # refused or cancelled: nothing will come
             raise
         return self
 
@@ -128,7 +128,7 @@ class MessageStream:
 
     async def _from_next_batch(self) -> Message:
         self._check_opened()
-        batch = await self._delivery.next_batch()
+        batch = await self._queue.next_batch()
         if batch is None:
             raise StopAsyncIteration
         self._current = iter(batch)
@@ -136,7 +136,7 @@ class MessageStream:
 
     def _check_opened(self) -> None:
         self._check_thread("iterating over a stream")
-        if not (self._opened or self._delivery.ended):  # nothing was sent: the wait would not end
+        if not (self._opened or self._queue.ended):  # nothing was sent: the wait would not end
             raise UsageError(
                 "enter the stream first: async with ... as messages (haclient.blocking: with ...)"
             )
@@ -162,20 +162,20 @@ class MessageStream:
             UsageError: The stream is already open, or is one of a queue, of deltas, or of a query
                 with a bookmark other than `NOW`.
         """
-        if self._delivery.carries_deltas:
+        if self._queue.carries_deltas:
             raise UsageError(
                 "a stream of deltas cannot be conflated in the client, since each delta has other "
                 "fields: use the option conflation, so that the server merges them"
             )
-        if self._delivery.is_historical:
+        if self._queue.is_historical:
             raise UsageError(
                 "a stream of a query with a bookmark cannot be conflated in the client: after a "
                 "lost connection its records would replace newer messages; use bookmark=NOW, or "
                 "leave the bookmark out"
             )
-        if self._opened or self._delivery.ended:
+        if self._opened or self._queue.ended:
             raise UsageError("conflate a stream before it is opened, where it is made")
-        self._delivery.conflation = QueueConflation(key)
+        self._queue.conflation = QueueConflation(key)
         return self
 
     def batches(self, max_messages: int | None = None, max_seconds: float = 0.0) -> Batches:
@@ -228,11 +228,11 @@ class MessageStream:
         """What has arrived, after a wait; empty if nothing of it is to be delivered any more."""
         self._current = iter(())
         self._check_opened()
-        batch = await self._delivery.next_batch()
+        batch = await self._queue.next_batch()
         if batch is None:
             raise StopAsyncIteration
-        if self._delivery.conflation is not None:
-            batch += self._delivery.take_waiting(None if most is None else most - 1)
+        if self._queue.conflation is not None:
+            batch += self._queue.take_waiting(None if most is None else most - 1)
         return self._deliverable(batch)
 
     async def _collected(self, batch: list[Message], most: int, limit_s: float) -> list[Message]:
@@ -242,14 +242,14 @@ class MessageStream:
         try:
             with trio.move_on_after(limit_s):
                 while limit_s and len(batch) < most:
-                    more = await self._delivery.next_more()
+                    more = await self._queue.next_more()
                     if more is None:
                         break
                     batch += more
         except BaseException:  # cancelled: nothing was delivered
-            self._current = iter(() if self._delivery.skips_rest else batch)
+            self._current = iter(() if self._queue.skips_rest else batch)
             raise
-        if self._delivery.skips_rest:  # all of it is redelivered later
+        if self._queue.skips_rest:  # all of it is redelivered later
             return []
         batch = self._deliverable(batch)
         self._current = iter(batch[most:])
@@ -270,7 +270,7 @@ class MessageStream:
         """Note that these messages are delivered to the application."""
 
     @contextmanager
-    def working(self) -> Generator[Delivery]:
+    def working(self) -> Generator[MessageQueue]:
         """Have the client wait for messages that were taken and are still processed elsewhere.
 
         `haclient.workers.run_workers` does it: a client that ends in order waits for this block.
@@ -282,18 +282,18 @@ class MessageStream:
             UsageError: The messages are acknowledged before they were processed.
         """
         self._check_workable()
-        delivery = self._delivery
-        delivery.is_served = True
+        queue = self._queue
+        queue.is_served = True
         try:
-            yield delivery
+            yield queue
         finally:
-            delivery.is_served = False
-            if delivery.ended:
-                delivery.consumer_left()
+            queue.is_served = False
+            if queue.ended:
+                queue.consumer_left()
 
     def _check_workable(self) -> None:
         self._check_thread("processing a stream with workers")
-        if self._delivery.is_served:
+        if self._queue.is_served:
             raise UsageError("workers process this stream already: give it more of them")
 
     @property
@@ -303,7 +303,7 @@ class MessageStream:
         It is false again from a lost connection to the end of the replay on the next one, and stays
         so for a stream that has ended early.
         """
-        return self._delivery.is_caught_up
+        return self._queue.is_caught_up
 
     async def wait_caught_up(self) -> None:
         """Wait for `caught_up`, or the end of the stream; another task has to take the messages.
@@ -312,7 +312,7 @@ class MessageStream:
             UsageError: The stream was not opened, so neither would ever come.
         """
         self._check_opened()
-        await self._delivery.caught_up.wait()
+        await self._queue.caught_up.wait()
 
     @property
     def gaps(self) -> int:
@@ -321,17 +321,17 @@ class MessageStream:
         It rises when the first message after a lost connection is taken. Only a plain stream with
         `resumes=True` has gaps: a bookmark stream resumes without one.
         """
-        return self._delivery.gaps
+        return self._queue.gaps
 
     @property
     def ended(self) -> bool:
         """Whether no message will follow."""
-        return self._delivery.ended
+        return self._queue.ended
 
     @property
     def end_reason(self) -> HAClientError | None:
         """Why the stream ended early; `None` while it runs and after an ordinary end."""
-        return self._delivery.end_reason
+        return self._queue.end_reason
 
 
 class QueueStream(MessageStream):
@@ -341,7 +341,7 @@ class QueueStream(MessageStream):
     redelivers them, with new leases.
 
     Args:
-        delivery: Where messages come from.
+        queue: Where messages come from.
         open_: Sends the command.
         close: Ends the subscription.
         check_thread: Refuses other threads.
@@ -352,14 +352,14 @@ class QueueStream(MessageStream):
 
     def __init__(
         self,
-        delivery: Delivery,
+        queue: MessageQueue,
         *,
         open_: Callable[[], Awaitable[str]],
         close: Callable[[], Awaitable[None]],
         check_thread: Callable[[str], None] = lambda _: None,
         auto_ack: bool = False,
     ) -> None:
-        super().__init__(delivery, open_=open_, close=close, check_thread=check_thread)
+        super().__init__(queue, open_=open_, close=close, check_thread=check_thread)
         self._auto_ack = auto_ack
         # By the caller that may still process them; one that has ended takes its entry along.
         self._taken: WeakKeyDictionary[object, list[Message]] = WeakKeyDictionary()
@@ -434,11 +434,11 @@ class TimedMessages:
         return self
 
     async def __anext__(self) -> Message | None:
-        delivery = self._messages._delivery  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        queue = self._messages._queue  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         while True:
             with trio.move_on_after(self._seconds):
                 return await anext(self._messages)
-            if not delivery.has_queued:  # otherwise the timeout hit a mere checkpoint
+            if not queue.has_queued:  # otherwise the timeout hit a mere checkpoint
                 return None
 
 

@@ -12,7 +12,7 @@ import trio
 from haclient.session.connection_state import ConnectionState, Counters
 from haclient.session.subscriptions import Phase, Subscription
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 
 __all__ = ["ClientMetrics", "SubscriptionMetrics"]
 
@@ -150,16 +150,16 @@ def _of_subscription(
 ) -> SubscriptionMetrics:
     receive_lag = None if now is None else _receive_lag(core, subscription, now)
     process_lag = None if now is None else _process_lag(core, subscription, now, receive_lag)
-    sink = subscription.sink if isinstance(subscription.sink, Delivery) else None
+    queue = subscription.queue if isinstance(subscription.queue, MessageQueue) else None
     log = subscription.log
     return SubscriptionMetrics(
         sub_id=subscription.sub_id,
         topic="" if subscription.request is None else str(subscription.request.fields.get("t", "")),
-        queued=0 if sink is None else sink.held_count,
-        queued_bytes=0 if sink is None else sink.held_bytes,
-        is_full=sink is not None and sink.full,
-        is_caught_up=sink is not None and sink.is_caught_up,
-        gaps=0 if sink is None else sink.gaps,
+        queued=0 if queue is None else queue.queued_count,
+        queued_bytes=0 if queue is None else queue.queued_bytes,
+        is_full=queue is not None and queue.full,
+        is_caught_up=queue is not None and queue.is_caught_up,
+        gaps=0 if queue is None else queue.gaps,
         undiscarded=None if log is None else log.undiscarded_count,
         redelivered=None if log is None else log.redelivered_count,
         message_lag=_message_lag(core, subscription),

@@ -18,7 +18,7 @@ from haclient.session.custom_stores import StoreSubscription
 from haclient.session.resume import ResumeRule, resume_bookmarks, resume_rule
 from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tools.explain import Explanation
@@ -130,13 +130,13 @@ def explain_recovery(core: Core, sub_id: str) -> RecoveryExplanation:
 
 def _undelivered(subscription: Subscription) -> list[Message]:
     """The queued messages that a lost connection drops."""
-    sink, request = subscription.sink, subscription.request
-    if not isinstance(sink, Delivery) or request is None:
+    queue, request = subscription.queue, subscription.request
+    if not isinstance(queue, MessageQueue) or request is None:
         return []
     comes_again = subscription.log is not None or subscription.is_of_queue
     if not (comes_again or subscription.query_id):
         return []  # of a plain subscription, what has arrived is still delivered
-    return sink.undelivered(keep_replaced=not subscription.is_of_queue)
+    return queue.undelivered(keep_replaced=not subscription.is_of_queue)
 
 
 def _tracked(messages: list[Message]) -> int:

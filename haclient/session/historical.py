@@ -25,9 +25,9 @@ from haclient.session.resume import ResumeContext
 from haclient.session.subscriptions import (
     LASTING,
     QUERIES,
-    Sink,
     SubscribeRequest,
     Subscription,
+    SubscriptionQueue,
 )
 from haclient_stores.bookmark import (
     NOW,
@@ -65,7 +65,7 @@ class HistoricalSubscription(Subscription):
     def __init__(  # noqa: PLR0913  # as the base class
         self,
         sub_id: str,
-        sink: Sink,
+        queue: SubscriptionQueue,
         *,
         request: SubscribeRequest | None = None,
         command_id: str = "",
@@ -79,7 +79,7 @@ class HistoricalSubscription(Subscription):
     ) -> None:
         super().__init__(
             sub_id,
-            sink,
+            queue,
             request=request,
             command_id=command_id,
             query_id=query_id,

@@ -5,10 +5,10 @@ subscriptions in the order of arrival, and the results of the acks among them. I
 waits for nothing and has no clock. The caller must act on the result in this order:
 
 1. `persisted` moves the publish store's tail, after the failed writes below it were looked up;
-2. batches and markers go to the sinks in order;
+2. batches and markers go to the queues in order;
 3. confirmed commands wake (that has happened already: waking is only a mark in the scheduler).
 
-A message of a bookmark subscription is logged in the bookmark store *here*, before any sink sees
+A message of a bookmark subscription is logged in the bookmark store *here*, before any queue gets
 it; one that the store has seen before is a duplicate and is not delivered.
 
 The loop of `receive` is the hot path: adjacent messages with the same `sids` text form a run and

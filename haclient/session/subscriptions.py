@@ -54,7 +54,7 @@ class Phase(enum.Enum):
     LOST = enum.auto()  # the connection was lost first: its opener sends it again
 
 
-class Sink(Protocol):
+class SubscriptionQueue(Protocol):
     """Where a subscription's messages go; it never waits and never refuses."""
 
     def put(self, batch: list[Message], size: int) -> None:
@@ -265,9 +265,9 @@ class Subscription:
         "phase",
         "position",
         "query_id",
+        "queue",
         "replaced_by",
         "request",
-        "sink",
         "sub_id",
         "user_acks",
     )
@@ -275,7 +275,7 @@ class Subscription:
     def __init__(  # noqa: PLR0913  # the parts of one entry, all by keyword
         self,
         sub_id: str,
-        sink: Sink,
+        queue: SubscriptionQueue,
         *,
         request: SubscribeRequest | None = None,
         command_id: str = "",
@@ -292,7 +292,7 @@ class Subscription:
         self.request = request
         self.command_id = command_id
         self.query_id = query_id
-        self.sink = sink
+        self.queue = queue
         self.log = log
         self.owner = owner or log
         self.accepted = accepted
@@ -421,7 +421,7 @@ class Subscription:
             keep_replaced: Whether it resumes with the current command: then messages of a replaced
                 command are kept, since they would not be redelivered.
         """
-        self.note_dropped(self.sink.drop(keep_replaced=keep_replaced))
+        self.note_dropped(self.queue.drop(keep_replaced=keep_replaced))
 
     def note_dropped(self, messages: Sequence[Message]) -> None:
         """Note messages that were dropped before they were delivered: they are redelivered."""

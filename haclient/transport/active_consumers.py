@@ -18,14 +18,14 @@ import trio
 
 from haclient.errors import HAClientError, failure_text
 from haclient.session.subscriptions import Subscription
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient_stores.logs import logger_of
 
 _logger = logger_of(__name__)
 
 
 class ActiveConsumers:
-    """The deliveries of one client that have a consumer.
+    """The queues of one client that have a consumer.
 
     Attributes:
         is_stopped: Whether no consumer gets a further message.
@@ -34,27 +34,27 @@ class ActiveConsumers:
     __slots__ = ("_consumers", "is_stopped")
 
     def __init__(self) -> None:
-        self._consumers: dict[Delivery, Subscription] = {}
+        self._consumers: dict[MessageQueue, Subscription] = {}
         self.is_stopped = False
 
-    def add(self, subscription: Subscription, delivery: Delivery) -> None:
+    def add(self, subscription: Subscription, queue: MessageQueue) -> None:
         """Note a new consumer."""
         if subscription.is_query:
             return
-        self._consumers[delivery] = subscription
+        self._consumers[queue] = subscription
         if self.is_stopped:
-            _stop(subscription, delivery)
+            _stop(subscription, queue)
 
-    def remove(self, delivery: Delivery) -> None:
+    def remove(self, queue: MessageQueue) -> None:
         """A consumer has ended: its handler has returned, or its stream was closed."""
-        delivery.consumer_left()
-        self._consumers.pop(delivery, None)
+        queue.consumer_left()
+        self._consumers.pop(queue, None)
 
     def stop(self) -> None:
         """Give the consumers no further message that the server will redeliver."""
         self.is_stopped = True
-        for delivery, subscription in self._consumers.items():
-            _stop(subscription, delivery)
+        for queue, subscription in self._consumers.items():
+            _stop(subscription, queue)
 
     async def wait_idle(self) -> None:
         """Wait until every consumer has finished what it was given."""
@@ -68,10 +68,10 @@ class ActiveConsumers:
         return [subscription.sub_id for each, subscription in consumers if not each.is_idle]
 
 
-def _stop(subscription: Subscription, delivery: Delivery) -> None:
+def _stop(subscription: Subscription, queue: MessageQueue) -> None:
     if subscription.is_redelivered:
         subscription.drop_queued()
-    delivery.stop(keeps=not subscription.is_redelivered)
+    queue.stop(keeps=not subscription.is_redelivered)
 
 
 class Drained(Protocol):

@@ -2,7 +2,7 @@
 
 The parts below take the place of the plain ones when the client is made, so that the hot paths ask
 nothing. `AuditedPublisher` records each publish after it was stored or sent, and each ack before
-what waits for it is woken. `Auditor.received` records a chunk of deliveries before a sink gets it.
+what waits for it is woken. `Auditor.received` records a chunk of deliveries before a queue gets it.
 """
 
 from __future__ import annotations

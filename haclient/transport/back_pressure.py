@@ -14,7 +14,7 @@ from haclient.errors import SubscriptionFull
 from haclient.session.back_pressure import FullQueues, Reading
 from haclient.session.subscriptions import Subscription
 from haclient.transport.ack_waits import AckWaits
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.reporter import CallQueue
 
 
@@ -83,7 +83,7 @@ class BackPressure:
             now=trio.current_time(),
         )
 
-    def _queue_of(self, subscription: Subscription | None) -> Delivery | CallQueue:
+    def _queue_of(self, subscription: Subscription | None) -> MessageQueue | CallQueue:
         return self._calls if subscription is None else queue_of(subscription)
 
     def _refresh(self) -> None:
@@ -117,7 +117,7 @@ class BackPressure:
         )
 
 
-def queue_of(subscription: Subscription) -> Delivery:
+def queue_of(subscription: Subscription) -> MessageQueue:
     """The queue of a subscription that has one."""
-    assert isinstance(subscription.sink, Delivery)  # noqa: S101  # no other sink is full
-    return subscription.sink
+    assert isinstance(subscription.queue, MessageQueue)  # noqa: S101  # no other one is full
+    return subscription.queue

@@ -31,7 +31,7 @@ from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker
 from haclient.transport.back_pressure import BackPressure
 from haclient.transport.link import Link
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.nursery import open_nursery
 from haclient.transport.queue_conflation import weight_of
 from haclient.transport.writer import Writer
@@ -279,14 +279,14 @@ class Connection:
         shared = _messages_of_one(received)
         for subscription, batch in received.deliveries:
             if isinstance(batch, Marker):
-                subscription.sink.mark(batch)
+                subscription.queue.mark(batch)
             elif isinstance(batch, HAClientError):
-                subscription.sink.fail(batch)
+                subscription.queue.fail(batch)
             else:
                 self.session.counters.messages_delivered += len(batch)
-                queue = subscription.sink
+                queue = subscription.queue
                 queue.put(batch, size * len(batch) // shared if shared else weight_of(batch))
-                if isinstance(queue, Delivery) and queue.full:
+                if isinstance(queue, MessageQueue) and queue.full:
                     self._back_pressure.note(subscription)
         if received.fault is not None:
             raise received.fault

@@ -58,7 +58,7 @@ from haclient.transport.flushing import Flusher
 from haclient.transport.kept_subscriptions import KeptSubscriptions
 from haclient.transport.link import log_state
 from haclient.transport.logon_exchange import log_on
-from haclient.transport.message_queue import Delivery, release_queues
+from haclient.transport.message_queue import MessageQueue, release_queues
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher
 from haclient.transport.reporter import Reporter
@@ -512,9 +512,9 @@ class Core:
                 case LossAction.SEND_AGAIN:
                     subscription.phase = Phase.LOST
                 case LossAction.MARK_REPLAY:
-                    subscription.sink.mark(Marker.REPLAY)
+                    subscription.queue.mark(Marker.REPLAY)
                 case LossAction.MARK_GAP:
-                    subscription.sink.mark(Marker.GAP)
+                    subscription.queue.mark(Marker.GAP)
                     self.reporter.emit(events.SubscriptionGap, sub_id=subscription.sub_id)
                 case LossAction.FAIL:
                     fail(subscription, _plain_stream_lost(subscription, reason))
@@ -524,8 +524,8 @@ class Core:
     @staticmethod
     def end(subscription: Subscription, reason: HAClientError) -> None:
         """End it with its connection; what has arrived is still delivered."""
-        if isinstance(subscription.sink, Delivery):
-            subscription.sink.end(reason, raises=subscription.is_query)
+        if isinstance(subscription.queue, MessageQueue):
+            subscription.queue.end(reason, raises=subscription.is_query)
 
     async def wait_lost(self) -> None:
         """Wait until the current connection has ended."""
@@ -689,5 +689,5 @@ def _plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAC
 
 def fail(subscription: Subscription, error: HAClientError) -> None:
     """End it with an error: a stream raises it, a handler's task ends."""
-    if isinstance(subscription.sink, Delivery):
-        subscription.sink.end(error, raises=True)
+    if isinstance(subscription.queue, MessageQueue):
+        subscription.queue.end(error, raises=True)

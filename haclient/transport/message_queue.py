@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.messages import Message
-from haclient.session.subscriptions import Marker, Sink, Subscription
+from haclient.session.subscriptions import Marker, Subscription, SubscriptionQueue
 from haclient.transport.queue_conflation import KeySlot, QueueConflation, weight_of
 from haclient.transport.turns import Turn
 from haclient_stores.checks import check_word
@@ -33,7 +33,7 @@ DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
 
 
-class Delivery(Sink):
+class MessageQueue(SubscriptionQueue):
     """The queued messages of one subscription.
 
     Args:
@@ -64,12 +64,12 @@ class Delivery(Sink):
         "first_number",
         "gaps",
         "handler",
-        "held_bytes",
         "is_caught_up",
         "is_historical",
         "is_served",
         "on_stop",
         "processed",
+        "queued_bytes",
         "reader",
         "skips_rest",
         "turn",
@@ -84,7 +84,7 @@ class Delivery(Sink):
         self._drained = trio.lowlevel.ParkingLot()
         self.turn: Turn | None = None  # of the consumer; none outside of a trio run
         self.cap_bytes = cap_bytes
-        self.held_bytes = 0
+        self.queued_bytes = 0
         self.first_number = 0  # of the bookmark numbers that were ever put
         self.caught_up = trio.Event()  # set at the end, too, so that nobody waits for ever
         self.is_caught_up = False
@@ -116,7 +116,7 @@ class Delivery(Sink):
             return
         if self.conflation is None:
             self._batches.append((batch, size))
-            self.held_bytes += size
+            self.queued_bytes += size
         else:
             self._conflate(batch, self.conflation)
         if not self.first_number:
@@ -130,7 +130,7 @@ class Delivery(Sink):
             except UsageError as error:
                 self.fail(error)  # for the consumer: the connection is not at fault
                 return
-            self.held_bytes += weight_of([message])
+            self.queued_bytes += weight_of([message])
             if isinstance(replaced, KeySlot):
                 self._batches.append((replaced, 0))  # its weight changes with each replacement
             else:
@@ -237,7 +237,7 @@ class Delivery(Sink):
         return weight_of(batch)
 
     @property
-    def held_count(self) -> int:
+    def queued_count(self) -> int:
         """How many messages are held; it takes time for each run of them, not for each message."""
         return sum(len(item) for item, _ in self._batches if isinstance(item, list))
 
@@ -249,21 +249,16 @@ class Delivery(Sink):
     @property
     def full(self) -> bool:
         """Whether more is held than the cap allows."""
-        return self.held_bytes > self.cap_bytes and not self.ended
+        return self.queued_bytes > self.cap_bytes and not self.ended
 
     @property
     def progress(self) -> tuple[int, int]:
         """A value that changes with each message that a handler has taken."""
-        return self.held_bytes, self.processed
-
-    @property
-    def queued_bytes(self) -> int:
-        """How much is queued."""
-        return self.held_bytes
+        return self.queued_bytes, self.processed
 
     async def drained(self) -> None:
         """Wait until half of the cap is free."""
-        while self.held_bytes > self.cap_bytes // 2 and not self.ended:
+        while self.queued_bytes > self.cap_bytes // 2 and not self.ended:
             await self._drained.park()
 
     def _wake(self) -> None:
@@ -362,11 +357,11 @@ class Delivery(Sink):
         self._batches.clear()
         if self.conflation is not None:
             self.conflation.clear()
-        self._took(self.held_bytes)
+        self._took(self.queued_bytes)
 
     def _took(self, size: int) -> None:
-        self.held_bytes -= size
-        if self._drained and self.held_bytes <= self.cap_bytes // 2:
+        self.queued_bytes -= size
+        if self._drained and self.queued_bytes <= self.cap_bytes // 2:
             self._drained.unpark_all()
         if self.reader:
             self.reader.unpark_all()
@@ -408,12 +403,12 @@ def release_queues(subscriptions: Iterable[Subscription]) -> None:
     A full queue whose last consumer has ended is dropped as well, since it stops the reading.
     """
     for subscription in subscriptions:
-        sink = subscription.sink
-        if not isinstance(sink, Delivery):
+        queue = subscription.queue
+        if not isinstance(queue, MessageQueue):
             continue
-        if sink.consumer is None or sink.consumer is trio.lowlevel.current_task():
+        if queue.consumer is None or queue.consumer is trio.lowlevel.current_task():
             subscription.drop_queued()
-            sink.end()
-        elif sink.full and inspect.getcoroutinestate(sink.consumer.coro) == inspect.CORO_CLOSED:
+            queue.end()
+        elif queue.full and inspect.getcoroutinestate(queue.consumer.coro) == inspect.CORO_CLOSED:
             subscription.drop_queued()
-            sink.end(DisconnectedError("the client was left"), raises=True)
+            queue.end(DisconnectedError("the client was left"), raises=True)

@@ -43,7 +43,7 @@ from haclient.transport.client_thread import LoggedBy
 from haclient.transport.commands import Commands, Fields, header_fields
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient.transport.subscription_changes import timeout_of
 from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
@@ -100,7 +100,7 @@ class Subscriber:
     async def open(
         self,
         command: Command,
-        delivery: Delivery,
+        queue: MessageQueue,
         *,
         markers: bool = False,
         lasts: bool = False,
@@ -111,7 +111,7 @@ class Subscriber:
 
         Args:
             command: What to send.
-            delivery: Where its messages go.
+            queue: Where its messages go.
             markers: Whether `group_begin` and `group_end` are delivered like messages.
             lasts: Whether a client that reconnects sends it again.
             leases: Its leases, if its topic is a queue.
@@ -142,7 +142,7 @@ class Subscriber:
                         connection = self._commands.connected()
                         await self._wait_unsubscribed(request, timeout=timeout)
                         subscription = self._enter(
-                            request, command, opening, delivery, markers=markers, leases=leases
+                            request, command, opening, queue, markers=markers, leases=leases
                         )
                         with self._withdrawing_on_error(subscription, connection):
                             await self._send_first_accepted(subscription, timeout=timeout)
@@ -197,7 +197,7 @@ class Subscriber:
         request: SubscribeRequest,
         command: Command,
         opening: _Opening,
-        delivery: Delivery,
+        queue: MessageQueue,
         *,
         markers: bool,
         leases: QueueLeases | None,
@@ -216,7 +216,7 @@ class Subscriber:
         kind = HistoricalSubscription if is_historical else Subscription
         subscription = kind(
             request.sub_id,
-            delivery,
+            queue,
             request=request,
             command_id=opening.command_id,
             query_id=request.query_id,
@@ -403,7 +403,7 @@ class Subscriber:
             self._kept.drop(one)
         for one in chosen:
             one.drop_queued()
-            one.sink.mark(Marker.ENDED)
+            one.queue.mark(Marker.ENDED)
         connection = self._commands.connection
         unsubscribing = self.unsubscribe_nowait(chosen)
         if unsubscribing is None:
@@ -553,9 +553,9 @@ class Subscriber:
             return
         if any(one.log is not None for one in self._kept.named((request.sub_id,))):
             return
-        sinks = [one.sink for one in self._served[request.sub_id] if one.log is not None]
-        if sinks:
-            taken = [one.unprocessed() for one in sinks if isinstance(one, Delivery)]
+        queues = [one.queue for one in self._served[request.sub_id] if one.log is not None]
+        if queues:
+            taken = [one.unprocessed() for one in queues if isinstance(one, MessageQueue)]
             log.ended_except({message.number for messages in taken for message in messages})
 
     def _log_of(self, request: SubscribeRequest) -> SubscriptionLog | None:

@@ -19,7 +19,7 @@ from haclient.errors import HAClientError, WorkerError, failure_text
 from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
-from haclient.transport.message_queue import Delivery, Handler
+from haclient.transport.message_queue import Handler, MessageQueue
 from haclient.transport.reporter import Reporter
 from haclient.transport.turns import Turn
 from haclient.workers.lease_watch import LeaseWatch
@@ -181,7 +181,7 @@ class MessageRunner:
 
     def __init__(
         self,
-        queue: Delivery,
+        queue: MessageQueue,
         failed_messages: FailedMessages,
         *,
         discards: bool = False,

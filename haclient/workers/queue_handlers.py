@@ -22,7 +22,7 @@ from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
 from haclient.session.queue_acks import lease_extension
 from haclient.session.queue_leases import QueueLeases
-from haclient.transport.message_queue import Delivery, Handler
+from haclient.transport.message_queue import Handler, MessageQueue
 from haclient.transport.nursery import open_nursery
 from haclient.transport.reporter import Reporter
 from haclient.workers.keyed_pool import KeyedPool
@@ -106,7 +106,7 @@ class QueueHandling:
 
 
 async def serve_queue(
-    queue: Delivery,
+    queue: MessageQueue,
     handler: Handler,
     handling: QueueHandling,
     *,
@@ -160,7 +160,7 @@ async def serve_queue(
 
 
 async def _serve_in_parallel(
-    queue: Delivery, runner: MessageRunner, pool: KeyedPool, workers: int
+    queue: MessageQueue, runner: MessageRunner, pool: KeyedPool, workers: int
 ) -> None:
     async with open_nursery() as nursery:
         for _ in range(workers):

@@ -29,7 +29,7 @@ import trio
 from haclient.protocol.messages import Message
 from haclient.stores import LoggedBookmarkStore
 from haclient.streams import MessageStream
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.workers import ProcessPool, ThreadPool, run_workers
 from work_module import work
 
@@ -40,7 +40,7 @@ async def main():
     log = store.subscription("s")
     log.begin(acked=False, start=None)
     at = max((b.sequence for b in log.recovery_point()), default=0)
-    delivery = Delivery(200)
+    delivery = MessageQueue(200)
 
     async def nothing():
         return "s"

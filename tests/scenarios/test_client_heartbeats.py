@@ -149,7 +149,7 @@ async def test_a_full_queue_stops_reading_while_beats_go_on_and_then_reading_res
                 nursery.start_soon(flood)
                 await trio.sleep(20.5)
                 assert client._core.connection is not None
-                assert stream._delivery.held_bytes < 400_000
+                assert stream._queue.queued_bytes < 400_000
                 assert len(peer.beats) >= 20
                 assert client.state is ConnectionState.LOGGED_ON
                 found = [int((await anext(stream)).data[:5]) for _ in range(200)]

@@ -213,7 +213,7 @@ async def test_a_full_stream_that_nobody_takes_any_more_does_not_hold_up_leaving
             stream = await client.execute(Command("subscribe", topic="orders"))
             assert (await anext(stream)).data == b"first"
             await trio.sleep(2)
-            assert stream._delivery.full
+            assert stream._queue.full
             start = trio.current_time()
         assert trio.current_time() == start
 

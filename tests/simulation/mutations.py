@@ -96,7 +96,7 @@ def _discard_before_handler(stack: contextlib.ExitStack) -> None:
             message.discard()
         return batch
 
-    taken = replace_attribute(stack, message_queue.Delivery, "next_batch", next_batch)
+    taken = replace_attribute(stack, message_queue.MessageQueue, "next_batch", next_batch)
 
 
 @_mutation("after a logon new publishes leave before those that wait for their ack")
@@ -221,7 +221,7 @@ def _old_queue_after_the_new_link(stack: contextlib.ExitStack) -> None:
         self._batches.extend(kept)
         return messages
 
-    dropped = replace_attribute(stack, message_queue.Delivery, "drop", drop)
+    dropped = replace_attribute(stack, message_queue.MessageQueue, "drop", drop)
 
 
 @_mutation("persisted acks do not wait for synchronous destinations")

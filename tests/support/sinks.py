@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing_extensions import override
 
 from haclient.protocol.messages import Message
-from haclient.session.subscriptions import Marker, Sink
+from haclient.session.subscriptions import Marker, SubscriptionQueue
 
-__all__ = ["NoSink"]
+__all__ = ["NoQueue"]
 
 
-class NoSink(Sink):
+class NoQueue(SubscriptionQueue):
     """Nothing may be handed over."""
 
     @override

@@ -9,7 +9,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.messages import Message, MessageLease
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream, QueueStream
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
@@ -19,7 +19,7 @@ class Bench:
     """A stream and the two calls that it makes."""
 
     def __init__(self, *, refuse: Exception | None = None) -> None:
-        self.delivery = Delivery()
+        self.delivery = MessageQueue()
         self.calls: list[str] = []
         self._refuse = refuse
         self.stream = MessageStream(self.delivery, open_=self._open, close=self._close)
@@ -302,7 +302,7 @@ class Lease(MessageLease):
 
 @pytest.mark.row("MS9", "QC1")
 async def test_of_a_queue_only_what_is_still_leased_is_given_and_acknowledged_afterwards() -> None:
-    delivery, lease = Delivery(), Lease()
+    delivery, lease = MessageQueue(), Lease()
 
     async def open_() -> str:
         return "s"

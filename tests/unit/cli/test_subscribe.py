@@ -21,7 +21,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
@@ -225,7 +225,7 @@ class Subscription:
     ) -> None:
         self.fd = fd
         asked = request(bookmark=bookmark, timeout=timeout, replay_timeout=replay_timeout)
-        self.delivery = Delivery()
+        self.delivery = MessageQueue()
         self.run = SubscribeRun(asked, asked.start, None)
 
     @property

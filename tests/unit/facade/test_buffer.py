@@ -13,7 +13,7 @@ from haclient.facade.buffer import StreamBuffer
 from haclient.facade.thread import TrioThread
 from haclient.protocol.messages import Message, MessageLease
 from haclient.streams import MessageStream, QueueStream
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
@@ -49,7 +49,7 @@ async def _close() -> None:
     """Nothing is to be told to anybody."""
 
 
-async def buffered(kind: type[MessageStream], delivery: Delivery) -> StreamBuffer:
+async def buffered(kind: type[MessageStream], delivery: MessageQueue) -> StreamBuffer:
     return buffer_of(await kind(delivery, open_=_open, close=_close).open())
 
 
@@ -61,7 +61,7 @@ def bodies(messages: Sequence[Message | None]) -> list[bytes | None]:
     return [None if each is None else each.data for each in messages]
 
 
-def put(delivery: Delivery, *bodies: bytes, lease: Lease | None = None) -> None:
+def put(delivery: MessageQueue, *bodies: bytes, lease: Lease | None = None) -> None:
     delivery.put([Message(data=body, lease=lease) for body in bodies], 1)
 
 
@@ -69,7 +69,7 @@ def put(delivery: Delivery, *bodies: bytes, lease: Lease | None = None) -> None:
 async def test_a_message_whose_lease_has_ended_while_it_waited_is_skipped(
     *, auto_ack: bool
 ) -> None:
-    delivery, lost, held = Delivery(), Lease(), Lease()
+    delivery, lost, held = MessageQueue(), Lease(), Lease()
     stream = QueueStream(delivery, open_=_open, close=_close, auto_ack=auto_ack)
     buffer = buffer_of(await stream.open())
     put(delivery, b"1", lease=lost)
@@ -85,7 +85,7 @@ async def test_a_message_whose_lease_has_ended_while_it_waited_is_skipped(
 
 
 async def test_a_message_of_a_queue_waits_for_the_next_caller_while_its_lease_is_held() -> None:
-    delivery, lease = Delivery(), Lease()
+    delivery, lease = MessageQueue(), Lease()
     buffer = await buffered(QueueStream, delivery)
     put(delivery, b"1", b"2", lease=lease)
     await buffer.put_back(await buffer.take())  # the first of two callers was interrupted
@@ -94,7 +94,7 @@ async def test_a_message_of_a_queue_waits_for_the_next_caller_while_its_lease_is
 
 
 async def test_others_are_taken_together_and_need_no_second_look() -> None:
-    delivery = Delivery()
+    delivery = MessageQueue()
     buffer = await buffered(MessageStream, delivery)
     put(delivery, b"1", b"2", b"3", b"4")
     assert bodies(await buffer.take()) == [b"1"]
@@ -107,7 +107,7 @@ async def test_others_are_taken_together_and_need_no_second_look() -> None:
 
 
 async def test_lists_are_taken_whole_and_put_back_in_order() -> None:
-    delivery = Delivery()
+    delivery = MessageQueue()
     stream = await MessageStream(delivery, open_=_open, close=_close).open()
     buffer, lists = buffer_of(stream), stream.batches(2, 1.0)
     put(delivery, b"1", b"2", b"3")
@@ -122,7 +122,7 @@ async def test_lists_are_taken_whole_and_put_back_in_order() -> None:
 async def test_what_waits_is_dropped_when_the_stream_is_closed_or_its_client_ends(
     end: str,
 ) -> None:
-    delivery = Delivery()
+    delivery = MessageQueue()
     stream = await MessageStream(delivery, open_=_open, close=_close).open()
     buffer = buffer_of(stream)
     put(delivery, b"1", b"2")
@@ -136,7 +136,7 @@ async def test_what_waits_is_dropped_when_the_stream_is_closed_or_its_client_end
 
 
 async def test_a_caller_that_is_cancelled_loses_nothing() -> None:
-    delivery = Delivery()
+    delivery = MessageQueue()
     buffer = await buffered(MessageStream, delivery)
     with trio.move_on_after(1):
         await buffer.take()
@@ -147,7 +147,7 @@ async def test_a_caller_that_is_cancelled_loses_nothing() -> None:
 async def test_a_wait_for_another_caller_and_then_for_a_message_is_no_longer_than_its_limit() -> (
     None
 ):
-    delivery = Delivery()
+    delivery = MessageQueue()
     buffer = await buffered(MessageStream, delivery)
 
     async def take_for(seconds: float) -> None:
@@ -183,7 +183,7 @@ class LeaseBesideAThread(Lease):
 
 
 async def test_no_message_is_given_to_a_second_thread_while_the_leases_are_checked() -> None:
-    delivery, lease = Delivery(), LeaseBesideAThread()
+    delivery, lease = MessageQueue(), LeaseBesideAThread()
     stream = await QueueStream(delivery, open_=_open, close=_close).open()
     buffer = buffer_of(stream)
     put(delivery, b"1", b"2", b"3", lease=lease)

@@ -10,7 +10,7 @@ from haclient.protocol.options import Options
 from haclient.session.acks import PendingCommand
 from haclient.session.changes import Change, pauses
 from haclient.session.subscriptions import Router, SubscribeRequest, Subscription
-from support.sinks import NoSink
+from support.sinks import NoQueue
 
 
 @pytest.mark.row("CC23")
@@ -45,7 +45,7 @@ def router() -> Router:
 
 @pytest.fixture
 def active(router: Router) -> Subscription:
-    found = Subscription("s", NoSink(), request=requested(), command_id="1")
+    found = Subscription("s", NoQueue(), request=requested(), command_id="1")
     router.add(found)
     return found
 

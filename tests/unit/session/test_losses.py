@@ -7,7 +7,7 @@ import pytest
 from haclient.session.losses import LOST, Kind, LossAction, kind_of
 from haclient.session.subscriptions import Phase, Subscription
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from support.sinks import NoSink
+from support.sinks import NoQueue
 
 RESUMED = {Kind.OPENING, Kind.TRACKED, Kind.QUEUE, Kind.REPEATED_QUERY, Kind.PLAIN}
 REDELIVERED = {Kind.OPENING, Kind.TRACKED, Kind.REPEATED_QUERY}
@@ -37,7 +37,7 @@ def subscription(
 ) -> Subscription:
     log = MemoryBookmarkStore().subscription("s") if is_tracked else None
     ends = frozenset({"group_end"}) if is_query else frozenset[str]()
-    found = Subscription("s", NoSink(), query_id=query_id, log=log, ends_after=ends)
+    found = Subscription("s", NoQueue(), query_id=query_id, log=log, ends_after=ends)
     found.phase = Phase.OPEN
     return found
 

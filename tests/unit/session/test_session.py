@@ -24,7 +24,7 @@ from haclient.session.subscriptions import Marker, SubscribeRequest, Subscriptio
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.tracker import SubscriptionTracker
-from support.sinks import NoSink
+from support.sinks import NoQueue
 
 
 def enter(  # noqa: PLR0913  # the parts of one entry
@@ -41,7 +41,7 @@ def enter(  # noqa: PLR0913  # the parts of one entry
     kind = HistoricalSubscription if query_id and log is not None else Subscription
     subscription = kind(
         sub_id,
-        NoSink(),
+        NoQueue(),
         command_id=command_id,
         query_id=query_id,
         log=log,

@@ -9,7 +9,7 @@ import pytest
 from haclient.errors import SubscriptionStalled
 from haclient.session.silence import SilenceWatch
 from haclient.session.subscriptions import SubscribeRequest, Subscription
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 
 pytestmark = pytest.mark.row("SM12")
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 def watched(sub_id: str = "s", *, bookmark: str = "0", options: str = "") -> Subscription:
     fields = {"c": "subscribe", "t": "orders", "bm": bookmark, "opts": options, "sub_id": sub_id}
     request = SubscribeRequest.complete(fields, b"", command_id="1", has_store=True)
-    return Subscription(sub_id, Delivery(cap_bytes=100), request=request)
+    return Subscription(sub_id, MessageQueue(cap_bytes=100), request=request)
 
 
 class Bench:

@@ -4,7 +4,7 @@ import pytest
 
 from haclient.errors import SubIdInUse
 from haclient.session.subscriptions import Router, Subscription
-from support.sinks import NoSink
+from support.sinks import NoQueue
 
 
 def subscription(
@@ -12,7 +12,7 @@ def subscription(
 ) -> Subscription:
     return Subscription(
         sub_id,
-        NoSink(),
+        NoQueue(),
         query_id=query_id,
         command_id=command_id,
         ends_after=frozenset(ends),

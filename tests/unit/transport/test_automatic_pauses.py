@@ -187,8 +187,8 @@ async def test_what_may_arrive_though_they_are_paused_is_shared_by_all_of_a_conn
             await fill(peer, 12, sub_id=sub_id)
         await peer.publish("t", b"behind them")
         await wait_all_tasks_blocked()
-        held_bytes = sum(each.queued_bytes for each in client.metrics.subscriptions)
-        assert 4 * CAP < held_bytes < 4 * CAP + 3_000, "three caps, and what all share"
+        queued_bytes = sum(each.queued_bytes for each in client.metrics.subscriptions)
+        assert 4 * CAP < queued_bytes < 4 * CAP + 3_000, "three caps, and what all share"
         assert seen == [b"first"]
         others["a"].gate.set()
         async with answering(peer):

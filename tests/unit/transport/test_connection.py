@@ -23,7 +23,7 @@ from haclient.transport.ack_waits import AckWaits
 from haclient.transport.back_pressure import BackPressure
 from haclient.transport.connection import Connection
 from haclient.transport.memory_network import MemoryLink, link_pair
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.reporter import CallQueue
 from haclient.transport.writer import SendGate, Writer
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -47,7 +47,7 @@ class Bench:
         self.over = trio.Event()
         self.times: list[tuple[float, bool]] = []
         self.waits = AckWaits()
-        self.delivery = Delivery(cap_bytes)
+        self.delivery = MessageQueue(cap_bytes)
         self.calls = CallQueue()
         self.session.router.add(Subscription("1", self.delivery))
         self.connection = Connection(
@@ -397,7 +397,7 @@ async def test_a_full_queue_stops_the_reading_until_half_is_taken() -> None:
             await bench.peer.publish("1", body * 400)
             await wait_all_tasks_blocked()
         assert not bench.is_reading
-        held = bench.delivery.held_bytes
+        held = bench.delivery.queued_bytes
         assert 1000 < held < 1500
         assert [body[:1] for body in await bench.bodies()] == [b"a"]
         await wait_all_tasks_blocked()
@@ -415,7 +415,7 @@ async def test_one_large_message_in_many_reads_counts_whole() -> None:
     async with bench.running():
         await bench.peer.publish("1", bytes(200_000))
         await wait_all_tasks_blocked()
-        assert bench.delivery.held_bytes > 200_000
+        assert bench.delivery.queued_bytes > 200_000
         assert not bench.is_reading
 
 
@@ -425,7 +425,7 @@ async def test_the_records_of_one_frame_count_once() -> None:
     async with bench.running():
         await bench.peer.records(Message(query_id="1"), *[b"x" * 50] * 1000)
         await wait_all_tasks_blocked()
-        assert 50_000 < bench.delivery.held_bytes < 100_000
+        assert 50_000 < bench.delivery.queued_bytes < 100_000
         assert bench.is_reading
 
 
@@ -468,7 +468,7 @@ async def test_reading_resumes_only_when_every_full_queue_has_drained(
 ) -> None:
     monkeypatch.setattr("haclient.transport.reporter._CAP_BYTES", 2 * 256)
     bench = Bench(cap_bytes=10)
-    other = Delivery(10)
+    other = MessageQueue(10)
     bench.session.router.add(Subscription("2", other))
     async with bench.running(), trio.open_nursery() as nursery:
         await bench.peer.publish("1,2", bytes(100))

@@ -21,7 +21,7 @@ from haclient.session.connection_state import ConnectionState
 from haclient.session.custom_stores import StoreSubscription
 from haclient.subscription_manager import FileSubscriptionManager, MemorySubscriptionManager
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.settings import Settings
 from haclient.transport.subscriber import Subscriber
 from haclient_stores.audit_log import AuditLog
@@ -254,7 +254,7 @@ async def test_when_a_store_fails_as_a_connection_ends_nobody_waits_on(
     bookmarks = FailingBookmarks() if failing == "bookmarks" else DictBookmarkStore()
     settings = Settings(name="c", publish_store=publishes, bookmark_store=bookmarks, exit_timeout=0)
     core = Core(settings, MemorySubscriptionManager())  # it expects a further connection
-    deliveries = [Delivery(), Delivery()]
+    deliveries = [MessageQueue(), MessageQueue()]
     async with trio.open_nursery() as nursery:
         await core.enter()
         peer = await logged_on(core, server)

@@ -14,7 +14,7 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream, QueueStream
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.queue_conflation import (
     MESSAGE_OVERHEAD_BYTES,
     QueueConflation,
@@ -30,7 +30,7 @@ class Bench:
     """A conflating queue whose messages a tracker logs."""
 
     def __init__(self, *, conflating: bool = True) -> None:
-        self.delivery = Delivery()
+        self.delivery = MessageQueue()
         self.tracker = SubscriptionTracker()
         self.tracker.begin(acked=False, start=None)
         self.stream = MessageStream(self.delivery, open_=self._open, close=self._close)
@@ -114,12 +114,12 @@ class Model:
             elif isinstance(step, list):
                 for key in step:
                     self.put(key)
-            elif delivery.held_count:
+            elif delivery.queued_count:
                 batch = await anext(lists) if in_lists else [await anext(stream)]
                 assert len(batch) <= 3
                 for message in batch:
                     self.deliver(message)
-            assert delivery.held_bytes == weight_of(delivery.undelivered())
+            assert delivery.queued_bytes == weight_of(delivery.undelivered())
         delivery.end()
         async for message in stream:
             self.deliver(message)
@@ -133,7 +133,7 @@ def test_of_each_key_comes_a_subsequence_that_ends_with_the_last_message(
     model = Model()
     trio.run(partial(model.run, steps, in_lists=in_lists))
     tracker = model.bench.tracker
-    assert model.bench.delivery.held_bytes == 0
+    assert model.bench.delivery.queued_bytes == 0
     assert model.seen.keys() == model.sent.keys()
     for key, messages in model.seen.items():
         numbers = [message.number for message in messages]
@@ -165,7 +165,7 @@ def test_what_is_dropped_begins_with_the_earliest_message() -> None:
     bench.put("a")
     assert bench.waiting() == [("a", 4), ("b", 2), ("c", 3)]
     assert [each.number for each in bench.delivery.drop()] == [4, 2, 3]
-    assert bench.delivery.held_bytes == 0
+    assert bench.delivery.queued_bytes == 0
     bench.put("a")
     assert bench.waiting() == [("a", 5)]
 
@@ -189,16 +189,16 @@ def test_the_end_of_a_query_is_not_crossed() -> None:
 
 
 def test_a_queue_under_its_limit_again_lets_the_connection_read_on() -> None:
-    delivery = Delivery(cap_bytes=4 * MESSAGE_OVERHEAD_BYTES)
+    delivery = MessageQueue(cap_bytes=4 * MESSAGE_OVERHEAD_BYTES)
     delivery.conflation = QueueConflation(sow_key)
     for key in "abcde" * 3:
         delivery.put([Message(kind="p", topic="t", sow_key=key)], 10**9)
-    assert delivery.held_bytes == 5 * MESSAGE_OVERHEAD_BYTES
+    assert delivery.queued_bytes == 5 * MESSAGE_OVERHEAD_BYTES
     assert delivery.full
     delivery.put([Message(kind="p", topic="t", sow_key="a", data=b"x" * 100)], 1)
-    assert delivery.held_bytes == 5 * MESSAGE_OVERHEAD_BYTES + 100
+    assert delivery.queued_bytes == 5 * MESSAGE_OVERHEAD_BYTES + 100
     delivery.take_waiting(4)
-    assert delivery.held_bytes == MESSAGE_OVERHEAD_BYTES
+    assert delivery.queued_bytes == MESSAGE_OVERHEAD_BYTES
     assert not delivery.full
 
 
@@ -231,7 +231,7 @@ async def test_where_conflation_is_none_it_is_refused() -> None:
     await bench.stream.open()
     with pytest.raises(UsageError, match="before it is opened"):
         bench.stream.conflate()
-    queue = QueueStream(Delivery(), open_=bench.stream.aclose, close=bench.stream.aclose)  # type: ignore[arg-type]  # never opened
+    queue = QueueStream(MessageQueue(), open_=bench.stream.aclose, close=bench.stream.aclose)  # type: ignore[arg-type]  # never opened
     with pytest.raises(UsageError, match="messages of a queue cannot be conflated"):
         queue.conflate()
 

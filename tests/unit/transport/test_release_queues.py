@@ -7,7 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.errors import DisconnectedError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Subscription
-from haclient.transport.message_queue import Delivery, release_queues
+from haclient.transport.message_queue import MessageQueue, release_queues
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
@@ -15,7 +15,7 @@ pytestmark = in_virtual_time
 
 @pytest.mark.row("HA25")
 async def test_the_queues_of_the_exiting_task_are_dropped_and_others_stay() -> None:
-    mine, theirs, nobodys = Delivery(), Delivery(), Delivery()
+    mine, theirs, nobodys = MessageQueue(), MessageQueue(), MessageQueue()
     batch = [Message(kind="p")]
     for delivery in (mine, theirs, nobodys):
         delivery.put(batch, 10)
@@ -26,11 +26,11 @@ async def test_the_queues_of_the_exiting_task_are_dropped_and_others_stay() -> N
         delivery.put(batch, 10)
     release_queues([Subscription("s", each, command_id="1") for each in (mine, theirs, nobodys)])
     assert (mine.ended, theirs.ended, nobodys.ended) == (True, False, True)
-    assert (mine.held_bytes, theirs.held_bytes, nobodys.held_bytes) == (0, 10, 0)
+    assert (mine.queued_bytes, theirs.queued_bytes, nobodys.queued_bytes) == (0, 10, 0)
 
 
 async def test_a_full_queue_whose_last_consumer_has_ended_is_dropped_with_an_error() -> None:
-    full, reading = Delivery(10), Delivery(10)
+    full, reading = MessageQueue(10), MessageQueue(10)
     for delivery in (full, reading):
         delivery.put([Message(kind="p")], 10)
     async with trio.open_nursery() as nursery:
@@ -41,13 +41,13 @@ async def test_a_full_queue_whose_last_consumer_has_ended_is_dropped_with_an_err
             delivery.put([Message(kind="p")], 11)
             assert delivery.full
         release_queues([Subscription("s", each, command_id="1") for each in (full, reading)])
-        assert (full.held_bytes, reading.held_bytes) == (0, 11)
+        assert (full.queued_bytes, reading.queued_bytes) == (0, 11)
         with pytest.raises(DisconnectedError, match="the client was left"):
             await full.next_batch()
         nursery.cancel_scope.cancel()
 
 
-async def hold(delivery: Delivery) -> None:
+async def hold(delivery: MessageQueue) -> None:
     """Take what is there, and work on it for ever."""
     await delivery.next_batch()
     await trio.sleep_forever()

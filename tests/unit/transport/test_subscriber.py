@@ -23,7 +23,7 @@ from haclient.protocol.messages import Message
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.settings import Settings
 from haclient.transport.subscriber import Subscriber, subscription_log
 from haclient_stores.bookmark import EPOCH
@@ -49,7 +49,7 @@ class Bench:
         topic = "" if name in {"flush", "unsubscribe"} else "orders"
         command = Command(name, topic=topic, timeout=5, **parts)  # type: ignore[arg-type]  # texts
         return await together(
-            lambda: self.subscriber.open(command, Delivery()), lambda: self.peer.answer(name)
+            lambda: self.subscriber.open(command, MessageQueue()), lambda: self.peer.answer(name)
         )
 
 
@@ -89,7 +89,7 @@ async def test_a_sow_of_a_topic_that_keeps_no_records_says_what_it_needs(
 
     with pytest.raises(CommandError) as refused:
         await together(
-            lambda: bench.subscriber.open(Command(command, topic=topic), Delivery()), refuse
+            lambda: bench.subscriber.open(Command(command, topic=topic), MessageQueue()), refuse
         )
     hint = (
         ": a sow needs a topic with a state of the world, which the server has to be configured "
@@ -159,7 +159,7 @@ async def test_what_was_not_answered_is_ended_at_the_server_even_if_the_store_fa
     async with bench_with(server, FailingStore()) as bench:
         command = Command("subscribe", topic="t", bookmark=EPOCH, timeout=1)  # with a generated id
         with pytest.raises(StoreError, match="database"):
-            await bench.subscriber.open(command, Delivery())
+            await bench.subscriber.open(command, MessageQueue())
         with trio.fail_after(1):
             sent = await bench.peer.expect("subscribe")
             await bench.peer.expect("unsubscribe", sub_id=sent.sub_id)
@@ -210,7 +210,7 @@ async def test_the_next_bookmark_is_asked_for_only_where_one_is_not_understood(
 
     command = Command("subscribe", topic="t", sub_id="s", bookmark="recent", timeout=5)
     try:
-        await together(lambda: bench.subscriber.open(command, Delivery()), answer)
+        await together(lambda: bench.subscriber.open(command, MessageQueue()), answer)
     except CommandError as refused:
         assert error is not None
         assert isinstance(refused, error)
@@ -226,4 +226,4 @@ async def test_a_lost_connection_is_no_refusal_of_a_bookmark(bench: Bench) -> No
 
     command = Command("subscribe", topic="t", sub_id="s", bookmark=EPOCH, timeout=5)
     with pytest.raises(DisconnectedError):
-        await together(lambda: bench.subscriber.open(command, Delivery()), lose)
+        await together(lambda: bench.subscriber.open(command, MessageQueue()), lose)

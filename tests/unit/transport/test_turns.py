@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from haclient.client import Client
 from haclient.events import ConnectionMade
 from haclient.protocol.messages import Message
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.transport.reporter import Reporter
 from haclient.transport.turns import TURN_S, Turn
 from haclient.workers.message_runner import FailedMessages, MessageRunner
@@ -71,7 +71,7 @@ async def test_a_plain_handler_lets_others_run_within_a_batch_and_between_batche
         handled += 1
         autojump_clock.jump(0.001)
 
-    queue = Delivery()
+    queue = MessageQueue()
     queue.handler = handle
     for _ in range(5):
         queue.put([Message(kind="p")] * 30, 1)

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
-from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy
+from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue
 from haclient.transport.turns import TURN_S
 from haclient.workers.message_runner import FailedMessages, MessageRunner
 from haclient_stores.tracker.tracker import SubscriptionTracker
@@ -22,13 +22,13 @@ def batch(*bodies: bytes) -> list[Message]:
     return [Message(data=body) for body in bodies]
 
 
-async def serve(queue: Delivery, handler: Handler, policy: HandlerErrorPolicy) -> None:
+async def serve(queue: MessageQueue, handler: Handler, policy: HandlerErrorPolicy) -> None:
     queue.handler = handler
     await MessageRunner(queue, FailedMessages(policy)).serve()
 
 
-def queued(*bodies: bytes) -> Delivery:
-    delivery = Delivery()
+def queued(*bodies: bytes) -> MessageQueue:
+    delivery = MessageQueue()
     delivery.put([Message(data=body, sub_id="s", topic="t") for body in bodies], 1)
     delivery.mark(Marker.ENDED)
     return delivery
@@ -48,7 +48,7 @@ async def test_plain_and_async_handlers_get_every_message_in_order() -> None:
 
 
 async def test_unprocessed_is_what_the_handler_has_yet_to_return_from_and_what_is_queued() -> None:
-    delivery = Delivery()
+    delivery = MessageQueue()
     found: list[list[bytes]] = []
 
     def handler(_: Message) -> None:
@@ -65,7 +65,7 @@ async def test_unprocessed_is_what_the_handler_has_yet_to_return_from_and_what_i
 async def test_between_two_messages_of_a_plain_handler_only_the_later_one_is_unprocessed(
     autojump_clock: MockClock,
 ) -> None:
-    delivery = Delivery()
+    delivery = MessageQueue()
     handled: list[bytes] = []
     turns: list[tuple[int, int]] = []
 
@@ -105,7 +105,7 @@ async def test_a_policy_says_whether_a_failed_message_is_finished(
 ) -> None:
     log = SubscriptionTracker()
     log.log_batch(["7|1|", "7|2|"])
-    delivery = Delivery()
+    delivery = MessageQueue()
     messages = [Message(data=b"secret", topic="t", sub_id="s") for _ in range(2)]
     for number, message in enumerate(messages, 1):
         message.owner, message.number = log, number
@@ -122,7 +122,7 @@ async def test_a_policy_says_whether_a_failed_message_is_finished(
 async def test_the_traceback_of_a_failed_handler_is_logged_at_debug(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    delivery = Delivery()
+    delivery = MessageQueue()
     delivery.put([Message(data=b"secret", topic="t", sub_id="s")], 1)
     delivery.mark(Marker.ENDED)
     with caplog.at_level(logging.DEBUG):

@@ -18,7 +18,7 @@ from haclient import aio
 from haclient.errors import DisconnectedError, UsageError, WorkerError
 from haclient.protocol.messages import Message, MessageLease
 from haclient.streams import MessageStream, QueueStream
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import MessageQueue
 from haclient.workers import ProcessPool, ThreadPool, run_workers
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.lengths import length
@@ -43,7 +43,7 @@ class Bench:
     """A stream whose messages are numbered from 1 on."""
 
     def __init__(self) -> None:
-        self.delivery = Delivery()
+        self.delivery = MessageQueue()
         self.discards = Discards()
         self.stream = MessageStream(self.delivery, open_=self._open, close=self._close)
         self._count = 0
@@ -261,7 +261,7 @@ async def test_no_more_messages_wait_than_the_bound_allows() -> None:
             for _ in range(100):
                 await trio.lowlevel.checkpoint()
             # One is processed, two wait, one has been taken and waits for room.
-            assert bench.delivery.held_bytes >= 8 - 4
+            assert bench.delivery.queued_bytes >= 8 - 4
             go.set()
     assert sorted(bench.discards.numbers) == list(range(1, 9))
 
@@ -532,7 +532,7 @@ async def test_a_function_that_cannot_be_pickled_is_refused_before_anything_is_t
     bench = await opened("a")
     with pytest.raises(UsageError, match="at the top level of a module, or use ThreadPool"):
         await run_workers(bench.stream, lambda _: None, ProcessPool(1))
-    assert bench.delivery.held_bytes == 1
+    assert bench.delivery.queued_bytes == 1
 
 
 @pytest.mark.row("MS10")

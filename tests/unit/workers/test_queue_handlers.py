@@ -17,7 +17,7 @@ from haclient.session.queue_leases import QueueLeases
 from haclient.session.session import Session
 from haclient.transport.ack_sender import AckSender
 from haclient.transport.client_thread import ClientThread
-from haclient.transport.message_queue import Delivery, Handler
+from haclient.transport.message_queue import Handler, MessageQueue
 from haclient.workers.queue_handlers import QueueHandling, serve_queue
 from support.clock import in_virtual_time
 from support.reporting import unheard
@@ -74,7 +74,7 @@ async def handle(
     publish: Callable[[str, bytes, str], None] = lambda *_: None,
 ) -> None:
     """Handle messages until there are no more."""
-    delivery = Delivery(raises=False)
+    delivery = MessageQueue(raises=False)
     for message in given:
         delivery.put([message], len(message.data))
     delivery.end()

@@ -16,10 +16,10 @@ from typing_extensions import override
 from haclient.errors import HAClientError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
-from haclient.transport.message_queue import DEFAULT_CAP_BYTES, Delivery
+from haclient.transport.message_queue import DEFAULT_CAP_BYTES, MessageQueue
 
 
-class QueryDelivery(Delivery):
+class QueryQueue(MessageQueue):
     """A queue that ends by an error when nothing has arrived for too long."""
 
     __slots__ = ("_is_lasting", "_limit_s", "_overdue", "_quiet_since")

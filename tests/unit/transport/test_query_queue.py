@@ -10,7 +10,7 @@ import trio
 from haclient.errors import HAClientError, TimedOut
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
-from haclient.transport.query_delivery import QueryDelivery
+from haclient.transport.query_queue import QueryQueue
 from support.clock import in_virtual_time, pytest_collection_modifyitems
 
 __all__ = ["pytest_collection_modifyitems"]
@@ -31,7 +31,7 @@ class Overdue:
 
 
 async def test_a_silence_ends_the_query_unless_it_is_not_the_servers() -> None:
-    delivery, overdue = QueryDelivery(), Overdue(None, TimedOut("late"))
+    delivery, overdue = QueryQueue(), Overdue(None, TimedOut("late"))
     delivery.limit(10.0, overdue, is_lasting=False)
     began = trio.current_time()
     with pytest.raises(TimedOut, match="late"):
@@ -40,14 +40,14 @@ async def test_a_silence_ends_the_query_unless_it_is_not_the_servers() -> None:
 
 
 async def test_a_handler_gets_no_error_and_its_task_knows_it() -> None:
-    delivery, error = QueryDelivery(raises=False), TimedOut("late")
+    delivery, error = QueryQueue(raises=False), TimedOut("late")
     delivery.limit(10.0, Overdue(error), is_lasting=False)
     assert await delivery.next_batch() is None
     assert (delivery.failed, delivery.end_reason) == (None, error), "the client goes on"
 
 
 async def test_each_message_begins_the_time_anew_and_the_consumers_own_does_not_count() -> None:
-    delivery, overdue = QueryDelivery(), Overdue(TimedOut("late"))
+    delivery, overdue = QueryQueue(), Overdue(TimedOut("late"))
     delivery.limit(10.0, overdue, is_lasting=False)
     for _ in range(3):
         await trio.sleep(60)
@@ -61,7 +61,7 @@ async def test_each_message_begins_the_time_anew_and_the_consumers_own_does_not_
 
 
 async def test_short_waits_one_after_the_other_are_one_silence() -> None:
-    delivery = QueryDelivery()
+    delivery = QueryQueue()
     delivery.limit(10.0, Overdue(TimedOut("late")), is_lasting=False)
     for _ in range(10):
         with trio.move_on_after(0.9):
@@ -75,7 +75,7 @@ async def test_short_waits_one_after_the_other_are_one_silence() -> None:
 async def test_what_follows_the_records_of_a_lasting_query_may_take_any_time(
     marker: Marker,
 ) -> None:
-    delivery, overdue = QueryDelivery(), Overdue()
+    delivery, overdue = QueryQueue(), Overdue()
     delivery.limit(10.0, overdue, is_lasting=True)
     delivery.mark(marker)
     with trio.move_on_after(3600):
@@ -84,7 +84,7 @@ async def test_what_follows_the_records_of_a_lasting_query_may_take_any_time(
 
 
 async def test_without_a_limit_it_waits_for_as_long_as_it_takes() -> None:
-    delivery, overdue = QueryDelivery(), Overdue()
+    delivery, overdue = QueryQueue(), Overdue()
     delivery.limit(math.inf, overdue, is_lasting=False)
     with trio.move_on_after(3600):
         await delivery.next_batch()
