@@ -391,16 +391,6 @@ async def test_a_listener_may_call_the_client_and_can_be_removed(broker: BrokerT
 
 
 @in_loop
-async def test_the_last_state_reaches_a_listener(broker: BrokerThread) -> None:
-    seen: list[str] = []
-    async with HAClient.memory_backed(
-        "orders-7", servers=[broker.uri], on_event=on_states(lambda state: seen.append(str(state)))
-    ):
-        pass
-    assert seen[-1] == "shutdown"
-
-
-@in_loop
 async def test_a_wire_tap_is_called_in_the_clients_thread_and_may_read_properties(
     broker: BrokerThread,
 ) -> None:

@@ -12,9 +12,9 @@ from typing import TypeVar
 import pytest
 import trio
 
-from haclient import EPOCH, Command, Message, Options, Topic, TypedStream, blocking
+from haclient import EPOCH, Command, Message, Topic, TypedStream
 from haclient.aio import BaseClient, HAClient
-from haclient.errors import DisconnectedError, UsageError
+from haclient.errors import UsageError
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker_thread import BrokerThread, broker_thread
 from support.loops import in_loop, until
@@ -48,39 +48,11 @@ async def test_values_are_read_from_a_stream_of_asyncio(broker: BrokerThread) ->
     assert value == 7
 
 
-@in_loop
-async def test_a_call_that_is_cancelled_ends_in_the_client_too(
-    amps_broker_process: BrokerProcess,
-) -> None:
-    broker = amps_broker_process
-
-    async with HAClient("orders-7", servers=[broker.uri], exit_timeout=0) as client:
-        await client.flush()
-        broker.pause()
-        for wait in (asyncio.wait_for, _within):
-            with pytest.raises(TimeoutError):
-                await wait(client.flush(timeout=None), 0.01)
-        waiting = asyncio.create_task(client.flush(timeout=None))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert client.__bridge__.thread.now(lambda: calls_of(client), "looking") == 0
-        broker.resume()
-        await client.flush(timeout=LIMIT_S)
-
-
 def calls_of(client: BaseClient) -> int:
     """How many calls are under way in the client's thread."""
     calls = client.__bridge__.thread._calls
     assert calls is not None
     return len(calls.child_tasks)
-
-
-async def _within(call: Awaitable[None], timeout: float) -> None:
-    async with asyncio.timeout(timeout):
-        await call
 
 
 @in_loop
@@ -153,36 +125,6 @@ async def test_a_subscription_whose_caller_was_cancelled_has_ended(
         assert count_subscriptions(client) == 0
 
 
-@in_loop
-async def test_a_replaced_subscription_stays_when_its_caller_is_cancelled(
-    broker: BrokerThread,
-) -> None:
-    got: list[str] = []
-
-    def take(message: Message) -> None:
-        got.append(message.text)
-
-    async with opened(broker) as client:
-        await client.subscribe("orders", sub_id="s", handler=take)
-        options = Options(replace=True)
-        cancelled = 0
-        for turns in range(4):
-            call = client.subscribe("orders", sub_id="s", options=options, handler=take)
-            task = asyncio.ensure_future(call)
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            try:
-                await task
-            except asyncio.CancelledError:
-                cancelled += 1
-            else:  # it was faster, which it cannot be in the first two turns
-                assert turns > 1
-        assert cancelled >= 2
-        await client.publish("orders", b"1")
-        await until(lambda: got == ["1"])
-
-
 @pytest.mark.parametrize(
     ("command", "is_active"),
     [
@@ -212,23 +154,6 @@ async def test_a_cancelled_command_that_is_complete_takes_back_only_what_it_has_
             await task
         active = {each.sub_id for each in client.metrics.subscriptions}
         assert active == ({"s", "plain"} if is_active else {"plain"})
-
-
-@in_loop
-async def test_a_plain_handler_runs_in_the_loop_and_may_start_tasks(broker: BrokerThread) -> None:
-    seen: list[tuple[str, int]] = []
-    tasks: list[asyncio.Task[int | None]] = []
-    async with opened(broker) as client:
-
-        def handle(message: Message) -> None:
-            seen.append((message.text, threading.get_ident()))
-            tasks.append(asyncio.create_task(client.publish("answers", message.data)))
-
-        await client.subscribe("orders", handler=handle)
-        await client.publish("orders", b"1")
-        await until(lambda: len(seen) == 1)
-        assert await tasks[0]
-    assert seen == [("1", threading.get_ident())]
 
 
 @in_loop
@@ -279,46 +204,6 @@ async def test_a_cancellation_from_outside_goes_before_the_error_of_a_handler(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert failing.is_set()
-
-
-@in_loop
-async def test_a_handler_that_is_at_work_when_the_client_is_left_is_cancelled_and_waited_for(
-    broker: BrokerThread,
-) -> None:
-    steps: list[str] = []
-
-    async def handle(_: Message) -> None:
-        steps.append("begins")
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            steps.append("ends")
-
-    async with opened(broker) as client:
-        await client.subscribe("orders", handler=handle)
-        await client.publish("orders", b"1")
-        await until(lambda: bool(steps))
-    assert steps == ["begins", "ends"]
-
-
-def test_a_handler_that_was_cancelled_by_somebody_else_counts_as_failed(
-    broker: BrokerThread,
-) -> None:
-    async def main() -> None:
-        async def handle(_: Message) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-            await asyncio.sleep(LIMIT_S)
-
-        async with opened(broker) as client:
-            await client.subscribe("orders", handler=handle)
-            await client.publish("orders", b"1")
-            await asyncio.Event().wait()
-
-    with pytest.raises(DisconnectedError, match=r"the task of the callback .* was cancelled"):
-        in_loop(main)()
 
 
 @in_loop
@@ -378,31 +263,6 @@ def test_a_client_belongs_to_one_loop(broker: BrokerThread) -> None:
 
 async def in_coroutine(call: Awaitable[object]) -> None:
     await call
-
-
-def test_two_loops_have_a_client_each(broker: BrokerThread) -> None:
-    async def main(name: str) -> str:
-        client = HAClient.memory_backed(name, servers=[broker.uri])
-        async with client, client.stream(name) as messages:
-            await client.publish(name, b"1")
-            return (await anext(messages)).topic
-
-    topics: list[str] = []
-    threads = [
-        threading.Thread(target=lambda name=name: topics.append(in_loop(main)(name)))
-        for name in ("a", "b")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
-    assert sorted(topics) == ["a", "b"]
-
-
-@in_loop
-async def test_the_blocking_client_points_here(broker: BrokerThread) -> None:
-    with pytest.raises(UsageError, match=r"use haclient\.aio\.HAClient"):
-        blocking.HAClient("orders-7", servers=[broker.uri]).open()
 
 
 def test_a_message_for_a_closed_loop_ends_the_client(
@@ -475,28 +335,6 @@ from haclient.aio import HAClient
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 client = HAClient.memory_backed("orders-7", servers=[sys.argv[1]])
 """
-
-
-def test_a_program_that_closes_nothing_ends_and_is_warned(broker: BrokerThread) -> None:
-    text = """
-async def main():
-    await client.open()
-    await client.publish("orders", b"1")
-asyncio.run(main())
-"""
-    with run_script(SCRIPT + text, broker.uri) as process:
-        _, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0
-    assert "ResourceWarning: the client 'orders-7' was never closed" in err
-
-    async def main() -> str:
-        async with (
-            opened(broker) as reader,
-            reader.bookmark_stream("orders", sub_id="s", bookmark=EPOCH) as messages,
-        ):
-            return (await anext(messages)).text
-
-    assert in_loop(main)() == "1"  # it was drained
 
 
 @pytest.mark.parametrize("waiting", ["await anext(messages)", "await asyncio.Event().wait()"])

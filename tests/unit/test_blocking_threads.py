@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251  # a thread that runs it is refused
 import gc
-import signal
 import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from linecache import getline
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -18,16 +16,13 @@ import pytest
 import trio
 
 from haclient import (
-    EPOCH,
     Command,
     ConnectionState,
-    FixedDelayStrategy,
     Message,
 )
-from haclient.blocking import BaseClient, Client, HAClient, MessageStream
+from haclient.blocking import HAClient, MessageStream
 from haclient.errors import (
     DisconnectedError,
-    ReconnectGaveUp,
     UsageError,
 )
 from haclient_fake_server.config import BrokerConfig, QueueTopic
@@ -53,19 +48,6 @@ def broker() -> Generator[BrokerThread]:
 def client(broker: BrokerThread) -> Generator[HAClient]:
     with HAClient.memory_backed("orders-7", servers=[broker.uri]) as opened:
         yield opened
-
-
-def bodies(client: BaseClient, topic: str, count: int) -> list[str]:
-    """What is in the log of a topic, in order."""
-    with client.bookmark_stream(topic, sub_id=f"all of {topic}", bookmark=EPOCH) as messages:
-        return [message.text for message in islice(messages, count)]
-
-
-def wait_for_nothing(client: BaseClient) -> None:
-    """Wait until the client ends, and ask it why."""
-    with client.stream("nothing") as messages:
-        assert next(messages, None) is None
-    client.flush()
 
 
 def test_what_a_handler_raises_while_the_block_fails_leaves_it_as_it_is(
@@ -140,27 +122,6 @@ def test_a_handler_whose_call_waits_for_ever_does_not_keep_the_client_open(
     assert len(ended) == 1
 
 
-def test_a_callback_is_a_plain_function(client: HAClient) -> None:
-    async def later(_: Message) -> None:
-        raise AssertionError
-
-    with pytest.raises(UsageError, match=r"is a plain function, and .*later.* is a coroutine"):
-        client.subscribe("orders", handler=later)
-
-
-def test_a_plain_function_that_returns_a_coroutine_ends_the_client(broker: BrokerThread) -> None:
-    async def later(_: Message) -> None:
-        raise AssertionError
-
-    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
-    client.subscribe("orders", handler=lambda message: later(message))  # noqa: PLW0108  # a plain one
-    client.publish("orders", b"1")
-    with pytest.raises((UsageError, DisconnectedError)):  # the latter while it is being closed
-        wait_for_nothing(client)
-    with pytest.raises(UsageError, match="is a plain function"):
-        client.close()
-
-
 def test_a_call_while_the_client_is_closed_is_told_that_it_was_left(broker: BrokerThread) -> None:
     calls: list[Callable[[HAClient], object]] = [
         lambda client: client.subscribe("orders", handler=print),
@@ -201,45 +162,12 @@ def test_a_thread_that_runs_an_event_loop_is_refused(call: str, broker: BrokerTh
     client.close()
 
 
-def test_the_health_of_a_client_is_told_before_its_run_and_after_any_end(
-    broker: BrokerThread,
-) -> None:
-    delays = FixedDelayStrategy(0.001, give_up_after=0.01)
-    client = HAClient.memory_backed("orders-7", servers=[broker.uri], delay_strategy=delays)
-    assert not client.health().is_alive
-    client.open()
-    assert client.health().is_alive
-    client.publish_persisted("orders", b"1")
-    broker.stop()
-    client.__bridge__.thread.join()
-    assert not client.health().is_alive
-    assert client.health().reasons[0].startswith("the client was not entered, or was left; its ")
-    assert "is alive       no" in client.report()
-    assert client.metrics.oldest_unpersisted_age == 0.0
-    with pytest.raises(ReconnectGaveUp):
-        client.close()
-    assert not client.health().is_alive
-
-
 SCRIPT = """
 import signal, sys
 from haclient.blocking import HAClient
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 client = HAClient.memory_backed("orders-7", servers=[sys.argv[1]])
 """
-
-
-def test_a_program_that_closes_nothing_ends_and_is_warned(broker: BrokerThread) -> None:
-    with run_script(
-        SCRIPT + 'client.open()\nclient.publish("orders", b"1")\n', broker.uri
-    ) as process:
-        _, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0
-    assert "ResourceWarning: the client 'orders-7' was never closed" in err
-    with Client("reader") as reader:
-        reader.connect(broker.uri)
-        reader.logon()
-        assert bodies(reader, "orders", 1) == ["1"]  # it was drained
 
 
 def test_a_program_that_closes_nothing_ends_in_order_whoever_opened_the_client(
@@ -364,16 +292,6 @@ with client:
     with run_script(SCRIPT + text, broker.uri) as process:
         out, _ = interrupted(process)
     assert out.startswith("sequence ")
-
-
-def test_an_interrupt_ends_the_opening_of_a_client() -> None:
-    text = 'print("waits", flush=True)\nclient.open()\n'
-    with run_script(SCRIPT + text, "tcp://127.0.0.1:1/amps/json") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waits\n"
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=LIMIT_S)
-    assert "\nKeyboardInterrupt\n" in err
 
 
 def test_an_interrupt_at_any_line_of_the_opening_leaves_nothing_behind(

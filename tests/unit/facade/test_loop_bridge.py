@@ -65,38 +65,11 @@ def callback(function: object, thread: LoopThread) -> Callback:
 
 
 @with_thread
-async def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
-    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await asyncio.sleep(0)
-    bridge = Bridge("inner", thread)
-    ended = DisconnectedError("gave up")
-
-    def ends(*_: object) -> None:
-        raise ended
-
-    with monkeypatch.context() as patched:
-        patched.setattr(thread, "submit_now", ends)
-        with pytest.raises(DisconnectedError):
-            bridge.read(len, "length")  # not by the client's end
-        patched.setattr(thread, "error", ended)
-        assert bridge.read(len, "length") == 5
-
-
-@with_thread
 async def test_a_call_runs_in_the_clients_thread(thread: LoopThread) -> None:
     bridge = Bridge("inner", thread)
     assert await thread.wait(name_of_thread, "looking") == "haclient a"
     assert thread.now(lambda: threading.current_thread().name, "looking") == "haclient a"
     assert bridge.read(lambda inner: inner.upper(), "upper") == "INNER"
-
-
-@with_thread
-async def test_a_plain_call_from_the_clients_thread_runs_at_once(thread: LoopThread) -> None:
-    async def call() -> int:
-        return thread.now(lambda: 7, "looking")
-
-    assert await thread.wait(call, "looking") == 7
 
 
 @with_thread
