@@ -26,7 +26,7 @@ seconds. What is not finished by then stays undiscarded: a process is killed, a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
@@ -149,7 +149,7 @@ ResultHandler: TypeAlias = Callable[[Message, _T], Awaitable[None] | None]
 """Called in the client's thread with a message and what the worker returned for it."""
 
 
-async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
+def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
     stream: MessageStream,
     work: Callable[[Message], _T],
     pool: ThreadPool | ProcessPool,
@@ -159,7 +159,7 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
     on_handler_error: HandlerErrorPolicy | None = None,
     max_waiting: int = DEFAULT_MAX_WAITING,
     exit_timeout: float = DEFAULT_EXIT_TIMEOUT_S,
-) -> None:
+) -> Coroutine[object, None, None]:
     """Process the messages of a stream in threads or processes, until it ends.
 
     A message is discarded, and one of a queue acknowledged, when `work` and `on_result` have
@@ -188,7 +188,25 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
         WorkerError: A worker process could not be started; or, if the policy is `"raise"`, `work`
             called `sys.exit`.
     """
-    # Streams of the other facades have the same name.
+    _check_stream_and_work(stream, work)
+    check_count("max_waiting", max_waiting, 1)
+    check_seconds("exit_timeout", exit_timeout, zero=True)
+    if on_handler_error is not None:
+        check_policy(on_handler_error)
+
+    async def process() -> None:
+        workers = pool.open(work)
+        with stream.working() as queue:
+            failed_messages = FailedMessages(on_handler_error or queue.error_policy)
+            runner = MessageRunner(queue, failed_messages, discards=True, acks=True)
+            shared = KeyedPool(max_waiting + len(workers), key, failed_messages)
+            await _Run(stream, runner, workers, shared, on_result).run(exit_timeout)
+
+    return process()
+
+
+def _check_stream_and_work(stream: MessageStream, work: Callable[[Message], object]) -> None:
+    # Checked in the call: a program with a stream of `haclient.blocking` does not await the result.
     if not isinstance(stream, MessageStream):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
             "run_workers takes a stream of haclient.Client or haclient.HAClient, not one of "
@@ -199,16 +217,6 @@ async def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
             "work is a plain function, which runs in a worker: give a coroutine function as "
             "on_result, or to subscribe as the handler"
         )
-    check_count("max_waiting", max_waiting, 1)
-    check_seconds("exit_timeout", exit_timeout, zero=True)
-    if on_handler_error is not None:
-        check_policy(on_handler_error)
-    workers = pool.open(work)
-    with stream.working() as queue:
-        failed_messages = FailedMessages(on_handler_error or queue.error_policy)
-        runner = MessageRunner(queue, failed_messages, discards=True, acks=True)
-        shared = KeyedPool(max_waiting + len(workers), key, failed_messages)
-        await _Run(stream, runner, workers, shared, on_result).run(exit_timeout)
 
 
 class _Run(Generic[_T]):

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from haclient import aio
+from haclient import aio, blocking
 from haclient.errors import DisconnectedError, UsageError, WorkerError
 from haclient.protocol.messages import Message, MessageLease
 from haclient.streams import MessageStream, QueueStream
@@ -568,9 +569,11 @@ async def test_a_coroutine_function_is_refused() -> None:
         await run_workers(bench.stream, work, ThreadPool(1))
 
 
-async def test_a_stream_of_another_facade_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"not one of haclient\.aio"):
-        await run_workers(object.__new__(aio.MessageStream), number_of, ThreadPool(1))  # type: ignore[arg-type]  # the misuse
+@pytest.mark.parametrize("facade", [aio, blocking])
+def test_a_stream_of_another_facade_is_refused_in_the_call(facade: ModuleType) -> None:
+    stream = object.__new__(facade.MessageStream)
+    with pytest.raises(UsageError, match=rf"not one of {facade.__name__}"):
+        _ = run_workers(stream, number_of, ThreadPool(1))  # not awaited: nobody does that there
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_waiting", 0), ("exit_timeout", -1.0)])
