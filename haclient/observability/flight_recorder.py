@@ -90,7 +90,7 @@ class FlightRecorder:
             self._reported = entries[-1]
         if any(kind in {"<", ">"} for _, kind, *_ in entries):
             lines = "\n".join(_lines(entries))
-            _logger.warning("client %s: before %s\n%s", self._client_name, error, lines)
+            _logger.info("client %s: before %s\n%s", self._client_name, error, lines)
 
     def lines(self) -> list[str]:
         """Everything that is kept as text, oldest first, passwords masked."""

@@ -108,7 +108,7 @@ async def test_frames_states_and_errors_are_recorded_in_order_without_secrets() 
 async def test_a_refused_logon_is_logged_with_the_frames_before_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.WARNING, "haclient"):
+    with caplog.at_level(logging.INFO, "haclient.flight_recorder"):
         async with listening() as server, Client("c") as client:
             peer = await server.connect(client)
 
@@ -131,7 +131,7 @@ async def test_a_refused_logon_is_logged_with_the_frames_before_it(
 async def test_a_client_that_reconnects_logs_what_came_before_each_loss_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.WARNING, "haclient"):
+    with caplog.at_level(logging.INFO, "haclient.flight_recorder"):
         async with listening() as server:
             client = HAClient("ha", servers=[server.uri], heartbeat=None)
             async with entered(client, partial(live, server)) as peer:

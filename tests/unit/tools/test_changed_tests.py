@@ -13,7 +13,7 @@ from tools.changed_tests import ALWAYS, PACKAGES, ROOT, changed_files, covering_
     ("changed", "covered_by"),
     [
         ("haclient/protocol/framing.py", "tests/unit/protocol/test_framing.py"),
-        ("haclient/client/client.py", "tests/unit/test_client.py"),
+        ("haclient/client/client.py", "tests/unit/client/test_client.py"),
         ("haclient/cli/demo/run.py", "tests/unit/cli/demo/test_run.py"),
         ("stores/haclient_stores/tracker/tracker.py", "tests/unit/stores/tracker"),
         ("haclient/pyspark/jobs/audit.py", "tests/pyspark/jobs/test_audit.py"),
@@ -28,8 +28,7 @@ def test_a_changed_file_runs_the_tests_that_cover_it(changed: str, covered_by: s
 
 def test_a_module_of_the_root_does_not_run_the_covering_tests_all_packages() -> None:
     assert all(
-        Path(found).parent == Path("tests/unit")
-        for found in covering_tests("haclient/client/client.py")
+        Path(found).parent == Path("tests/unit") for found in covering_tests("haclient/errors.py")
     )
 
 
@@ -39,9 +38,7 @@ def test_a_file_without_covering_tests_its_own_selects_none(changed: str) -> Non
 
 
 def test_each_test_is_selected_once_and_the_style_always() -> None:
-    selected = select(
-        ["haclient/client/client.py", "haclient/client/ha_client.py", "tests/unit/test_client.py"]
-    )
+    selected = select(["haclient/errors.py", "haclient/codecs.py", "tests/unit/test_errors.py"])
     assert len(selected) == len(set(selected))
     assert set(ALWAYS) <= set(selected)
 
