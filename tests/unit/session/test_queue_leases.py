@@ -435,6 +435,27 @@ def test_what_fills_a_smaller_backlog_is_sent_when_that_is_granted() -> None:
     assert world.take() == [("7|1|,7|2|,7|3|", "")]
 
 
+@pytest.mark.row("QC3", "QC7", "QC13")
+def test_after_its_first_acknowledgement_nothing_more_is_sent_for_a_message(
+    world: LeaseWorld,
+) -> None:
+    processed, expired, lost = world.receive(1, 2, 3)
+    lease = processed.lease
+    processed.ack()
+    expired.ack(expire=True)
+    assert lease is not None
+    for message in (processed, expired):
+        for option in ("", "cancel"):
+            lease.acknowledge(message, option)
+        lease.extend(message, 5.0)
+    world.wait(1)
+    assert world.take() == [("7|1|", ""), ("7|2|", "expire")]
+    world.lose()
+    lost.extend_lease(5.0)
+    world.connect()
+    assert world.take() == []
+
+
 # -- failures ----------------------------------------------------------------------------
 
 

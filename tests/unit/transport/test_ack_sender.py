@@ -12,6 +12,7 @@ from typing_extensions import override
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
+from haclient.session import queue_acks
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.queue_acks import QueueAcks
@@ -128,3 +129,14 @@ async def test_a_refused_acknowledgement_is_logged_and_settled(
     )
     assert "not entitled: the messages may be redelivered" in caplog.text
     assert world.sender.acks.is_idle
+
+
+@pytest.mark.row("QC14")
+async def test_of_a_server_that_never_answers_only_so_many_answers_are_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_acks, "MAX_UNCONFIRMED", 2)
+    for message in world.receive(1, 2, 3):
+        message.ack(cancel=True)
+    assert len(world.writer.sent) == 3
+    assert len(world.session.pending) == 2
