@@ -13,8 +13,7 @@ import sys
 from contextlib import closing
 
 import haclient
-from haclient import HAClient
-from haclient.sources import SourcePosition
+from haclient import HAClient, SourcePosition
 from haclient.stores import FilePublishStore
 
 NOTE_EVERY = 1000

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
+    from haclient.recovery_points.source import ResumePoint, SourcePosition
     from haclient.recovery_points.sow import SOWRecoveryPointAdapter
     from haclient.servers.auth import Authenticator, DefaultAuthenticator, TokenAuthenticator
     from haclient.servers.chooser import (
@@ -181,9 +182,11 @@ __all__ = [
     "ReconnectGaveUp",
     "RecordChange",
     "RecoveryExplanation",
+    "ResumePoint",
     "SOWRecoveryPointAdapter",
     "ServerChooser",
     "SlowClient",
+    "SourcePosition",
     "SpreadDelayStrategy",
     "StoreCorrupt",
     "StoreError",
@@ -226,6 +229,7 @@ _NAMES = {
     "haclient.protocol.options": "Options",
     "haclient.protocol.uri": "Uri",
     "haclient.observability.recovery_explanation": "RecoveryExplanation",
+    "haclient.recovery_points.source": "ResumePoint SourcePosition",
     "haclient.recovery_points.sow": "SOWRecoveryPointAdapter",
     "haclient.servers.auth": "Authenticator DefaultAuthenticator TokenAuthenticator",
     "haclient.servers.chooser": (

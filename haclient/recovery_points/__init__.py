@@ -1,1 +1,1 @@
-"""Adapters that keep the recovery points of a bookmark store elsewhere."""
+"""Where a subscription goes on after a kill, kept elsewhere, and where a publisher goes on."""

@@ -50,7 +50,7 @@ from haclient.errors import (
 from haclient.events import ConnectionLost, Event, EventListener, StateChanged
 from haclient.live_records import apply_delta
 from haclient.observability.stall_detector import StallDetector
-from haclient.sources import ResumePoint, SourcePosition
+from haclient.recovery_points.source import ResumePoint, SourcePosition
 from haclient.stores import (
     BookmarkStore,
     FilePublishStore,

@@ -10,7 +10,7 @@ import pytest
 
 from haclient import aio, blocking
 from haclient.errors import StoreError, UsageError
-from haclient.sources import NOTE, ResumePoint, SourcePosition
+from haclient.recovery_points.source import NOTE, ResumePoint, SourcePosition
 from haclient.stores import FilePublishStore, MemoryPublishStore
 from simulation.disk import SimulatedDisk
 from support.broker_thread import BrokerThread, broker_thread
