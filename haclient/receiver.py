@@ -247,7 +247,7 @@ class Receiver:
             return
 
         def overdue() -> TimedOut | None:
-            connection, request = self._core.connection, one.request
+            connection = self._core.connection
             if not one.is_query and one.is_query_answered:
                 queue.lift_limit()
                 return None
@@ -257,7 +257,7 @@ class Receiver:
             self._core.kept.drop(one)
             self._subscriber.unsubscribe_nowait([one])
             missing = " and ".join(sorted(one.ends_after)) or "group_end"
-            what = str(one.sub_id) if request is None else request.what
+            what = one.request.what
             return TimedOut(
                 f"{what}: the server has sent nothing for {limit_s:g} s, and not yet {missing}: "
                 "the result may be incomplete"

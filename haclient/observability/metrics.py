@@ -154,7 +154,7 @@ def _of_subscription(
     log = subscription.log
     return SubscriptionMetrics(
         sub_id=subscription.sub_id,
-        topic="" if subscription.request is None else str(subscription.request.fields.get("t", "")),
+        topic=str(subscription.request.fields.get("t", "")),
         queued=0 if queue is None else queue.queued_count,
         queued_bytes=0 if queue is None else queue.queued_bytes,
         is_full=queue is not None and queue.full,
@@ -179,7 +179,7 @@ def _message_lag(core: Core, subscription: Subscription) -> int | None:
 
 def _receive_lag(core: Core, subscription: Subscription, now: float) -> float | None:
     connection, request = core.connection, subscription.request
-    if connection is None or request is None or subscription.phase is not Phase.OPEN:
+    if connection is None or subscription.phase is not Phase.OPEN:
         return None
     link_lag = connection.lag_s(now)
     if not request.bookmark:

@@ -16,7 +16,7 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.resume import ResumeRule, resume_bookmarks, resume_rule
-from haclient.session.subscriptions import SubscribeRequest, Subscription
+from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
 from haclient_stores.bookmark import Bookmark, BookmarkList
@@ -98,7 +98,7 @@ def explain_recovery(core: Core, sub_id: str) -> RecoveryExplanation:
     """
     subscriptions = {each.sub_id: each for each in core.kept.all()}
     found = subscriptions.get(sub_id)
-    if found is None or found.request is None:
+    if found is None:
         known = ", ".join(subscriptions) or "none"
         raise UsageError(f"no subscription {sub_id!r} in this client; it has {known}")
     log = found.log
@@ -130,11 +130,10 @@ def explain_recovery(core: Core, sub_id: str) -> RecoveryExplanation:
 
 def _undelivered(subscription: Subscription) -> list[Message]:
     """The queued messages that a lost connection drops."""
-    queue, request = subscription.queue, subscription.request
-    if not isinstance(queue, MessageQueue) or request is None:
+    queue = subscription.queue
+    if not isinstance(queue, MessageQueue):
         return []
-    comes_again = subscription.log is not None or subscription.is_of_queue
-    if not (comes_again or subscription.query_id):
+    if not (subscription.is_redelivered or subscription.query_id):
         return []  # of a plain subscription, what has arrived is still delivered
     return queue.undelivered(keep_replaced=not subscription.is_of_queue)
 
@@ -154,7 +153,7 @@ def _without_log(core: Core, found: Subscription) -> str:
     if found.is_of_queue:
         return "its leases end with the connection, and the queue redelivers their messages"
     request = found.request
-    if request is not None and request.bookmark:
+    if request.bookmark:
         return "no bookmark store tracks it, so it begins again where it has begun"
     return "it has no bookmark: what is published until it is back is missing"
 
@@ -165,8 +164,8 @@ def _resumption(
     """The forms for the same server, as a resume requests them, and the rule in words."""
     resume = core.resume
     server = resume.servers.resolve(log.server_order.server)
-    last = found.position.last_bookmark if _is_ordered(found.request) else ""
-    is_conflated = found.request is not None and found.request.is_conflated
+    last = found.position.last_bookmark if found.request.is_in_log_order else ""
+    is_conflated = found.request.is_conflated
     rule = resume_rule(log, server, last=last, is_conflated=is_conflated)
     if rule is not ResumeRule.IN_ORDER and _has_unnamed(log, queued):
         return (log.resume_from_start(),), _UNNAMED
@@ -183,11 +182,6 @@ def _elsewhere(core: Core, log: SubscriptionLog, queued: list[Message]) -> tuple
         return (log.resume_from_start(),)
     overlap_us = core.resume.overlap_us
     return resume_bookmarks(log, _ANOTHER_SERVER, last="", overlap_us=overlap_us)
-
-
-def _is_ordered(request: SubscribeRequest | None) -> bool:
-    """Whether its messages come in the order of the log, as a resume decides it."""
-    return request is not None and request.is_in_log_order
 
 
 def _has_unnamed(log: SubscriptionLog, queued: list[Message]) -> bool:

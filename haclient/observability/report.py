@@ -86,13 +86,12 @@ def _subscription(
     core: Core, subscription: Subscription, metrics: SubscriptionMetrics
 ) -> Iterator[str]:
     yield f"subscription {metrics.sub_id}"
-    if subscription.request is not None:
-        for name, value in subscription.request.fields.items():
-            yield f"  {name:22} {value}"
+    for name, value in subscription.request.fields.items():
+        yield f"  {name:22} {value}"
     for each in fields(metrics):
         if each.name not in {"sub_id", "topic"}:
             yield f"  {each.name:22} {_shown(getattr(metrics, each.name))}"
-    if subscription.request is not None and subscription.log is not None:
+    if subscription.log is not None:
         yield from (f"  {line}" for line in str(explain_recovery(core, metrics.sub_id)).split("\n"))
 
 

@@ -64,29 +64,21 @@ class HistoricalSubscription(Subscription):
 
     def __init__(  # noqa: PLR0913  # as the base class
         self,
-        sub_id: str,
+        request: SubscribeRequest,
         queue: SubscriptionQueue,
         *,
-        request: SubscribeRequest | None = None,
         command_id: str = "",
-        query_id: str = "",
         log: SubscriptionLog | None = None,
         owner: MessageOwner | None = None,
-        user_acks: frozenset[str] = frozenset(),
-        ends_after: frozenset[str] = frozenset(),
         markers: bool = False,
         leases: QueueLeases | None = None,
     ) -> None:
         super().__init__(
-            sub_id,
+            request,
             queue,
-            request=request,
             command_id=command_id,
-            query_id=query_id,
             log=log,
             owner=owner,
-            user_acks=user_acks,
-            ends_after=ends_after,
             markers=markers,
             leases=leases,
         )
@@ -114,8 +106,7 @@ class HistoricalSubscription(Subscription):
         # Once its records have arrived, it is a bookmark subscription like any other.
         request = self.request
         return (
-            request is not None
-            and request.command == "sow_and_subscribe"
+            request.command == "sow_and_subscribe"
             and request.bookmark != str(NOW)
             and self.is_query_answered
             and request.is_in_log_order
@@ -123,7 +114,7 @@ class HistoricalSubscription(Subscription):
 
     @override
     def bookmark_candidates(self, resume: ResumeContext, *, resumes: bool) -> tuple[str, ...]:
-        if self.request is not None and self.request.bookmark == str(NOW):
+        if self.request.bookmark == str(NOW):
             return (str(NOW),)  # its records are all that was missed
         return self.covering(super().bookmark_candidates(resume, resumes=resumes))
 
@@ -131,7 +122,7 @@ class HistoricalSubscription(Subscription):
     def covering(
         self, bookmarks: tuple[str, ...], queued: Sequence[Message] = ()
     ) -> tuple[str, ...]:
-        if self.request is None or self.log is None or not self.request.is_in_log_order:
+        if self.log is None or not self.request.is_in_log_order:
             return bookmarks
         dropped = [message.bookmark for message in queued]
         return tuple(self._delivered.cover(each, dropped) for each in bookmarks)

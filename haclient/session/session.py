@@ -210,7 +210,7 @@ class Session:
         subscription: Subscription, run: list[Message], out: Received
     ) -> list[Message]:
         """The messages of a run that are to be delivered, where the store knows some of them."""
-        if subscription.request is not None and subscription.request.is_conflated:
+        if subscription.request.is_conflated:
             # A merged message has the bookmark of the first one of its interval, and a server may
             # send the intervals of its keys in any order: what is in the message may be new.
             for message in run:

@@ -101,7 +101,7 @@ def _progress_of(subscription: Subscription) -> _Progress:
 def _is_due(subscription: Subscription) -> bool:
     """Whether it should receive something: it is not held back, and its replay has not ended."""
     request = subscription.request
-    if request is None or not request.bookmark or subscription.is_of_queue:
+    if not request.bookmark or subscription.is_of_queue:
         return False
     if subscription.is_paused or subscription.held_back:
         return False
@@ -111,7 +111,7 @@ def _is_due(subscription: Subscription) -> bool:
 
 def _error(subscription: Subscription, for_s: float) -> SubscriptionStalled:
     request = subscription.request
-    topic = "" if request is None else request.fields.get("t", "")
+    topic = request.fields.get("t", "")
     return SubscriptionStalled(
         f"subscription {subscription.sub_id!r} on {topic!r} has received neither a message nor a "
         f"persisted ack for {round(for_s, 1):g} s, while the connection is alive",

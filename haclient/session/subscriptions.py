@@ -274,31 +274,26 @@ class Subscription:
 
     def __init__(  # noqa: PLR0913  # the parts of one entry, all by keyword
         self,
-        sub_id: str,
+        request: SubscribeRequest,
         queue: SubscriptionQueue,
         *,
-        request: SubscribeRequest | None = None,
         command_id: str = "",
-        query_id: str = "",
         log: SubscriptionLog | None = None,
         owner: MessageOwner | None = None,
-        accepted: Callable[[], None] | None = None,
-        user_acks: frozenset[str] = frozenset(),
-        ends_after: frozenset[str] = frozenset(),
         markers: bool = False,
         leases: QueueLeases | None = None,
     ) -> None:
-        self.sub_id = sub_id
         self.request = request
+        self.sub_id = request.sub_id
         self.command_id = command_id
-        self.query_id = query_id
+        self.query_id = request.query_id
         self.queue = queue
         self.log = log
         self.owner = owner or log
-        self.accepted = accepted
-        self.user_acks = user_acks
-        self.ends_after = set(ends_after)
-        self.is_query = bool(ends_after)
+        self.accepted: Callable[[], None] | None = None
+        self.user_acks = request.user_acks
+        self.ends_after = set(request.ends_after)
+        self.is_query = bool(self.ends_after)
         self.pauses = PauseState()
         self.is_query_answered = False
         self.replaced_by = 0
@@ -329,7 +324,7 @@ class Subscription:
 
     def sending(self, now: float) -> None:
         """Its command is about to be sent, on this connection or a new one."""
-        is_paused = self.request is not None and self.request.is_paused
+        is_paused = self.request.is_paused
         self.position.sending(now)
         self.is_query_answered = False
         self.pauses.begin(is_paused=is_paused)
@@ -353,9 +348,9 @@ class Subscription:
 
     def keep_paused(self) -> None:
         """Have it resubscribed as the application wants it, paused or not."""
-        request, is_paused = self.request, self.pauses.is_paused_by_application
-        if request is not None and request.is_paused != is_paused:
-            self.request = request.paused(is_paused=is_paused)
+        is_paused = self.pauses.is_paused_by_application
+        if self.request.is_paused != is_paused:
+            self.request = self.request.paused(is_paused=is_paused)
 
     def note(self, what: str) -> None:
         """Note that an ack type or `group_end` has arrived."""
@@ -383,8 +378,7 @@ class Subscription:
     @property
     def can_be_held_back(self) -> bool:
         """Whether the server can be asked to pause it while its queue is full."""
-        request = self.request
-        return request is not None and request.command == "subscribe" and bool(request.bookmark)
+        return self.request.command == "subscribe" and bool(self.request.bookmark)
 
     def bookmark_candidates(self, resume: ResumeContext, *, resumes: bool) -> tuple[str, ...]:
         """The bookmarks at which it may begin, the best first.
@@ -394,8 +388,6 @@ class Subscription:
             resumes: Whether it resumes where the bookmark store says, if that tracks it.
         """
         request, log = self.request, self.log
-        if request is None:
-            return ("",)
         if log is None or not resumes:
             return (request.bookmark,)
         last = self.position.last_bookmark if request.is_in_log_order else ""

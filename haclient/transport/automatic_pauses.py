@@ -74,7 +74,7 @@ class AutomaticPauses(BackPressure):
 
     def _can_pause(self, subscription: Subscription) -> bool:
         request = subscription.request
-        if request is None or subscription.is_of_queue or request.parsed.live:
+        if subscription.is_of_queue or request.parsed.live:
             return False
         if (self._status.address, request.command) in self._changes.cannot_hold_back:
             return False
@@ -127,7 +127,7 @@ class AutomaticPauses(BackPressure):
 
     def _give_up(self, subscription: Subscription, error: Exception) -> None:
         """Pause no more subscriptions of this command at this server."""
-        command = "" if subscription.request is None else subscription.request.command
+        command = subscription.request.command
         refusal = self._status.address, command
         if refusal in self._changes.cannot_hold_back:
             return

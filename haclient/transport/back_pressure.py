@@ -108,7 +108,7 @@ class BackPressure:
                 f"{before} the listeners {held}: wait for acks in another task than a listener"
             )
         request = subscription.request
-        topic = "" if request is None else str(request.fields.get("t", ""))
+        topic = str(request.fields.get("t", ""))
         return SubscriptionFull(
             f"{before} subscription {subscription.sub_id!r} on topic {topic!r} {held}: take its "
             "messages in a task that does not wait for acks, or raise max_queued_bytes",

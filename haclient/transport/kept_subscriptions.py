@@ -40,7 +40,7 @@ class KeptSubscriptions:
     def keep(self, subscription: Subscription) -> None:
         """Keep a subscription that was accepted, or note its current command."""
         request = subscription.request
-        if self._manager is None or request is None:
+        if self._manager is None:
             return
         self._by_id[subscription.sub_id] = subscription
         self._by_query[subscription.query_id] = subscription
@@ -68,7 +68,7 @@ class KeptSubscriptions:
         """Those of which the manager has the command, in its order, with that command."""
         for entry in () if self._manager is None else self._manager.entries():
             subscription = self._by_id.get(entry.sub_id)
-            if subscription is not None and subscription.request is not None:
+            if subscription is not None:
                 subscription.request = subscription.request.changed(entry.fields)
                 yield subscription
 
@@ -81,7 +81,7 @@ class KeptSubscriptions:
     def find(self, sub_id: str) -> Subscription | None:
         """The subscription with this id that has not ended and lasts until `unsubscribe`."""
         for one in (self._router.get(sub_id), self._by_id.get(sub_id)):
-            if one is not None and one.sub_id == sub_id and one.request and not one.is_query:
+            if one is not None and one.sub_id == sub_id and not one.is_query:
                 return one
         return None
 

@@ -215,15 +215,11 @@ class Subscriber:
         is_historical = bool(request.query_id and request.bookmark)
         kind = HistoricalSubscription if is_historical else Subscription
         subscription = kind(
-            request.sub_id,
+            request,
             queue,
-            request=request,
             command_id=opening.command_id,
-            query_id=request.query_id,
             log=log,
             owner=None if log is None else self._owner(request.sub_id, log),
-            user_acks=request.user_acks,
-            ends_after=request.ends_after,
             markers=markers,
             leases=leases,
         )
@@ -269,7 +265,7 @@ class Subscriber:
             self._core.queue_acks.resume()  # what an earlier connection has not confirmed
         # It may have been ended before its ack was looked at: by the application, or the server.
         request = subscription.request
-        if not lasts or request is None or request.command not in LASTING:
+        if not lasts or request.command not in LASTING:
             return subscription
         if subscription not in self._session.router:
             return subscription
@@ -314,7 +310,6 @@ class Subscriber:
             InvalidBookmark: It refuses the last one, too.
         """
         request, log = subscription.request, subscription.log
-        assert request is not None  # noqa: S101  # a publish is not sent like this
         resumes = is_again or request.bookmark == _MOST_RECENT
         if log is not None and resumes and not request.is_conflated:
             log.begin(acked=request.gets_persisted_acks, start=None)
@@ -353,7 +348,6 @@ class Subscriber:
         Once it is accepted, the bookmark store follows the log of that server.
         """
         now, resume, request = trio.current_time(), self._core.resume, subscription.request
-        assert request is not None  # noqa: S101  # as for the caller
         subscription.sending(now)
         if (log := subscription.log) is not None:
             # It begins anew at an explicit bookmark, and where conflated messages may come again.
@@ -489,7 +483,7 @@ class Subscriber:
 
         async def undo(result: str) -> None:
             for one in self._kept.all():
-                if one.sub_id == result and one.request is not None and one not in before:
+                if one.sub_id == result and one not in before:
                     await self.unsubscribe(result, timeout=TIMEOUT_S)
 
         return undo

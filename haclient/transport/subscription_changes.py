@@ -105,7 +105,7 @@ class SubscriptionChanges:
         chosen: list[Subscription] = []
         for sub_id in dict.fromkeys(map(str.strip, ids)):
             active = self._kept.find(sub_id)
-            if active is None or active.request is None or not active.request.bookmark:
+            if active is None or not active.request.bookmark:
                 raise UsageError(
                     f"{word} takes active bookmark subscriptions, and {sub_id!r} is none: "
                     "subscribe with a bookmark first"
@@ -162,7 +162,7 @@ class SubscriptionChanges:
         self._thread.check("replace")
         check_utf8("sub_id", sub_id)
         active = self._kept.find(sub_id)
-        if active is None or active.request is None:
+        if active is None:
             raise UsageError(f"there is no active subscription {sub_id!r} to replace")
         if fields.get("orderby") and not active.request.query_id:
             raise UsageError(f"the subscription {sub_id!r} has no query that could have an order")
@@ -170,7 +170,6 @@ class SubscriptionChanges:
         async def command() -> None:
             self._check_not_ended([active])
             request = active.request  # as it is then, after a wait for a connection
-            assert request is not None  # noqa: S101  # as above
             if "opts" not in fields:  # it stays paused if it is, also when a resume is on its way
                 request = request.paused(is_paused=False)
             await self._replace(active, request.changed(fields), on_replaced, timeout=timeout)
@@ -268,7 +267,7 @@ class SubscriptionChanges:
         header = request.header(command_id, bookmark="", options=options)
         self._replace_count += 1
         log, before = subscription.log, subscription.request
-        if log is not None and request.is_conflated and not (before and before.is_conflated):
+        if log is not None and request.is_conflated and not before.is_conflated:
             log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
         change = Change(
             [subscription],

@@ -7,6 +7,7 @@ import pytest
 from haclient.session.losses import LOST, Kind, LossAction, kind_of
 from haclient.session.subscriptions import Phase, Subscription
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from support.requests import request_of
 from support.sinks import NoQueue
 
 RESUMED = {Kind.OPENING, Kind.TRACKED, Kind.QUEUE, Kind.REPEATED_QUERY, Kind.PLAIN}
@@ -37,7 +38,7 @@ def subscription(
 ) -> Subscription:
     log = MemoryBookmarkStore().subscription("s") if is_tracked else None
     ends = frozenset({"group_end"}) if is_query else frozenset[str]()
-    found = Subscription("s", NoQueue(), query_id=query_id, log=log, ends_after=ends)
+    found = Subscription(request_of(query_id=query_id, ends=ends), NoQueue(), log=log)
     found.phase = Phase.OPEN
     return found
 

@@ -24,6 +24,7 @@ from haclient.session.subscriptions import Marker, SubscribeRequest, Subscriptio
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.requests import request_of
 from support.sinks import NoQueue
 
 
@@ -39,16 +40,8 @@ def enter(  # noqa: PLR0913  # the parts of one entry
     markers: bool = False,
 ) -> Subscription:
     kind = HistoricalSubscription if query_id and log is not None else Subscription
-    subscription = kind(
-        sub_id,
-        NoQueue(),
-        command_id=command_id,
-        query_id=query_id,
-        log=log,
-        user_acks=frozenset(acks),
-        ends_after=frozenset(ends),
-        markers=markers,
-    )
+    request = request_of(sub_id, query_id=query_id, acks=frozenset(acks), ends=frozenset(ends))
+    subscription = kind(request, NoQueue(), command_id=command_id, log=log, markers=markers)
     session.router.add(subscription)
     return subscription
 

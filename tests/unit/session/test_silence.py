@@ -19,7 +19,9 @@ TIMEOUT_S = 10.0
 def watched(sub_id: str = "s", *, bookmark: str = "0", options: str = "") -> Subscription:
     fields = {"c": "subscribe", "t": "orders", "bm": bookmark, "opts": options, "sub_id": sub_id}
     request = SubscribeRequest.complete(fields, b"", command_id="1", has_store=True)
-    return Subscription(sub_id, MessageQueue(cap_bytes=100), request=request)
+    found = Subscription(request, MessageQueue(cap_bytes=100))
+    found.sending(0.0)
+    return found
 
 
 class Bench:

@@ -4,19 +4,15 @@ import pytest
 
 from haclient.errors import SubIdInUse
 from haclient.session.subscriptions import Router, Subscription
+from support.requests import request_of
 from support.sinks import NoQueue
 
 
 def subscription(
     sub_id: str, *, query_id: str = "", command_id: str = "", ends: tuple[str, ...] = ()
 ) -> Subscription:
-    return Subscription(
-        sub_id,
-        NoQueue(),
-        query_id=query_id,
-        command_id=command_id,
-        ends_after=frozenset(ends),
-    )
+    request = request_of(sub_id, query_id=query_id, ends=frozenset(ends))
+    return Subscription(request, NoQueue(), command_id=command_id)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from haclient.transport.writer import SendGate, Writer
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, delivery
+from support.requests import request_of
 
 pytestmark = in_virtual_time
 
@@ -49,7 +50,7 @@ class Bench:
         self.waits = AckWaits()
         self.delivery = MessageQueue(cap_bytes)
         self.calls = CallQueue()
-        self.session.router.add(Subscription("1", self.delivery))
+        self.session.router.add(Subscription(request_of("1"), self.delivery))
         self.connection = Connection(
             self.link,
             self.session,
@@ -469,7 +470,7 @@ async def test_reading_resumes_only_when_every_full_queue_has_drained(
     monkeypatch.setattr("haclient.transport.reporter._CAP_BYTES", 2 * 256)
     bench = Bench(cap_bytes=10)
     other = MessageQueue(10)
-    bench.session.router.add(Subscription("2", other))
+    bench.session.router.add(Subscription(request_of("2"), other))
     async with bench.running(), trio.open_nursery() as nursery:
         await bench.peer.publish("1,2", bytes(100))
         await wait_all_tasks_blocked()

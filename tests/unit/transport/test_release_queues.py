@@ -9,6 +9,7 @@ from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Subscription
 from haclient.transport.message_queue import MessageQueue, release_queues
 from support.clock import in_virtual_time
+from support.requests import request_of
 
 pytestmark = in_virtual_time
 
@@ -24,7 +25,9 @@ async def test_the_queues_of_the_exiting_task_are_dropped_and_others_stay() -> N
         nursery.start_soon(theirs.next_batch)
     for delivery in (mine, theirs):
         delivery.put(batch, 10)
-    release_queues([Subscription("s", each, command_id="1") for each in (mine, theirs, nobodys)])
+    release_queues(
+        [Subscription(request_of("s"), each, command_id="1") for each in (mine, theirs, nobodys)]
+    )
     assert (mine.ended, theirs.ended, nobodys.ended) == (True, False, True)
     assert (mine.queued_bytes, theirs.queued_bytes, nobodys.queued_bytes) == (0, 10, 0)
 
@@ -40,7 +43,9 @@ async def test_a_full_queue_whose_last_consumer_has_ended_is_dropped_with_an_err
         for delivery in (full, reading):
             delivery.put([Message(kind="p")], 11)
             assert delivery.full
-        release_queues([Subscription("s", each, command_id="1") for each in (full, reading)])
+        release_queues(
+            [Subscription(request_of("s"), each, command_id="1") for each in (full, reading)]
+        )
         assert (full.queued_bytes, reading.queued_bytes) == (0, 11)
         with pytest.raises(DisconnectedError, match="the client was left"):
             await full.next_batch()
