@@ -172,7 +172,11 @@ def _message_lag(core: Core, subscription: Subscription) -> int | None:
     log, is_open = subscription.log, subscription.phase is Phase.OPEN
     if log is None or core.connection is None or not is_open:
         return None
-    if subscription.is_paused or subscription.held_back or not subscription.position.is_complete:
+    if (
+        subscription.is_paused
+        or subscription.is_paused_by_client
+        or not subscription.position.is_complete
+    ):
         return None
     return log.undiscarded_count
 

@@ -59,7 +59,7 @@ class FullQueues(Generic[_Queue]):
 
     def __init__(self) -> None:
         self._levels: dict[_Queue, _Level] = {}
-        self._not_held_back: set[_Queue] = set()
+        self._unpaused: set[_Queue] = set()
         self._moved_at = 0.0
         self.excess_bytes = 0
 
@@ -91,7 +91,7 @@ class FullQueues(Generic[_Queue]):
             if not is_full:
                 return
             level = self._levels[queue] = _Level(0, None)
-            self._not_held_back.add(queue)
+            self._unpaused.add(queue)
         if level.progress != progress:
             level.progress = progress
             self._moved_at = now
@@ -100,20 +100,20 @@ class FullQueues(Generic[_Queue]):
         level.excess_bytes = excess_bytes
         if not is_full:
             del self._levels[queue]
-            self._not_held_back.discard(queue)
+            self._unpaused.discard(queue)
 
-    def hold_back(self, queue: _Queue, *, is_held_back: bool) -> None:
+    def set_paused(self, queue: _Queue, *, is_paused: bool) -> None:
         """Note whether the server holds back what it has for a full queue, or soon will."""
-        if is_held_back:
-            self._not_held_back.discard(queue)
+        if is_paused:
+            self._unpaused.discard(queue)
         elif queue in self._levels:
-            self._not_held_back.add(queue)
+            self._unpaused.add(queue)
 
     def decide(self, *, is_ack_awaited: bool, now: float) -> Reading:
         """What the connection does now."""
         if self.excess_bytes > IN_FLIGHT_BYTES:
             return Reading.STUCK if now >= self.stuck_at else Reading.AT_LIMIT
-        return Reading.ON if is_ack_awaited or not self._not_held_back else Reading.OFF
+        return Reading.ON if is_ack_awaited or not self._unpaused else Reading.OFF
 
     @property
     def stuck_at(self) -> float:

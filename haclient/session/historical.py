@@ -102,7 +102,7 @@ class HistoricalSubscription(Subscription):
 
     @property
     @override
-    def can_be_held_back(self) -> bool:
+    def can_be_paused(self) -> bool:
         # Once its records have arrived, it is a bookmark subscription like any other.
         request = self.request
         return (

@@ -103,7 +103,7 @@ def _is_due(subscription: Subscription) -> bool:
     request = subscription.request
     if not request.bookmark or subscription.is_of_queue:
         return False
-    if subscription.is_paused or subscription.held_back:
+    if subscription.is_paused or subscription.is_paused_by_client:
         return False
     has_end = request.bookmark.endswith((")", "]"))
     return not (has_end and subscription.position.is_complete)

@@ -318,7 +318,7 @@ class Subscription:
         return self.pauses.may_be_paused_by_application
 
     @property
-    def held_back(self) -> bool:
+    def is_paused_by_client(self) -> bool:
         """Whether only the client itself, whose queue is full, has paused it, or may have."""
         return self.pauses.may_be_paused and not self.is_paused
 
@@ -376,7 +376,7 @@ class Subscription:
         return True
 
     @property
-    def can_be_held_back(self) -> bool:
+    def can_be_paused(self) -> bool:
         """Whether the server can be asked to pause it while its queue is full."""
         return self.request.command == "subscribe" and bool(self.request.bookmark)
 

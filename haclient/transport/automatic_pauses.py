@@ -49,7 +49,7 @@ class AutomaticPauses(BackPressure):
         self._changes = changes
         self._reporter = reporter
         self._nursery: trio.Nursery | None = None
-        self._held: set[Subscription] = set()
+        self._paused: set[Subscription] = set()
         self._failed = trio.Event()
         self._failures: list[Exception] = []
 
@@ -64,11 +64,11 @@ class AutomaticPauses(BackPressure):
         raise self._failures[0]  # several tasks may fail at once: the first one counts
 
     @override
-    def hold_back(self, subscription: Subscription, /) -> bool:
-        if subscription not in self._held:
+    def pause_for_back_pressure(self, subscription: Subscription, /) -> bool:
+        if subscription not in self._paused:
             if self._nursery is None or not self._can_pause(subscription):
                 return False
-            self._held.add(subscription)
+            self._paused.add(subscription)
             self._nursery.start_soon(self._pause_until_drained, subscription)
         return True
 
@@ -76,9 +76,9 @@ class AutomaticPauses(BackPressure):
         request = subscription.request
         if subscription.is_of_queue or request.parsed.live:
             return False
-        if (self._status.address, request.command) in self._changes.cannot_hold_back:
+        if (self._status.address, request.command) in self._changes.cannot_pause:
             return False
-        return subscription.can_be_held_back
+        return subscription.can_be_paused
 
     async def _pause_until_drained(self, subscription: Subscription) -> None:
         queue = queue_of(subscription)
@@ -90,12 +90,12 @@ class AutomaticPauses(BackPressure):
             self._failures.append(error)
             self._failed.set()
         finally:
-            self._held.remove(subscription)
+            self._paused.remove(subscription)
 
     async def _pause(self, subscription: Subscription) -> bool:
         """Pause a subscription; return whether it has to be resumed."""
         try:
-            await self._changes.hold_back(subscription, timeout=TIMEOUT_S)
+            await self._changes.pause_for_back_pressure(subscription, timeout=TIMEOUT_S)
         except CommandError as error:
             if subscription in self._router:
                 self._give_up(subscription, error)
@@ -113,7 +113,7 @@ class AutomaticPauses(BackPressure):
 
     async def _resume(self, subscription: Subscription) -> None:
         try:
-            if await self._changes.resume_held_back(subscription, timeout=TIMEOUT_S):
+            if await self._changes.resume_after_drain(subscription, timeout=TIMEOUT_S):
                 self._reporter.emit(SubscriptionResumed, sub_id=subscription.sub_id)
         except (CommandError, TimedOut) as error:
             if subscription not in self._router:
@@ -129,9 +129,9 @@ class AutomaticPauses(BackPressure):
         """Pause no more subscriptions of this command at this server."""
         command = subscription.request.command
         refusal = self._status.address, command
-        if refusal in self._changes.cannot_hold_back:
+        if refusal in self._changes.cannot_pause:
             return
-        self._changes.cannot_hold_back.add(refusal)
+        self._changes.cannot_pause.add(refusal)
         self._reporter.log.warning(
             "the server does not pause a subscription with a full queue (%s): from now on the "
             "client stops reading the whole connection for a slow consumer of a %s",

@@ -41,9 +41,9 @@ class BackPressure:
         if subscription not in self._full:
             self._refresh()  # the others may have been emptied, and their subscriptions ended
         self._update(subscription)
-        self._full.hold_back(subscription, is_held_back=self.hold_back(subscription))
+        self._full.set_paused(subscription, is_paused=self.pause_for_back_pressure(subscription))
 
-    def hold_back(self, _: Subscription, /) -> bool:
+    def pause_for_back_pressure(self, _: Subscription, /) -> bool:
         """Have the server send nothing for a full subscription until half of its queue is free.
 
         Returns:

@@ -40,7 +40,7 @@ class SubscriptionChanges:
             server answers.
 
     Attributes:
-        cannot_hold_back: The addresses of servers, each with the name of a command whose
+        cannot_pause: The addresses of servers, each with the name of a command whose
             subscriptions they do not pause when their queues are full, and are not asked again.
     """
 
@@ -62,7 +62,7 @@ class SubscriptionChanges:
         self._answers = trio.lowlevel.ParkingLot()  # tasks that wait for any answer
         self._replace_count = 0
         self._unanswered: dict[str, None] = {}  # ids of commands whose callers have given up
-        self.cannot_hold_back: set[tuple[str, str]] = set()
+        self.cannot_pause: set[tuple[str, str]] = set()
 
     # -- what a command is about ------------------------------------------------------------------
 
@@ -208,8 +208,8 @@ class SubscriptionChanges:
 
     # -- full queues, see `haclient.transport.automatic_pauses` -----------------------------------
 
-    async def hold_back(self, subscription: Subscription, *, timeout: float) -> None:
-        """Pause a subscription until `resume_held_back`, whatever the application does meanwhile.
+    async def pause_for_back_pressure(self, subscription: Subscription, *, timeout: float) -> None:
+        """Pause a subscription until `resume_after_drain`, whatever the application does.
 
         Args:
             subscription: An active one with a bookmark.
@@ -221,8 +221,8 @@ class SubscriptionChanges:
         """
         await self._pause([subscription], "pause", by_application=False, timeout=timeout)
 
-    async def resume_held_back(self, subscription: Subscription, *, timeout: float) -> bool:
-        """Resume a subscription after `hold_back`, unless the application has paused it as well.
+    async def resume_after_drain(self, subscription: Subscription, *, timeout: float) -> bool:
+        """End `pause_for_back_pressure`, unless the application has paused it as well.
 
         While it is not known whether the application has, this waits for the server's answer.
 

@@ -29,21 +29,21 @@ class Queues:
 
 
 @pytest.mark.parametrize(
-    ("is_full", "is_held_back", "awaited", "over_limit"), list(product([False, True], repeat=4))
+    ("is_full", "is_paused", "awaited", "over_limit"), list(product([False, True], repeat=4))
 )
-def test_reading_stops_for_a_full_queue_unless_it_is_held_back_or_an_ack_is_awaited(
-    *, is_full: bool, is_held_back: bool, awaited: bool, over_limit: bool
+def test_reading_stops_for_a_full_queue_unless_it_is_paused_or_an_ack_is_awaited(
+    *, is_full: bool, is_paused: bool, awaited: bool, over_limit: bool
 ) -> None:
     queues = Queues()
     queued_bytes = CAP
     if is_full:
         queued_bytes += IN_FLIGHT_BYTES + 1 if over_limit else IN_FLIGHT_BYTES
     queues.hold("a", queued_bytes)
-    queues.full.hold_back("a", is_held_back=is_held_back)
+    queues.full.set_paused("a", is_paused=is_paused)
     expected = Reading.ON
     if is_full and over_limit:
         expected = Reading.AT_LIMIT
-    elif is_full and not (is_held_back or awaited):
+    elif is_full and not (is_paused or awaited):
         expected = Reading.OFF
     assert queues.decide(awaited=awaited) is expected
     assert bool(queues.full) is is_full
@@ -88,13 +88,13 @@ def test_waits_fail_when_nothing_is_taken_for_a_while_at_the_limit() -> None:
     assert queues.decide(awaited=True) is Reading.AT_LIMIT
 
 
-def test_a_queue_that_the_server_does_not_hold_back_after_all_stops_the_reading() -> None:
+def test_a_queue_that_the_server_does_not_pause_after_all_stops_the_reading() -> None:
     queues = Queues()
     queues.hold("a", CAP + 1)
-    queues.full.hold_back("a", is_held_back=True)
+    queues.full.set_paused("a", is_paused=True)
     assert queues.decide() is Reading.ON
-    queues.full.hold_back("a", is_held_back=False)
+    queues.full.set_paused("a", is_paused=False)
     assert queues.decide() is Reading.OFF
-    queues.full.hold_back("gone", is_held_back=False)
+    queues.full.set_paused("gone", is_paused=False)
     queues.hold("a", 0)
     assert queues.decide() is Reading.ON
