@@ -648,7 +648,10 @@ class Core:
             which = message.sequence or "without a sequence number"
             refused = refused_publish(f"publish {which} was refused", ack)
             why = str(refused).partition(" was refused: ")[2]
-            self.reporter.log.warning("publish %s was refused: %s", which, why)
+            # The caller of a delete that is awaited gets the reason as an error.
+            is_raised = ack.command_id in self.flusher.awaited_deletes
+            tell = self.reporter.log.info if is_raised else self.reporter.log.warning
+            tell("publish %s was refused: %s", which, why)
             self.reporter.emit(events.PublishRefused, error=refused, message=message)
             if (on_failed_write := self.settings.on_failed_write) is not None:
                 self.reporter.calls.put(on_failed_write, message, ack.reason, messages=[message])

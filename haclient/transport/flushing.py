@@ -47,6 +47,7 @@ class Flusher:
         self._publisher = publisher
         self._queue_acks = queue_acks
         self._until_answered = until_answered
+        self.awaited_deletes: set[str] = set()  # command ids
 
     # -- what the application waits for ---------------------------------------------------------
 
@@ -199,6 +200,7 @@ class Flusher:
         table = commands.session.pending
         pending, answered = _pending(command_id)
         table.add(pending)
+        self.awaited_deletes.add(command_id)
         try:
             sequence = publisher.append(head, body)
             await publisher.wait_synced()
@@ -223,6 +225,7 @@ class Flusher:
                 table.add(pending)
                 await publisher.watermark.wait_for(sequence, "sow_delete", answered)
         finally:
+            self.awaited_deletes.discard(command_id)
             table.forget(command_id)
         return pending.ack
 
