@@ -22,9 +22,9 @@ from typing_extensions import override
 from haclient.codecs import OnDecodeError, Topic
 from haclient.errors import DecodeError, HAClientError, UsageError
 from haclient.protocol.messages import Message
+from haclient.session.queue_conflation import ConflationKey, QueueConflation, sow_key
 from haclient.transport.caller import current_caller
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.queue_conflation import ConflationKey, QueueConflation, sow_key
 from haclient_stores.checks import check_count, check_seconds
 
 __all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages", "TypedStream"]

@@ -26,6 +26,7 @@ from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import disconnect_error
 from haclient.session.connection_state import Due, HeartbeatTimers
+from haclient.session.queue_conflation import weight_of
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker
@@ -33,7 +34,6 @@ from haclient.transport.back_pressure import BackPressure
 from haclient.transport.link import Link
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.nursery import open_nursery
-from haclient.transport.queue_conflation import weight_of
 from haclient.transport.writer import Writer
 from haclient_stores.logs import SafeLogger, logger_of
 

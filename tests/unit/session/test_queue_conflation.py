@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
-from haclient.session.subscriptions import Marker
-from haclient.streams import MessageStream, QueueStream
-from haclient.transport.message_queue import MessageQueue
-from haclient.transport.queue_conflation import (
+from haclient.session.queue_conflation import (
     MESSAGE_OVERHEAD_BYTES,
     QueueConflation,
     sow_key,
     weight_of,
 )
+from haclient.session.subscriptions import Marker
+from haclient.streams import MessageStream, QueueStream
+from haclient.transport.message_queue import MessageQueue
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 pytestmark = pytest.mark.row("MS6")

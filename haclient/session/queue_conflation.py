@@ -1,4 +1,4 @@
-"""Conflation in the client: only the newest queued message of each key is kept.
+"""Conflation in the client: only the newest queued message of each key is kept. Pure.
 
 A message replaces the queued message of the same key, which is discarded. So a slow consumer gets
 each key in turn, with its newest message, and the resume position advances. The new message stays
