@@ -23,7 +23,7 @@ from haclient.codecs import OnDecodeError, Topic
 from haclient.errors import DecodeError, HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.queue_conflation import ConflationKey, QueueConflation, sow_key
-from haclient.transport.caller import current_caller
+from haclient.transport.client_thread import current_caller
 from haclient.transport.message_queue import MessageQueue
 from haclient_stores.checks import check_count, check_seconds
 

@@ -40,8 +40,7 @@ import trio
 from haclient.client import BaseClient
 from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.transport.active_consumers import OpenClients, open_clients
-from haclient.transport.caller import calling
-from haclient.transport.client_thread import check_threads_are_real
+from haclient.transport.client_thread import calling, check_threads_are_real
 from haclient.transport.nursery import unwrapped
 from haclient_stores.logs import logger_of
 
@@ -73,7 +72,8 @@ class Call(Generic[T]):
     Args:
         notify: Wakes the caller.
         what: The name of the method, for errors.
-        caller: Who makes it (`haclient.transport.caller`); `None` if that one takes no messages.
+        caller: Who makes it (`haclient.transport.client_thread`); `None` if that one takes no
+            messages.
     """
 
     __slots__ = (

@@ -10,6 +10,10 @@ A forked process has a copy of the client's memory and shares its socket. A publ
 the next sequence numbers, and the server would drop the messages of the client with these numbers
 as duplicates. The only thread of a forked process has the ident of the thread that forked, which
 may be the client's. So `os.register_at_fork` resets the ident, and the comparison refuses them all.
+
+In a program that runs trio, a caller is a task. Each call of `haclient.blocking` and `haclient.aio`
+runs as a task of its own in the client's thread. Its caller is the thread or the asyncio task that
+has made the call, or the task of the handler that makes it.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from typing import Final, TypeVarTuple
@@ -31,6 +36,28 @@ from haclient_stores.interfaces import Discard, SubscriptionLog
 _Arguments = TypeVarTuple("_Arguments")
 
 _NO_THREAD: Final = -1  # the ident of no thread
+_callers: Final[dict[trio.lowlevel.Task, object]] = {}  # of the tasks that carry out a call
+
+
+@contextmanager
+def calling(caller: object | None) -> Generator[None]:
+    """Note for whom the current task carries out a call, while it does.
+
+    Args:
+        caller: Who has made the call; `None` for the task itself.
+    """
+    task = trio.lowlevel.current_task()
+    _callers[task] = caller or task
+    try:
+        yield
+    finally:
+        del _callers[task]
+
+
+def current_caller() -> object:
+    """The caller for which the current task runs."""
+    task = trio.lowlevel.current_task()
+    return _callers.get(task, task)
 
 
 class ClientThread:
