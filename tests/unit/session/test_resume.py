@@ -337,6 +337,26 @@ def test_the_next_process_tells_a_backup_that_is_older_than_what_it_had_seen(
         assert log.server_order.server == f"a:1#2@99 3@{end - 1}"
 
 
+@pytest.mark.row("BS9")
+def test_a_position_that_becomes_known_after_the_messages_is_noted_without_others() -> None:
+    """Only what has moved is looked at each second, however many subscriptions are idle."""
+    context = ResumeContext(lambda: NOW_US)
+    context.servers.logged_on("a:1", logged((1, 1)))
+    log, _ = entered("@a:1#1@0", "+1|1|", ".")
+    place = ResumePosition(log)
+    place.sending(0.0)
+    context.accepted(place)
+    place.is_complete, place.last_bookmark = True, "1|1|"
+    context.note_caught_up([place], 1.0, 1.0)
+    assert log.server_order.server == "a:1#1@0", "no ack has reported a position"
+    context.servers.reached("1@7")
+    context.note_caught_up([], 2.0, 2.0)
+    assert log.server_order.server == "a:1#1@0 1@7"
+    context.servers.reached("1@9")
+    context.note_caught_up([], 3.0, 3.0)
+    assert log.server_order.server == "a:1#1@0 1@7", "nothing has arrived since"
+
+
 @pytest.mark.parametrize("text", ["", "x", "@", "1@", "zz@1", "1@9,"])
 def test_what_a_peer_sends_instead_of_a_position_is_left_alone(text: str) -> None:
     servers = ServerLogs()
