@@ -223,6 +223,8 @@ class Lifespan:
                         yield ": keep-alive\n\n"
                     else:
                         yield event(message) if event else server_sent_event(message.text)
+                    if self._is_ending:  # meanwhile, and the client may be closed
+                        return
         finally:
             self._streams.discard(stream)
             await stream.aclose()

@@ -295,6 +295,18 @@ def test_the_response_ends_when_the_server_is_told_to_end(
         signal.signal(number, before)
 
 
+def test_a_response_that_was_sending_when_the_client_was_closed_ends(broker: BrokerThread) -> None:
+    async def main() -> None:
+        amps = make_lifespan(broker)
+        async with amps(FastAPI()):
+            events = amps.events((await amps.get()).stream("orders"), keep_alive=0.001)
+            assert await anext(events) == ": keep-alive\n\n"
+        with pytest.raises(StopAsyncIteration):
+            await anext(events)
+
+    run(main)
+
+
 def test_the_response_ends_with_the_lifespan(broker: BrokerThread) -> None:
     async def main() -> None:
         async with streaming(broker) as (_, _, task):
