@@ -234,6 +234,8 @@ async def test_without_a_store_a_refusal_that_comes_twice_is_reported_once_a_con
         Client("pub", on_failed_write=lambda m, why: failed.append((m.sequence, why))) as client,
     ):
         peer = await server.log_on(client)
+        for sequence in (3, 4):
+            await client.publish("orders", b"a", sequence=sequence)
         for sequence in (3, 3, 4, 3):
             await peer.ack(None, "persisted", status="failure", reason="bad", s=sequence)
         await wait_all_tasks_blocked()
@@ -241,6 +243,7 @@ async def test_without_a_store_a_refusal_that_comes_twice_is_reported_once_a_con
         assert client.metrics.failed_writes == 2
         await client.disconnect()
         peer = await server.log_on(client)  # where the same numbers may be published again
+        await client.publish("orders", b"a", sequence=3)
         await peer.ack(None, "persisted", status="failure", reason="bad", s=3)
         await wait_all_tasks_blocked()
         assert failed == [(3, "bad"), (4, "bad"), (3, "bad")]
