@@ -15,7 +15,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 import haclient.blocking
-import haclient.client
 import haclient.servers.auth
 from haclient.client.base import BaseClient
 from haclient.compat.listeners import KINDS, Listeners, MessageHandler
