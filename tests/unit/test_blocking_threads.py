@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from haclient import (
+    EPOCH,
     Command,
     ConnectionState,
     Message,
@@ -140,6 +141,7 @@ def test_a_call_while_the_client_is_closed_is_told_that_it_was_left(broker: Brok
                     call(client)
             calls.clear()
 
+    client.bookmark_subscribe("orders", sub_id="s", bookmark=EPOCH, handler=print)
     client.add_event_listener(on_states(listener))
     client.close()
     assert not calls
