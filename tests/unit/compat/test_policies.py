@@ -79,6 +79,17 @@ def test_a_chooser_and_a_strategy_of_the_application_are_asked(broker: BrokerThr
         assert client.get_server_chooser() is servers
 
 
+@pytest.mark.row("HA15")
+def test_a_fixed_wait_can_be_set_while_the_client_is_connected(broker: BrokerThread) -> None:
+    with compat.HAClient("desk-1") as client:
+        client.set_server_chooser(Official(broker.uri))
+        client.connect_and_logon()
+        client.set_reconnect_delay(7000)
+        given = client._all_options()["delay_strategy"]
+        assert given is not None
+        assert [given.delay_for(broker.uri, 0.0) for _ in range(3)] == [0.0, 7.0, 7.0]
+
+
 def test_a_chooser_without_servers_ends_the_connecting() -> None:
     with compat.HAClient("desk-2") as client:
         client.set_server_chooser(Official())
