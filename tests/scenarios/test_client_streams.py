@@ -18,6 +18,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.events import Event, SubscriptionEnded
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
@@ -207,18 +208,23 @@ async def test_a_query_whose_records_do_not_come_is_ended_at_the_server_and_says
 
 
 @pytest.mark.row("CC24")
-async def test_the_handler_of_a_query_whose_records_do_not_come_ends_by_an_error(
-    server: Server,
+async def test_the_handler_of_a_query_whose_records_do_not_come_ends_alone(
+    client: Client, peer: Peer
 ) -> None:
-    async def subscribe() -> None:
-        async with Client("c", exit_timeout=0) as client:
-            peer = await server.log_on(client)
-            call = partial(client.sow_and_subscribe, "orders", handler=print, timeout=3)
-            await together(call, partial(peer.answer, "sow_and_subscribe"))
-            await trio.sleep(60)
+    ended: list[SubscriptionEnded] = []
 
-    with pytest.raises(TimedOut, match="and not yet group_end"):
-        await subscribe()
+    def note(event: Event) -> None:
+        if isinstance(event, SubscriptionEnded):
+            ended.append(event)
+
+    client.add_event_listener(note)
+    call = partial(client.sow_and_subscribe, "orders", handler=print, timeout=3)
+    await together(call, partial(peer.answer, "sow_and_subscribe"))
+    await trio.sleep(60)
+    assert "and not yet group_end" in str(ended[0].error)
+    assert isinstance(ended[0].error, TimedOut)
+    async with answering(peer):
+        await client.flush(timeout=1)
 
 
 @pytest.mark.row("CC24")
