@@ -16,6 +16,7 @@ import click
 import pytest
 
 import haclient.errors
+import haclient.events
 from haclient.cli.app import commands
 from support.documents import FORMS, blocks, command_lines, links
 
@@ -191,7 +192,8 @@ def test_the_picture_is_what_its_script_draws() -> None:
 def test_every_exported_name_is_on_a_page_of_the_api(package: str) -> None:
     pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/api").glob("*.md"))
     shown = set(re.findall(r"^\.\. (?:auto|py:)\w+:: \S*?(\w+)$", pages, flags=re.MULTILINE))
-    shown |= {name for name in haclient.errors.__all__ if "automodule:: haclient.errors" in pages}
+    for module in (haclient.errors, haclient.events):
+        shown |= {name for name in module.__all__ if f"automodule:: {module.__name__}" in pages}
     exported = importlib.import_module(package).__all__
     assert [name for name in exported if name not in shown and name != "__version__"] == []
 
