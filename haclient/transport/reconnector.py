@@ -669,6 +669,8 @@ class Reconnector:
         Raises:
             HAClientError: The connection is of no use, or this subscription is not to go on.
         """
+        if subscription not in self._core.kept:  # ended while it waited for its place
+            return
         try:
             await self._subscriber.resubscribe(subscription, timeout=self._settings.connect_timeout)
         except (CommandError, AuthenticationError) as error:  # the policy decides
@@ -697,6 +699,7 @@ class Reconnector:
                 )
                 core.reporter.emit(SubscriptionEnded, sub_id=sub_id, error=error)
                 core.kept.drop(subscription)
+                core.session.router.remove(subscription)  # the connection stays
                 fail(subscription, error)
             case "retry":
                 raise error

@@ -286,7 +286,8 @@ class Subscriber:
         """Send the command of a subscription again on a new connection.
 
         A bookmark subscription resumes where its store says; the messages that were queued for it
-        are dropped already. There is no checkpoint before the first sending.
+        are dropped already. There is no checkpoint before the first sending. After a failure it is
+        still among the active ones: the end of the connection says what becomes of it.
 
         Args:
             subscription: The subscription.
@@ -294,12 +295,7 @@ class Subscriber:
         """
         subscription.command_id = self._session.next_command_id()
         self._session.router.add(subscription)
-        try:
-            await self._send_first_accepted(subscription, timeout=timeout, is_again=True)
-        except BaseException:  # refused, lost or cancelled: the next attempt adds it again
-            self._session.router.remove(subscription)
-            subscription.drop_queued(keep_replaced=True)
-            raise
+        await self._send_first_accepted(subscription, timeout=timeout, is_again=True)
 
     async def _send_first_accepted(
         self, subscription: Subscription, *, timeout: float, is_again: bool = False

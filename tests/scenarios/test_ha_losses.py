@@ -17,6 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.client import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.recovery import Recovery
+from haclient.transport.reconnector import MAX_RESUBSCRIBING
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
@@ -26,10 +27,12 @@ from support.recovery import (
     HEARTBEAT_S,
     Recorder,
     World,
+    drop,
     entered,
     live,
     lose,
     not_answering,
+    quiet_client,
     running_tasks,
     until_stable,
 )
@@ -382,3 +385,43 @@ async def test_a_slow_handler_does_not_make_a_recovery_fail(server: Server) -> N
             await client.flush(timeout=2 * slow_s)
         assert [each for each in seen if each.startswith(("failure", "success"))] == ["success A"]
         await client.disconnect()
+
+
+@pytest.mark.row("MS3")
+@pytest.mark.parametrize("kind", ["refused", "fin"])
+async def test_a_plain_stream_keeps_what_had_arrived_when_an_attempt_to_resubscribe_fails(
+    server: Server, kind: str
+) -> None:
+    client = quiet_client(server)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            stream = await client.stream("prices", sub_id="p", resumes=True).open()
+            await peer.publish("p", b"1", b"2")
+            await wait_all_tasks_blocked()
+        await drop(peer)
+        failing = await live(server)
+        await KINDS[kind](failing)
+        again = await live(server)
+        await again.answer("subscribe")
+        await again.publish("p", b"4")
+        found = [((await anext(stream)).data, stream.gaps > 0) for _ in range(3)]
+        assert found == [(b"1", False), (b"2", False), (b"4", True)]
+
+
+async def test_a_subscription_that_ends_while_others_are_sent_again_leaves_its_id_free(
+    server: Server,
+) -> None:
+    client = quiet_client(server)
+    last = f"p{MAX_RESUBSCRIBING}"
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            for number in range(MAX_RESUBSCRIBING + 1):
+                await client.subscribe("prices", sub_id=f"p{number}", handler=lambda _: None)
+        await drop(peer)
+        again = await live(server)
+        sent = [await again.expect("subscribe") for _ in range(MAX_RESUBSCRIBING)]
+        await client.unsubscribe(last)  # which waits for its turn
+        for subscribe in sent:
+            await again.ack(subscribe)
+        async with answering(again):
+            await client.subscribe("prices", sub_id=last, handler=lambda _: None)
