@@ -152,9 +152,9 @@ class JsonCodec(_MsgspecCodec[T]):
     def _write(self, value: T) -> bytes:
         body = msgspec.json.encode(value)
         if any(word in body for word in _WORDS_FOR_NO_NUMBER):
-            place = next(
-                _not_finite(msgspec.to_builtins(value, builtin_types=(Decimal,)), "$"), None
-            )
+            # What has been written and is unknown here is a `msgspec.Raw`, which is JSON already.
+            plain = msgspec.to_builtins(value, builtin_types=(Decimal,), enc_hook=lambda _: None)
+            place = next(_not_finite(plain, "$"), None)
             if place is not None:
                 raise ValueError(f"{place} is not finite, and JSON has no such number")
         return body
@@ -229,15 +229,19 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
     def _name_of(self, text: str) -> _Name:
         """The name of a field; raises `ValueError` with what was wanted."""
 
-    def _length_before(self, name: _Name, last: _Field[_Name] | None) -> str | None:
-        """The length of a field as the field before it says; `None` if it ends by a separator."""
+    def _length_before(self, name: _Name, last: _Field[_Name] | None) -> int | None:
+        """The length of a field as the field before it says; `None` if it ends by a separator.
+
+        It is -1 if that field has no length.
+        """
         if last is None or self._data_fields.get(last[0]) != name:
             return None
-        return last[1] if isinstance(last[1], str) else ""
+        text = last[1]
+        return int(text) if isinstance(text, str) and _LENGTH.fullmatch(text) else -1
 
     @override
     def encode(self, value: Sequence[_Field[_Name]]) -> bytes:
-        pairs: list[tuple[_Name, object]] = []
+        pairs: list[_Field[_Name]] = []
         try:
             pairs.extend((name, text) for name, text in value)
             is_list = not isinstance(value, Mapping | str)
@@ -249,7 +253,7 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
                 "list(fields.items())"
             )
         lasts: list[_Field[_Name] | None] = [None]
-        lasts.extend(value)
+        lasts.extend(pairs)  # not of `value`, which may be an iterator
         return b"".join(map(self._written, pairs, lasts))
 
     def _written(self, field: tuple[_Name, object], last: _Field[_Name] | None) -> bytes:
@@ -271,8 +275,9 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
         length = self._length_before(given, last)
         if length is None and self._separator in body:
             raise UsageError(f"{what} has a field separator in it")
-        if length is not None and length != str(len(body)):
-            raise UsageError(f"{what} has {len(body)} bytes, and the field before it says {length}")
+        if length is not None and length != len(body):
+            says = length if length >= 0 else "no length"
+            raise UsageError(f"{what} has {len(body)} bytes, and the field before it says {says}")
         return b"%s=%s%s" % (name.encode(), body, self._separator)
 
     @override
@@ -292,8 +297,8 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
                 raise self._unread(str(error), position) from None
             length = self._length_before(name, fields[-1] if fields else None)
             if length is not None:  # its value may have separators in it
-                end = equals + 1 + int(length) if length.isdecimal() else -1
-                if end < 0 or self._end(data, end) != end:
+                end = equals + 1 + length
+                if length < 0 or self._end(data, end) != end:
                     raise self._unread("a field is not as long as the one before it says", position)
             fields.append((name, _text_or_bytes(data[equals + 1 : end])))
             position = end + 1
@@ -401,6 +406,7 @@ def _text_or_bytes(data: bytes) -> str | bytes:
 
 
 _TAG: Final = re.compile(r"[1-9][0-9]{0,8}")
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")  # with leading zeros, as FIX allows
 
 
 # -- composite messages ------------------------------------------------------------------------

@@ -168,6 +168,22 @@ def test_a_topic_needs_one_codec() -> None:
         wrong("t", Order, format="xml")
 
 
+class Wrapped(msgspec.Struct):
+    text: str
+    part: msgspec.Raw
+    px: float = 0.0
+
+
+@pytest.mark.row("CC36")
+def test_json_that_is_written_already_may_stand_beside_a_word_like_nan() -> None:
+    codec, part = JsonCodec(Wrapped), msgspec.Raw(b'{"a":null}')
+    assert codec.encode(Wrapped("financial", part)) == (
+        b'{"text":"financial","part":{"a":null},"px":0.0}'
+    )
+    with pytest.raises(UsageError, match=r"\$.px is not finite"):
+        codec.encode(Wrapped("financial", part, math.nan))
+
+
 # -- FIX and NVFIX -----------------------------------------------------------------------------
 
 
@@ -209,6 +225,22 @@ def test_a_data_field_with_another_length_than_that_before_it_is_not_written() -
 
 
 @pytest.mark.row("CC34")
+def test_a_length_with_leading_zeros_is_read_and_written_again() -> None:
+    wire = b"95=003|96=a|b|"
+    assert FixCodec("|").encode(FixCodec("|").decode(wire)) == wire
+    with pytest.raises(
+        UsageError, match="field 96 has 2 bytes, and the field before it says no le"
+    ):
+        FixCodec("|").encode([(95, "x"), (96, "ab")])
+
+
+@pytest.mark.row("CC34")
+def test_the_pairs_of_an_iterator_are_all_written() -> None:
+    made: Any = zip([35, 55, 95, 96], ["D", "IBM", "3", "a|b"], strict=True)
+    assert FixCodec("|").encode(made) == b"35=D|55=IBM|95=3|96=a|b|"
+
+
+@pytest.mark.row("CC34")
 def test_a_value_that_is_not_utf_8_is_bytes() -> None:
     latin = "gr\xfcn".encode("latin-1")
     assert NvfixCodec().decode(b"a=" + latin) == [("a", latin)]
@@ -234,6 +266,7 @@ _TOO_LONG = "a field is not as long as the one before it says"
         (FixCodec("|"), b"95=2|96=a|b|", f"{_TOO_LONG} at byte 5"),
         (FixCodec("|"), b"95=x|96=ab|", f"{_TOO_LONG} at byte 5"),
         (FixCodec("|"), b"95=-1|96=ab|", f"{_TOO_LONG} at byte 6"),
+        (FixCodec("|"), b"95=" + b"9" * 5000 + b"|96=ab|", f"{_TOO_LONG} at byte 5004"),
     ],
 )
 def test_fields_that_cannot_be_read_are_named_by_their_place(
