@@ -41,6 +41,7 @@ class SendingStore(FrameLog):
         self._first = 0  # index of the first that is not persisted
         self._next = 0  # index of the first that is not in the queue
         self._is_measured = False  # whether the two name all that is in the store
+        self._counted_from = 0  # the first that counts as unsent and is not measured; 0 for none
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._offset = 0  # bytes of the first frame that have left
@@ -52,6 +53,8 @@ class SendingStore(FrameLog):
         if not self._is_measured:
             for sequence, frame in self._store.replay(self._sequences[-1] if self._sizes else 0):
                 self._note(sequence, len(frame))
+                if 0 < self._counted_from <= sequence:  # counted when it was appended
+                    self.unsent_bytes -= len(frame)
                 size += len(frame)
                 if size >= _PIECE_BYTES:
                     return False
@@ -69,7 +72,8 @@ class SendingStore(FrameLog):
         sequence = self._store.store(head, tail, body)
         rest = b"".join((head, b"%d" % sequence, tail, body))
         if not self._is_measured:
-            self.unsent_bytes += len(rest) + _LENGTH_BYTES  # until it is measured
+            self.unsent_bytes += len(rest) + _LENGTH_BYTES
+            self._counted_from = self._counted_from or sequence
             return sequence
         self._note(sequence, len(rest) + _LENGTH_BYTES)
         if self._next == len(self._sizes) - 1 and self._queued_bytes < _PIECE_BYTES:
@@ -94,7 +98,7 @@ class SendingStore(FrameLog):
             self.unsent_bytes = sum(self._sizes[self._next :])
         else:
             del self._sequences[:], self._sizes[:]
-            self._first = self._next = 0
+            self._first = self._next = self._counted_from = 0
 
     def _load(self) -> None:
         """Take the next piece from the store."""

@@ -111,6 +111,7 @@ class Flusher:
         except DisconnectedError:
             publishes.check_none_lost("publish_flush")  # it says how many
             raise
+        publishes.check_none_lost("publish_flush")  # it has waited for one that was refused
 
     async def _all_persisted(self, *, timeout: float) -> None:
         publisher, commands = self._publisher, self._commands

@@ -296,6 +296,27 @@ async def test_publish_flush_ends_with_the_connection(store: PublishStore) -> No
             await client.publish_flush()
 
 
+async def test_publish_flush_tells_of_what_was_lost_also_before_a_refused_publish() -> None:
+    async with listening() as server, Client("pub", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        for body in (b"a", b"b", b"c"):
+            await client.publish("orders", body)
+        *_, last = await peer.sequences(3)
+        await peer.ack(None, "persisted", status="failure", reason="no", s=last)
+
+        async def flush() -> None:
+            with pytest.raises(DisconnectedError, match="were not persisted and are lost"):
+                await client.publish_flush(timeout=9)
+
+        async def lose() -> None:
+            await wait_all_tasks_blocked()
+            peer.link.close()
+
+        await together(flush, lose)
+        with pytest.raises(PublishFailed):  # the last word about this one
+            await client.wait_persisted(last)
+
+
 @pytest.mark.row("CC9")
 async def test_with_nothing_to_wait_for_there_is_no_wait() -> None:
     async with Client("pub", publish_store=MemoryPublishStore()) as client:

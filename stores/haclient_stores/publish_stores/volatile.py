@@ -7,7 +7,7 @@ is not persisted, since nobody has promised to send it again, and names what it 
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
@@ -62,11 +62,13 @@ class VolatilePublishLog(PublishLog):
 
     @override
     def _frames_of(self, segment: Segment, first: int) -> Iterator[tuple[int, bytes]]:
-        view, offset, sequence = segment.view, segment.begin, segment.first
-        marks = deque(zip(segment.mark_offsets, segment.mark_sequences, strict=True))
+        offsets, sequences = segment.mark_offsets, segment.mark_sequences
+        mark = max(bisect_right(sequences, first) - 1, 0)
+        view, offset, sequence = segment.view, offsets[mark], sequences[mark]
         while offset < segment.end:
-            while marks and marks[0][0] <= offset:
-                sequence = marks.popleft()[1]
+            while mark < len(offsets) and offsets[mark] <= offset:  # the numbers may jump at a mark
+                sequence = sequences[mark]
+                mark += 1
             after = walk(view, offset, 1)
             if sequence >= first:
                 yield sequence, bytes(view[offset:after])

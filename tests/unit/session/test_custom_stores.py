@@ -112,6 +112,24 @@ def test_a_long_backlog_is_read_in_pieces_and_only_once_more_for_each_sending() 
     assert store.replayed == before
 
 
+def test_what_is_appended_while_a_backlog_is_measured_counts_once() -> None:
+    store = DictPublishStore()
+    for _ in range(3):
+        store.store(HEAD, TAIL, bytes(2**20))
+    log = SendingStore(store)
+    log.append(HEAD, TAIL, b"before the logon")
+    log.rewind(0)
+    pieces = 0
+    while not log.measure():
+        pieces += 1
+        log.append(HEAD, TAIL, b"meanwhile")
+        assert log.unsent_bytes <= store.unpersisted_bytes
+    assert pieces >= 3
+    assert log.unsent_bytes == store.unpersisted_bytes
+    assert len(sent(log, 2**23)) == store.unpersisted_bytes
+    assert log.unsent_bytes == 0
+
+
 def test_a_custom_store_that_forgets_what_was_not_discarded_is_named() -> None:
     store = DictPublishStore()
     log = SendingStore(store)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from haclient_stores.publish_stores.memory import DEFAULT_MEMORY_SEGMENT_BYTES
@@ -33,6 +35,23 @@ def test_gaps_between_the_numbers_of_a_caller_take_no_room() -> None:
     assert log.replay_single(3 * COUNT - 6) is not None
     log.discard_up_to(3 * COUNT)
     assert (log.unpersisted_count, log.unpersisted_bytes) == (0, 0)
+
+
+def test_one_frame_is_found_without_a_look_at_all_frames_before_it() -> None:
+    log, calls = VolatilePublishLog(), 0
+    *_, last = fill(log, 900, body=bytes(1000))
+    assert log.replay_single(last) is not None  # it has marked the end
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        log.replay_single(last)
+    finally:
+        sys.setprofile(None)
+    assert calls < 900
 
 
 def test_over_several_segments_frames_have_their_numbers() -> None:
