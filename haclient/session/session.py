@@ -24,7 +24,6 @@ from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
 from haclient.session.connection_state import Counters
 from haclient.session.logon import MAX_SEQUENCE
-from haclient.session.resume import ResumePosition
 from haclient.session.subscriptions import Marker, Router, Subscription
 from haclient_stores.tracker.tracker import UNTRACKED
 
@@ -83,7 +82,7 @@ class Session:
         self.reserved_ids: frozenset[str] = frozenset()  # of subscriptions of an earlier process
         self._last_command_id = 0
         self._now = 0.0
-        self.moved: dict[ResumePosition, None] = {}  # since the caught-up time was noted last
+        self.moved: dict[Subscription, None] = {}  # since the caught-up time was noted last
         self.tap: Callable[[Sequence[Message]], None] | None = None
 
     def next_command_id(self) -> str:
@@ -194,7 +193,7 @@ class Session:
                 f"the server sent a bookmark that cannot be read: {error}"
             ) from error
         subscription.position.last_bookmark = run[-1].bookmark
-        self.moved[subscription.position] = None
+        self.moved[subscription] = None
         owner = subscription.owner
         for message, number in zip(run, numbers, strict=True):
             message.sub_id = sub_id
@@ -306,7 +305,7 @@ class Session:
             subscription.leases.granted(ack.options)  # before the messages that follow it
         if ack.status == "success" and kind == "completed" and subscription.ends_replay(ack):
             subscription.position.completed(self._now)
-            self.moved[subscription.position] = None
+            self.moved[subscription] = None
         if ack.status == "success" and subscription.log is not None and ack.bookmark:
             if kind == "persisted":
                 subscription.position.last_persisted = ack.bookmark

@@ -629,11 +629,12 @@ class Core:
 
     def caught_up(self, until: float, *, is_last: bool) -> None:
         """Note up to when everything has been received; see `ConnectionOwner`."""
-        moved = list(self.session.moved)
+        router, moved = self.session.router, list(self.session.moved)
         self.session.moved.clear()
-        if is_last:
-            moved = [one.position for one in self.session.router.all()]
-        self.resume.note_caught_up(moved, until, trio.current_time(), last=is_last)
+        # One that has ended meanwhile has received nothing since, whatever the link has.
+        active = router.all() if is_last else [one for one in moved if one in router]
+        positions = [one.position for one in active]
+        self.resume.note_caught_up(positions, until, trio.current_time(), last=is_last)
 
     def received(self, received: Received) -> None:
         """Do what one chunk from the server asks for, apart from deliveries."""

@@ -355,3 +355,44 @@ async def log_on(server: Server, starts: str) -> Peer:
     peer = await server.accept()
     await peer.log_on(log_starts=starts)
     return peer
+
+
+async def test_what_has_ended_is_not_caught_up_by_what_its_link_brings_later(
+    server: Server, other: Server
+) -> None:
+    store = MemoryBookmarkStore()
+    app = Application(server, other, store=store)
+    async with entered(app.client, partial(live, server)) as peer:
+        async with answering(peer):
+            await app.client.subscribe("prices", sub_id="p", handler=lambda _: None)
+        await app.enter(peer)
+        await send(peer, "7|1|", complete=True)
+        await trio.sleep(1.5)
+        await send(peer, "7|2|")  # this time is noted
+        noted = store.subscription("s").server_order.caught_up_us
+        await trio.sleep(0.5)
+        await send(peer, "7|3|")
+        async with answering(peer):
+            await app.client.unsubscribe("s")
+        await trio.sleep(3600)
+        await peer.publish("p", b"1")
+        await wait_all_tasks_blocked()
+        assert noted
+        assert store.subscription("s").server_order.caught_up_us == noted
+
+
+async def test_an_id_that_starts_over_begins_at_its_start_elsewhere_until_it_has_caught_up(
+    server: Server, other: Server
+) -> None:
+    app = Application(server, other)
+    async with entered(app.client, partial(live, server)) as peer:
+        await app.enter(peer)
+        await send(peer, "7|1|", "7|2|", complete=True)
+        async with answering(peer):
+            await app.client.unsubscribe("s")
+        await app.enter(peer)  # at the start again
+        await send(peer, "7|1|")
+        await trio.sleep(1.5)
+        await send(peer, "7|2|")
+        await lose(peer)
+        assert await asked(await elsewhere(server, other)) == ["0"]
