@@ -57,6 +57,8 @@ class Publishes:
             or in an ack since; `None` as for `seen`.
         numbered_to: The highest number of the caller on the current connection, 0 for none.
         refusals: The last publishes that a server has refused, by sequence.
+        parked: Publishes that no server takes, and that wait for acks of those before them.
+        sent_after: The current connection began to send after this sequence.
     """
 
     __slots__ = (
@@ -70,9 +72,11 @@ class Publishes:
         "is_kept",
         "log",
         "numbered_to",
+        "parked",
         "persisted",
         "refusals",
         "seen",
+        "sent_after",
     )
 
     def __init__(self, store: PublishStore | None) -> None:
@@ -82,6 +86,8 @@ class Publishes:
         self.persisted: int | None = None
         self.numbered_to = 0
         self.refusals: dict[int, PublishFailed] = {}
+        self.parked = set[int]()
+        self.sent_after = 0
         self._begins_above = 0  # the caller's numbers
         self._first_free = 0  # the last number in use when this connection began
         self._used_to = 0  # the last number of an earlier connection, where the log is not kept
@@ -126,8 +132,23 @@ class Publishes:
         log.reconcile(seen=server.seen or 0, persisted=persisted, clock_us=clock_us)
         # What one server has refused is not sent to the next one: it was reported as failed.
         self._discard_refused()
-        log.rewind(log.last_persisted)
+        self.sent_after = self._sent_already()
+        log.rewind(self.sent_after)
         self._first_free = log.last_sequence
+
+    def _sent_already(self) -> int:
+        """Up to which sequence nothing is to be sent on a new connection.
+
+        Usually what is persisted. What the server has seen is sent again as well, but not together
+        with a parked publish: the server would close this connection, too.
+        """
+        log = self.log
+        self.parked = {each for each in self.parked if each > log.last_persisted}
+        after, seen = log.last_persisted, max(log.last_persisted, self.seen or 0)
+        for parked in sorted(self.parked):
+            if parked <= seen or next(iter(log.replay(seen)))[0] == parked:
+                after, seen = parked, max(seen, parked)
+        return after
 
     def lost(self, reason: HAClientError | None) -> None:
         """The connection is lost, and with it what is not persisted of a log that is not kept."""

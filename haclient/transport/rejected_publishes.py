@@ -80,7 +80,7 @@ class RejectedPublishes:
         """
         publishes = self._core.publisher.publishes
         log = publishes.log
-        after = max(log.last_persisted, publishes.seen or 0)
+        after = max(log.last_persisted, publishes.seen or 0, publishes.sent_after)
         return next(iter(log.replay(after)), (0, b""))
 
     def _park(self, sequence: int, reason: str) -> None:
@@ -88,6 +88,7 @@ class RejectedPublishes:
         store = self._core.settings.publish_store
         assert isinstance(store, PublishLog)  # noqa: S101  # the settings say so
         reason = f"{reason}; moved to {store.park_publish(sequence)}"
+        self._core.publisher.publishes.parked.add(sequence)
         received = Received()
         received.failed.append(Message(kind="ack", sequence=sequence, reason=reason))
         self._core.received(received)

@@ -14,11 +14,12 @@ from haclient.client import HAClient
 from haclient.errors import PublishFailed, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.rejected_frames import MAX_LOSSES
-from haclient_fake_server.config import BrokerConfig
+from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.broker import running_broker
 from support.clock import in_virtual_time
 from support.peer import Peer, Server
 from support.recovery import drop, entered, live
@@ -91,6 +92,35 @@ async def test_a_publish_that_no_server_takes_is_parked_and_what_is_behind_it_go
     assert run(["store", "drop-parked", str(path), "--sequence", "1"]) == 2
     assert run(["store", "drop-parked", str(path)]) == 0
     assert not parked.exists()
+
+
+async def test_a_parked_publish_blocks_nobody_while_a_replica_holds_the_acks_before_it_back(
+    tmp_path: Path,
+) -> None:
+    replica = "tcp://127.0.0.1:1"
+    config = BrokerConfig(max_frame_bytes=LIMIT_BYTES, replicate_to=(ReplicateTo(replica),))
+    refused: list[int | None] = []
+    async with (
+        running_broker(config) as broker,
+        HAClient(
+            "ha",
+            servers=[f"{broker.uris[0]}/amps/json"],
+            publish_store=FilePublishStore(tmp_path / "p"),
+            on_failed_write=lambda message, _: refused.append(message.sequence),
+            on_rejected_frame="park",
+        ) as client,
+    ):
+        big: list[int] = []
+        for _ in range(2):
+            await client.publish("orders", b"before")
+            big.append(await client.publish("orders", BIG) or 0)
+        behind = await client.publish("orders", b"behind")
+        await trio.sleep(200)
+        assert refused == big
+        assert client.unpersisted_count == 5
+        broker.downgrade(replica)
+        await client.wait_persisted(behind or 0, timeout=10)
+        assert client.unpersisted_count == 0
 
 
 def publishing_client(server: Server) -> HAClient:
