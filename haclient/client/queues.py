@@ -122,8 +122,12 @@ async def publish_persisted(
         TimedOut: It took longer.
         DisconnectedError: The connection was lost.
     """
-    with trio.move_on_after(timeout):
+    sequence = None
+    with trio.move_on_after(timeout) as scope:
         sequence = await core.publisher.publish_with(topic, data, correlation_id=correlation_id)
-        await core.flusher.wait_persisted(sequence, timeout=timeout)
-        return
-    raise TimedOut(f"the publish to {topic!r} waits for room since {timeout:g} s")
+    if sequence is None:
+        raise TimedOut(f"the publish to {topic!r} waits for room since {timeout:g} s")
+    left_s = max(0.0, scope.deadline - trio.current_time())
+    await core.flusher.wait_persisted(
+        sequence, timeout=left_s, limit_s=timeout, what=f"the publish to {topic!r}"
+    )

@@ -581,6 +581,20 @@ async def test_a_refused_dead_letter_leaves_its_message_in_the_queue(
         await peer.ack(await peer.expect("sow_delete", bookmark="7|1|", options="cancel"))
 
 
+@pytest.mark.row("QC11")
+async def test_a_dead_letter_that_is_not_persisted_in_time_says_so(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with failing_consumer(server, with_store=True) as peer:
+        copy = await peer.expect("publish", topic="dead")
+        await peer.ack(await peer.expect("sow_delete", bookmark="7|1|", options="cancel"))
+        assert (
+            f"is given back: the publish to 'dead': {copy.sequence} is not persisted after 10 s"
+            in caplog.text
+        )
+        await peer.persisted(copy.sequence or 0)
+
+
 # -- leases ------------------------------------------------------------------------------------
 
 
