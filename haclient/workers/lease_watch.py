@@ -12,6 +12,7 @@ from inspect import isawaitable
 
 import trio
 
+from haclient.errors import DisconnectedError
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Handler
 from haclient_stores.logs import SafeLogger
@@ -54,6 +55,7 @@ class LeaseWatch:
             known = message.lease_deadline
             left_s = self._extend_s if known is None else max(0.0, known - now)
             extend_at = now + min(self._extend_s, left_s) / 2
+        was_cut = False
         with trio.CancelScope() as scope:
             self._at_work[scope] = _AtWork(message, extend_at)
             if min(extend_at, ends_at) < self._sleeps_until:
@@ -62,9 +64,13 @@ class LeaseWatch:
                 result = handler(message)
                 if isawaitable(result):
                     await result
+            except DisconnectedError:
+                if not scope.cancel_called:
+                    raise
+                was_cut = True  # a handler in a thread gets it from the call that is cancelled
             finally:
                 del self._at_work[scope]
-        if scope.cancelled_caught:
+        if was_cut or scope.cancelled_caught:
             self._ended(message)
 
     def _end_of(self, message: Message) -> float:

@@ -654,6 +654,29 @@ async def test_a_handler_may_be_cancelled_when_its_lease_ends(
     assert trio.current_time() - began == pytest.approx(65)
 
 
+@pytest.mark.row("QC12")
+async def test_a_call_that_is_cut_by_the_end_of_a_lease_is_no_failure_of_its_handler(
+    client: Client, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler in a thread cannot be cancelled: its call of the client raises."""
+
+    async def handler(message: Message) -> None:
+        if message.text == "2":
+            raise DisconnectedError("nobody answers")
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            raise DisconnectedError("iterating was cancelled") from None
+
+    await subscribed(client, peer, handler, cancel_at_lease_end=True, expire_after=1)
+    await leased(peer, 1, lp="10s")
+    await trio.sleep(11)
+    assert await received_acks(peer) == [], "it was given to another consumer"
+    assert "ended before it was processed" in caplog.text
+    await leased(peer, 2, lp="10s")
+    assert await received_acks(peer) == [("7|2|", "expire")]
+
+
 @pytest.mark.row("QC13")
 async def test_a_lease_may_be_extended(client: Client, peer: Peer) -> None:
     async with opened_queue(client, peer, "max_backlog=30") as stream:
