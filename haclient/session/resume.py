@@ -625,8 +625,10 @@ class ResumeContext:
         Persisted acks report the position, so it may become known only after the messages.
         """
         server = log.server_order.server
+        if not server:  # the store has forgotten an ended subscription
+            position.is_ahead_of_note = False
         name = self.servers.resolve(server)
-        if not position.is_ahead_of_note or not server or name != log_name(server):
+        if not position.is_ahead_of_note or name != log_name(server):
             return
         placed = self.servers.with_progress(name)
         if placed != server:

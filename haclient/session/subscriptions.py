@@ -249,12 +249,14 @@ class Subscription:
         pauses: Whether the server holds it back, and whether the application wants that.
         is_query_answered: Whether all records of its query have arrived on this connection.
         replaced_by: The number of the replace that is in force, in the order of sending; 0 if none.
+        entered: Its number in the order in which the client has entered subscriptions.
     """
 
     __slots__ = (
         "accepted",
         "command_id",
         "ends_after",
+        "entered",
         "is_query",
         "is_query_answered",
         "leases",
@@ -297,6 +299,7 @@ class Subscription:
         self.pauses = PauseState()
         self.is_query_answered = False
         self.replaced_by = 0
+        self.entered = 0
         self.markers = markers
         self.phase = Phase.OPENING
         self.position = ResumePosition(log)

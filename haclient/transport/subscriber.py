@@ -87,6 +87,7 @@ class Subscriber:
         self._store: BookmarkStore | None = core.settings.bookmark_store
         self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
         self._opening: dict[_Opening, None] = {}
+        self._entered = 0  # how many subscriptions so far
         self._unsubscribing: dict[str, PendingCommand] = {}  # ids that may still get messages
         self._unsubscribed = AckLot(core.commands.waits)  # callers that wait for any of them
         self._generated_ids: set[str] = set()  # that the application did not choose
@@ -224,6 +225,8 @@ class Subscriber:
             leases=leases,
         )
         self._session.router.add(subscription)
+        self._entered += 1
+        subscription.entered = self._entered
         return subscription
 
     @contextmanager
@@ -475,11 +478,11 @@ class Subscriber:
             query that the call has begun. What was active before stays: the call has paused,
             resumed or replaced it. So does a publish, which cannot be taken back.
         """
-        before = frozenset(self._kept.all())
+        before = self._entered  # not the subscriptions: each call would look at all of them
 
         async def undo(result: str) -> None:
-            for one in self._kept.all():
-                if one.sub_id == result and one not in before:
+            for one in self._kept.named((result,)):
+                if one.sub_id == result and one.entered > before:
                     await self.unsubscribe(result, timeout=TIMEOUT_S)
 
         return undo

@@ -15,6 +15,7 @@ from haclient.session.resume import (
     resume_bookmarks,
     resume_options,
 )
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 KNOWS, KNOWS_NOT = "5.3.5.0", "5.3.4.9"
@@ -355,6 +356,24 @@ def test_a_position_that_becomes_known_after_the_messages_is_noted_without_other
     context.servers.reached("1@9")
     context.note_caught_up([], 3.0, 3.0)
     assert log.server_order.server == "a:1#1@0 1@7", "nothing has arrived since"
+
+
+@pytest.mark.row("BS9")
+def test_a_subscription_that_its_store_has_forgotten_waits_for_no_position() -> None:
+    """Else a client that opens and ends one after the other would remember each of them."""
+    context = ResumeContext(lambda: NOW_US)
+    context.servers.logged_on("a:1", logged((1, 1)))
+    store = MemoryBookmarkStore()
+    place = ResumePosition(store.subscription("generated"))
+    place.sending(0.0)
+    context.accepted(place)
+    place.is_complete, place.last_bookmark = True, "1|1|"
+    context.note_caught_up([place], 1.0, 1.0)
+    assert place.is_ahead_of_note
+    store.purge("generated")
+    context.servers.reached("1@7")
+    context.note_caught_up([], 2.0, 2.0)
+    assert not place.is_ahead_of_note
 
 
 @pytest.mark.parametrize("text", ["", "x", "@", "1@", "zz@1", "1@9,"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -32,6 +33,7 @@ from haclient_stores.interfaces import BookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.peer import Peer, Server, together
+from support.requests import request_of
 
 pytestmark = in_virtual_time
 
@@ -227,3 +229,20 @@ async def test_a_lost_connection_is_no_refusal_of_a_bookmark(bench: Bench) -> No
     command = Command("subscribe", topic="t", sub_id="s", bookmark=EPOCH, timeout=5)
     with pytest.raises(DisconnectedError):
         await together(lambda: bench.subscriber.open(command, MessageQueue()), lose)
+
+
+async def test_what_undoes_a_subscribe_costs_the_same_however_many_are_active(
+    server: Server,
+) -> None:
+    async with bench_with(server, MemoryBookmarkStore()) as bench:
+        for number in range(1_000):
+            bench.core.session.router.add(
+                Subscription(request_of(f"s{number}"), MessageQueue(), command_id=f"c{number}")
+            )
+        tracemalloc.start()
+        try:
+            bench.subscriber.undo()
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < 4_096
