@@ -17,8 +17,8 @@ Rules, the most important first:
 * A header ends at the first `}`. That may be one inside a string: the decoder detects this and
   continues the search in the body.
 * Zero-length frames are skipped. A frame without any `}` is a protocol error. After a
-  `ProtocolError` the stream is unusable. Whole frames before the fault in the same chunk are lost
-  with it, as if the link had broken a moment earlier.
+  `ProtocolError` the stream is unusable. Whole frames before the fault are returned first: they
+  may be publishes, which a client that repeats them would send together with the fault again.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class FrameReader:
         self._largest_buffer = max_frame_bytes + LENGTH.size
         self._capacity = min(max(capacity, LENGTH.size), self._largest_buffer)
         self._filled = 0
+        self._fault: ProtocolError | None = None
         self._view = memoryview(bytearray(self._capacity))
 
     @property
@@ -77,8 +78,11 @@ class FrameReader:
         """The buffer for the next bytes: never empty, and never larger than an idle buffer.
 
         Raises:
+            ProtocolError: There is a fault after the frames that `split` has returned.
             UsageError: `split` was not called after `received`.
         """
+        if self._fault is not None:
+            raise self._fault
         if self._filled == len(self._view):
             if self._filled == self._largest_buffer:
                 raise UsageError("a whole frame waits in the reader: split() after each received()")
@@ -93,7 +97,8 @@ class FrameReader:
         """Remove and return all whole frames: headers, which end at the first `}`, and bodies.
 
         Raises:
-            ProtocolError: A frame is larger than the limit, or has no header.
+            ProtocolError: The first frame is larger than the limit, or has no header. After whole
+                frames the next `writable` raises it.
         """
         heads: list[bytes] = []
         bodies: list[bytes] = []
@@ -107,22 +112,12 @@ class FrameReader:
             return heads, bodies
         chunk = bytes(self._view[:filled])
         position = 0
-        while position + 4 <= filled:
-            (length,) = length_at(chunk, position)
-            start = position + 4
-            end = start + length
-            if end > filled:
-                self._check(length)
-                break
-            head_end = chunk.find(b"}", start, end) + 1
-            if head_end:
-                heads.append(chunk[start:head_end])
-                bodies.append(chunk[head_end:end])
-            elif length:
-                raise ProtocolError(
-                    f"a frame of {length} bytes has no header: wanted an object that ends with '}}'"
-                )
-            position = end
+        try:
+            position = self._split(chunk, heads, bodies)
+        except ProtocolError as fault:
+            if not heads:
+                raise
+            self._fault = fault
         self._keep(position)
         return heads, bodies
 
@@ -144,7 +139,30 @@ class FrameReader:
             more_heads, more_bodies = self.split()
             heads += more_heads
             bodies += more_bodies
+        if self._fault is not None:
+            raise self._fault
         return heads, bodies
+
+    def _split(self, chunk: bytes, heads: list[bytes], bodies: list[bytes]) -> int:
+        """Add the whole frames of a chunk to the two lists; return where the rest begins."""
+        length_at, filled, position = LENGTH.unpack_from, len(chunk), 0
+        while position + 4 <= filled:
+            (length,) = length_at(chunk, position)
+            start = position + 4
+            end = start + length
+            if end > filled:
+                self._check(length)
+                break
+            head_end = chunk.find(b"}", start, end) + 1
+            if head_end:
+                heads.append(chunk[start:head_end])
+                bodies.append(chunk[head_end:end])
+            elif length:
+                raise ProtocolError(
+                    f"a frame of {length} bytes has no header: wanted an object that ends with '}}'"
+                )
+            position = end
+        return position
 
     def _check(self, length: int) -> None:
         if length == _HTTP:

@@ -123,6 +123,20 @@ async def test_a_parked_publish_blocks_nobody_while_a_replica_holds_the_acks_bef
         assert client.unpersisted_count == 0
 
 
+async def test_a_publish_that_no_server_takes_is_named_behind_others_that_leave_with_it(
+    broker: Cluster,
+) -> None:
+    with pytest.raises(PublishFailed) as caught:  # noqa: PT012  # it leaves the block
+        async with HAClient(
+            "ha", servers=[broker.uri], publish_store=MemoryPublishStore()
+        ) as client:
+            first = await client.publish("orders", b"before")
+            await client.publish("orders", BIG)
+            await client.publish("orders", b"behind")
+            await client.publish_flush(timeout=200)
+    assert caught.value.sequence == first + 1
+
+
 def publishing_client(server: Server) -> HAClient:
     return HAClient(
         "ha",

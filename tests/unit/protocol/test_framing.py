@@ -134,3 +134,14 @@ def test_a_peer_that_answers_with_http_is_named_as_such() -> None:
 def test_a_peer_that_answers_with_a_tls_alert_is_named_as_such(version: bytes) -> None:
     with pytest.raises(ProtocolError, match="TLS instead of AMPS: is tcps:// meant"):
         FrameReader().feed(b"\x15" + version + b"\x00\x02\x02\x46")
+
+
+@pytest.mark.parametrize("fault", [struct.pack(">I", 51), frame(b"none")])
+def test_whole_frames_before_a_fault_in_the_same_chunk_come_first(fault: bytes) -> None:
+    reader, data = FrameReader(max_frame_bytes=50), frame(b"{}a") + frame(b"{}b") + fault
+    reader.writable()[: len(data)] = data
+    reader.received(len(data))
+    assert reader.split() == ([b"{}", b"{}"], [b"a", b"b"])
+    for _ in range(2):
+        with pytest.raises(ProtocolError):
+            reader.writable()
