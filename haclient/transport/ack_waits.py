@@ -106,27 +106,33 @@ class Watermark:
         waits: The waits for acks of the client.
     """
 
-    __slots__ = ("_heap", "_order", "_waits")
+    __slots__ = ("_heap", "_order", "_waiting", "_waits")
 
     def __init__(self, waits: AckWaits) -> None:
         self._waits = waits
         self._heap: list[tuple[int, int, trio.Event]] = []
+        self._waiting: set[int] = set()  # of the numbers that follow the sequences in the heap
         self._order = count()
 
     def __bool__(self) -> bool:
-        return bool(self._heap)
+        return bool(self._waiting)
 
     def advance(self, sequence: int) -> None:
         """Raise the mark to `sequence` and wake the tasks that wait for it."""
         heap = self._heap
         while heap and heap[0][0] <= sequence:
-            heapq.heappop(heap)[2].set()
+            _, number, event = heapq.heappop(heap)
+            if number in self._waiting:
+                self._waiting.remove(number)
+                event.set()
 
     def release(self) -> None:
         """Wake every waiter, although the mark has not risen: each checks again."""
-        for _, _, event in self._heap:
-            event.set()
+        for _, number, event in self._heap:
+            if number in self._waiting:
+                event.set()
         self._heap.clear()
+        self._waiting.clear()
 
     async def wait_for(self, sequence: int, what: str, event: trio.Event | None = None) -> None:
         """Wait for `advance` to at least `sequence`, or for `release`.
@@ -139,18 +145,19 @@ class Watermark:
         Raises:
             SubscriptionFull: The ack comes after more messages than the client reads ahead.
         """
-        is_popped = event is None
-        if event is None:
-            event = trio.Event()
-        entry = (sequence, next(self._order), event)
-        heapq.heappush(self._heap, entry)
+        event, number = trio.Event() if event is None else event, next(self._order)
+        heapq.heappush(self._heap, (sequence, number, event))
+        self._waiting.add(number)
         try:
             await self._waits.until(event, what)
-        except BaseException:
-            is_popped = False
-            raise
         finally:
-            # Cancelled, refused, or another wait ended first: leave no entry behind.
-            if not is_popped and entry in self._heap:
-                self._heap.remove(entry)
-                heapq.heapify(self._heap)
+            if number in self._waiting:  # cancelled, refused, or another wait ended first
+                self._waiting.remove(number)
+                self._drop_left_entries()
+
+    def _drop_left_entries(self) -> None:
+        """Drop entries that nobody waits for once they are half of all: many may end at once."""
+        heap, waiting = self._heap, self._waiting
+        if len(heap) >= 2 * len(waiting):
+            heap[:] = [each for each in heap if each[1] in waiting]
+            heapq.heapify(heap)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.errors import SubscriptionFull
 from haclient.transport.ack_waits import AckWaits, Watermark
@@ -89,3 +90,33 @@ async def test_something_else_may_end_the_wait_and_leaves_nothing() -> None:
         await wait_all_tasks_blocked()
         mark.advance(5)
     assert again.is_set()
+
+
+class Counted(int):
+    """A sequence that counts how often it is compared."""
+
+    compared = 0
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return int(self) == other
+
+    @override
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    __hash__ = int.__hash__
+
+
+async def test_the_cost_of_a_wait_that_ends_does_not_grow_with_the_others() -> None:
+    mark, count = Watermark(AckWaits()), 500
+    async with trio.open_nursery() as nursery:
+        for each in range(count):
+            nursery.start_soon(mark.wait_for, Counted(each), "flush")
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert Counted.compared < 40 * count
+    assert not mark
+    assert mark._heap == []
