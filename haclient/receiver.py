@@ -213,7 +213,7 @@ class Receiver:
             TimedOut: The server did not answer in time.
         """
         self._core.running("queue_subscribe")
-        queue = MessageQueue(self._core.settings.max_queued_bytes, raises=False)
+        queue = self._queue_for(command, raises=False)
         subscription = await self._subscriber.open(
             command, queue, markers=False, lasts=True, leases=leases
         )
@@ -234,12 +234,16 @@ class Receiver:
     ) -> MessageRunner:
         """What calls a plain handler."""
         queue.handler = handler
-        failed_messages = FailedMessages(self._on_handler_error, reporter=self._core.reporter)
+        failed_messages = FailedMessages(
+            self._on_handler_error, reporter=self._core.reporter, status=self._core.status
+        )
         return MessageRunner(queue, failed_messages, discards=auto_discard)
 
     def _queue_for(self, command: Command, *, raises: bool) -> MessageQueue:
         kind = QueryQueue if command.name in QUERIES else MessageQueue
-        return kind(self._core.settings.max_queued_bytes, raises=raises)
+        queue = kind(self._core.settings.max_queued_bytes, raises=raises)
+        queue.status = self._core.status
+        return queue
 
     def _limit_silence(self, one: Subscription, queue: MessageQueue, limit_s: float) -> None:
         """End a query with `TimedOut` when its server sends neither records nor their end."""

@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionStatus
 from haclient.session.queue_conflation import KeySlot, QueueConflation, weight_of
 from haclient.session.subscriptions import Marker, Subscription, SubscriptionQueue
 from haclient.transport.turns import Turn
@@ -72,6 +73,7 @@ class MessageQueue(SubscriptionQueue):
         "queued_bytes",
         "reader",
         "skips_rest",
+        "status",
         "turn",
     )
 
@@ -107,6 +109,7 @@ class MessageQueue(SubscriptionQueue):
         self.conflation: QueueConflation | None = None
         self.on_stop: Callable[[], object] | None = None
         self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
+        self.status: ConnectionStatus | None = None  # of the client, for whoever runs handlers
 
     # -- the reader's side ------------------------------------------------
 

@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
-from haclient.errors import HAClientError, WorkerError, failure_text
+from haclient.errors import DisconnectedError, HAClientError, WorkerError, failure_text
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionStatus
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
 from haclient.transport.message_queue import Handler, MessageQueue
@@ -81,6 +82,7 @@ class FailedMessages:
         expire_after: After so many failures a message is expired instead of given back.
         letters: Publishes dead letters, if the policy is one.
         reporter: Logs and reports the failures; without one they are logged by this module.
+        status: The state of the client's connection.
     """
 
     def __init__(
@@ -90,12 +92,14 @@ class FailedMessages:
         expire_after: int | None = None,
         letters: DeadLetters | None = None,
         reporter: Reporter | None = None,
+        status: ConnectionStatus | None = None,
     ) -> None:
         self._policy = policy
         self._expire_after = expire_after
         self._letters = letters
         self._reporter = reporter
         self._log = _logger if reporter is None else reporter.log
+        self._status = status
 
     async def failed(self, message: Message, error: Exception) -> None:
         """Do what the policy says.
@@ -106,6 +110,14 @@ class FailedMessages:
         policy = self._policy
         if policy == "raise":  # what leaves the client's block is reported there
             raise error
+        if self._is_of_end(error):  # the message has not failed, and comes again
+            self._log.warning(
+                "the handler of subscription %s used its client when that had ended: %s",
+                message.sub_id,
+                error,
+                extra={"sub_id": message.sub_id},
+            )
+            return
         if self._reporter is not None:
             self._reporter.exception(error)
         lease = message.lease
@@ -129,6 +141,11 @@ class FailedMessages:
             message.ack(expire=True)
         else:
             _give_back(message, failures)
+
+    def _is_of_end(self, error: Exception) -> bool:
+        """Whether a call of the client has failed since no connection will follow."""
+        reason = None if self._status is None else self._status.stop_reason
+        return reason is not None and (error is reason or isinstance(error, DisconnectedError))
 
     async def _send_letter(
         self, letters: DeadLetters, copy: tuple[str, bytes, str], message: Message, failures: int

@@ -197,7 +197,8 @@ def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
     async def process() -> None:
         workers = pool.open(work)
         with stream.working() as queue:
-            failed_messages = FailedMessages(on_handler_error or queue.error_policy)
+            policy = on_handler_error or queue.error_policy
+            failed_messages = FailedMessages(policy, status=queue.status)
             runner = MessageRunner(queue, failed_messages, discards=True, acks=True)
             shared = KeyedPool(max_waiting + len(workers), key, failed_messages)
             await _Run(stream, runner, workers, shared, on_result).run(exit_timeout)

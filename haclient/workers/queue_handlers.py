@@ -139,6 +139,7 @@ async def serve_queue(
             expire_after=handling.expire_after,
             letters=DeadLetters(publish, nursery),
             reporter=reporter,
+            status=queue.status,
         )
         watch: LeaseWatch | None = None
         if handling.cancel_at_lease_end or handling.extend_lease is not None:

@@ -8,7 +8,7 @@ left, or cancelled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +17,14 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client, HAClient
-from haclient.errors import DisconnectedError, UsageError
+from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser
+from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import Recovery
 from haclient.transport.nursery import open_nursery
+from haclient.workers import ThreadPool, run_workers
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -30,6 +32,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.instances import instances
 from support.listening import on_states
 from support.peer import Peer, Server, answering, together
 from support.recovery import World, drop, entered, live, lose, not_answering, running_tasks
@@ -404,3 +407,55 @@ async def test_a_listener_that_misses_its_client_at_the_end_is_only_logged(
                 raise ValueError("of the block")
     assert states[1:] == [ConnectionState.DISCONNECTED, ConnectionState.SHUTDOWN]
     assert "a callback used its client when that was left" in caplog.text
+
+
+@pytest.mark.row("HA8")
+@pytest.mark.parametrize("with_workers", [False, True])
+@pytest.mark.parametrize("end", ["leave", "disconnect", "give up"])
+async def test_a_call_that_fails_since_its_client_ends_finishes_no_message(
+    tmp_path: Path, end: str, *, with_workers: bool
+) -> None:
+    """A policy that gives up on failed messages would lose one that has not failed."""
+
+    async def handler(_: Message, __: object = None) -> None:
+        await trio.sleep(1)
+        await client.flush()
+
+    def work(_: Message) -> None:
+        return None
+
+    strategy = FixedDelayStrategy(0.1, give_up_after=3 if end == "give up" else None)
+    async with instances("east") as (broker,), open_nursery() as nursery:
+        async with HAClient("p", servers=[broker.uri]) as publisher:
+            await publisher.publish_persisted("orders", b"1")
+        with pytest.raises(ReconnectGaveUp) if end == "give up" else nullcontext():
+            async with HAClient(
+                "c",
+                servers=[broker.uri],
+                bookmark_store=LoggedBookmarkStore(tmp_path / "s"),
+                delay_strategy=strategy,
+                on_handler_error="discard",
+            ) as client:
+                if with_workers:
+                    stream = await client.bookmark_stream(
+                        "orders", sub_id="s", bookmark=EPOCH
+                    ).open()
+                    run = partial(run_workers, stream, work, ThreadPool(1), on_result=handler)
+                    nursery.start_soon(_until_disconnected, run)
+                else:
+                    await client.bookmark_subscribe(
+                        "orders", handler=handler, sub_id="s", bookmark=EPOCH
+                    )
+                await trio.sleep(0.5)
+                await broker.stop()
+                await trio.sleep(60 if end == "give up" else 2)
+                if end == "disconnect":
+                    await client.disconnect()
+    store = LoggedBookmarkStore(tmp_path / "s")
+    assert store.subscription("s").undiscarded_count == 1
+    store.close()
+
+
+async def _until_disconnected(function: Callable[[], Awaitable[None]]) -> None:
+    with suppress(DisconnectedError):
+        await function()
