@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import contextmanager
 from functools import partial
 from inspect import isawaitable
+from operator import length_hint
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -72,6 +73,10 @@ class MessageStream:
         self._on_skip: Callable[[], object] = lambda: None  # for a buffer in front of this stream
         self.sub_id = ""
         queue.on_stop = self._skip_rest
+        queue.in_hand = self._count_in_hand
+
+    def _count_in_hand(self) -> int:
+        return length_hint(self._current)
 
     async def open(self) -> Self:
         """Send the command and wait until the server has accepted it; `async with` does this.

@@ -51,6 +51,8 @@ class StreamBuffer:
         self._taking = trio.Lock()  # one caller waits for messages, the others for that one
         _buffers.add(self)
         stream._on_skip = self.close  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
+        count_in_stream = stream._queue.in_hand  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        stream._queue.in_hand = lambda: count_in_stream() + len(self._messages)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
     # -- in the client's thread -----------------------------------------------
 

@@ -65,6 +65,7 @@ class MessageQueue(SubscriptionQueue):
         "first_number",
         "gaps",
         "handler",
+        "in_hand",
         "is_caught_up",
         "is_historical",
         "is_served",
@@ -108,6 +109,7 @@ class MessageQueue(SubscriptionQueue):
         self.is_historical = False
         self.conflation: QueueConflation | None = None
         self.on_stop: Callable[[], object] | None = None
+        self.in_hand: Callable[[], int] = int  # how many that left the queue wait in the stream
         self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
         self.status: ConnectionStatus | None = None  # of the client, for whoever runs handlers
 
@@ -255,9 +257,9 @@ class MessageQueue(SubscriptionQueue):
         return self.queued_bytes > self.cap_bytes and not self.ended
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """A value that changes with each message that a handler has taken."""
-        return self.queued_bytes, self.processed
+    def progress(self) -> tuple[int, int, int]:
+        """A value that changes with each message that the consumer has taken."""
+        return self.queued_bytes, self.processed, self.in_hand()
 
     async def drained(self) -> None:
         """Wait until half of the cap is free."""

@@ -235,8 +235,9 @@ async def test_a_wait_that_would_read_too_far_ahead_ends_and_names_the_full_queu
 
 @in_virtual_time
 @pytest.mark.usefixtures("low_limit")
-async def test_others_wait_for_as_long_as_a_slow_handler_takes_its_messages(
-    server: Server,
+@pytest.mark.parametrize("kind", ["handler", "stream"])
+async def test_others_wait_for_as_long_as_a_slow_consumer_takes_its_messages(
+    server: Server, kind: str
 ) -> None:
     client, handled = client_of(server), Count()
 
@@ -244,9 +245,16 @@ async def test_others_wait_for_as_long_as_a_slow_handler_takes_its_messages(
         await trio.sleep(0.9)
         handled.add()
 
+    async def take(stream: MessageStream) -> None:
+        async for message in stream:
+            await handle(message)
+
     async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
         async with answering(peer):
-            await client.subscribe("orders", sub_id="s", handler=handle)
+            if kind == "handler":
+                await client.subscribe("orders", sub_id="s", handler=handle)
+            else:
+                nursery.start_soon(take, await client.stream("orders", sub_id="s").open())
         nursery.start_soon(answer_behind_messages, peer, 100)
         await client.publish("copies", BODY)
         await client.publish_flush(timeout=LIMIT_S)
