@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import contextmanager
 from functools import partial
 from inspect import isawaitable
+from itertools import islice
 from operator import length_hint
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import trio
@@ -31,6 +32,8 @@ from haclient_stores.checks import check_count, check_seconds
 __all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages", "TypedStream"]
 
 T = TypeVar("T")
+
+_LONGEST_RUN: Final = 64  # messages that a stream delivers before it looks at the turn again
 
 
 class MessageStream:
@@ -69,7 +72,9 @@ class MessageStream:
         self._open = open_
         self._close = close
         self._opened = False
-        self._current: Iterator[Message] = iter(())
+        self._current: Iterator[Message] = iter(())  # the rest of the batch
+        self._run: Iterator[Message] = iter(())  # the next ones of it, before the turn is looked at
+        self._run_size = 1
         self._on_skip: Callable[[], object] = lambda: None  # for a buffer in front of this stream
         self.sub_id = ""
         queue.on_stop = self._skip_rest
@@ -103,7 +108,7 @@ class MessageStream:
 
         The stream is closed, or its client is about to end: they are redelivered later.
         """
-        self._current = iter(())
+        self._current = self._run = iter(())
         self._on_skip()
 
     async def __aenter__(self) -> Self:
@@ -127,17 +132,27 @@ class MessageStream:
         return self
 
     async def __anext__(self) -> Message:
-        for message in self._current:
+        for message in self._run:
             return message
-        return await self._from_next_batch()
+        return await self._from_next_run()
 
-    async def _from_next_batch(self) -> Message:
+    async def _from_next_run(self) -> Message:
+        """Look at the turn, which is too slow to do for each message, and take on.
+
+        The more messages the application takes in one turn, the more come before the next look.
+        """
         self._check_opened()
+        is_next_turn = await self._queue.end_turn()
+        self._run_size = 1 if is_next_turn else min(2 * self._run_size, _LONGEST_RUN)
+        self._run = islice(self._current, self._run_size)
+        for message in self._run:
+            return message
         batch = await self._queue.next_batch()
         if batch is None:
             raise StopAsyncIteration
         self._current = iter(batch)
-        return next(self._current)
+        self._run = islice(self._current, self._run_size)
+        return next(self._run)
 
     def _check_opened(self) -> None:
         self._check_thread("iterating over a stream")
@@ -145,6 +160,10 @@ class MessageStream:
             raise UsageError(
                 "enter the stream first: async with ... as messages (haclient.blocking: with ...)"
             )
+
+    def _has_arrived(self) -> bool:
+        """Whether messages or the end have arrived that were not taken yet."""
+        return self._count_in_hand() > 0 or self._queue.has_queued
 
     def conflate(self, key: ConflationKey = sow_key) -> Self:
         """Deliver only the newest of the queued messages of each key.
@@ -389,6 +408,7 @@ class QueueStream(MessageStream):
     @override
     async def __anext__(self) -> Message:
         self._finish_taken()
+        await self._queue.end_turn()
         while True:
             for message in self._current:
                 if _is_deliverable(message):
@@ -439,12 +459,12 @@ class TimedMessages:
         return self
 
     async def __anext__(self) -> Message | None:
-        queue = self._messages._queue  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        stream = self._messages
         while True:
             with trio.move_on_after(self._seconds):
-                return await anext(self._messages)
-            if not queue.has_queued:  # otherwise the timeout hit a mere checkpoint
-                return None
+                return await anext(stream)
+            if not stream._has_arrived():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                return None  # otherwise the timeout hit a mere checkpoint
 
 
 class Batches:

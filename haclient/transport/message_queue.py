@@ -281,11 +281,7 @@ class MessageQueue(SubscriptionQueue):
             UsageError: Another task is waiting for the next messages.
         """
         self.consumer = trio.lowlevel.current_task()  # known even if it never has to wait
-        turn = self.turn
-        if turn is None:
-            turn = self.turn = Turn()
-        elif turn.now() >= turn.ends_at:  # others run, and a cancellation is seen
-            await turn.end()
+        await self.end_turn()
         while True:
             batch = self._take()
             if batch is not None:
@@ -297,7 +293,22 @@ class MessageQueue(SubscriptionQueue):
                     raise self.end_reason
                 return None
             await self._arrival()
-            turn.begin()
+            if self.turn is not None:  # others have run
+                self.turn.begin()
+
+    async def end_turn(self) -> bool:
+        """Let others run if the consumer's turn is over, so that a cancellation is seen, too.
+
+        Returns:
+            Whether they have run.
+        """
+        turn = self.turn
+        if turn is None:
+            self.turn = Turn()
+        elif turn.now() >= turn.ends_at:
+            await turn.end()
+            return True
+        return False
 
     async def next_more(self) -> list[Message] | None:
         """As `next_batch`, for a consumer that has messages in hand: `None` at any end.

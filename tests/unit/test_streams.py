@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 from typing_extensions import override
 
 from haclient.errors import DisconnectedError, UsageError
@@ -10,6 +10,7 @@ from haclient.protocol.messages import Message, MessageLease
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import MessageQueue
+from haclient.transport.nursery import open_nursery
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
@@ -384,3 +385,77 @@ async def test_a_timeout_that_cannot_be_is_refused(seconds: float) -> None:
     bench = await Bench().opened()
     with pytest.raises(UsageError, match="seconds is a number of seconds, zero or above"):
         bench.stream.with_timeout(seconds)
+
+
+@pytest.mark.parametrize("is_of_queue", [False, True])
+async def test_who_takes_long_for_messages_of_one_batch_lets_others_run(
+    autojump_clock: MockClock, *, is_of_queue: bool
+) -> None:
+    queue = MessageQueue()
+
+    async def call() -> str:
+        return "s"
+
+    kind = QueueStream if is_of_queue else MessageStream
+    stream = await kind(queue, open_=call, close=trio.lowlevel.checkpoint).open()
+    queue.put([Message() for _ in range(1_000)], 0)
+    taken = last = longest = 0
+
+    async def look() -> None:
+        nonlocal last, longest
+        while True:
+            longest, last = max(longest, taken - last), taken
+            await trio.lowlevel.checkpoint()
+
+    async with open_nursery() as nursery:
+        nursery.start_soon(look)
+        for _ in range(1_000):
+            await anext(stream)
+            taken += 1
+            autojump_clock.jump(0.002)
+        nursery.cancel_scope.cancel()
+    assert longest <= 16
+
+
+async def test_without_a_wait_there_is_no_none_in_the_midst_of_a_batch_that_takes_long(
+    autojump_clock: MockClock,
+) -> None:
+    bench = await Bench().opened()
+    bench.put(*[b"%d" % number for number in range(20)])
+    messages = bench.stream.with_timeout(0)
+    for number in range(20):
+        message = await anext(messages)
+        assert message is not None
+        assert message.data == b"%d" % number
+        autojump_clock.jump(1)
+    assert await anext(messages) is None
+
+
+@pytest.mark.parametrize("is_of_queue", [False, True])
+async def test_two_tasks_that_take_batches_at_the_same_time_lose_no_message(
+    autojump_clock: MockClock, *, is_of_queue: bool
+) -> None:
+    queue = MessageQueue()
+
+    async def call() -> str:
+        return "s"
+
+    kind = QueueStream if is_of_queue else MessageStream
+    stream = await kind(queue, open_=call, close=trio.lowlevel.checkpoint).open()
+    queue.put([Message(data=b"0")], 0)
+    got = [(await anext(stream)).data]
+    for first in (1, 4):
+        queue.put([Message(data=b"%d" % (first + number)) for number in range(3)], 0)
+    autojump_clock.jump(1)  # the turn is over
+
+    async def take() -> None:
+        for _ in range(3):
+            message = await anext(stream)
+            got.append(message.data)
+            await trio.lowlevel.checkpoint()
+
+    with trio.move_on_after(1):
+        async with open_nursery() as nursery:
+            nursery.start_soon(take)
+            nursery.start_soon(take)
+    assert sorted(got) == [b"%d" % number for number in range(7)]
