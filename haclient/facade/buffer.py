@@ -97,7 +97,7 @@ class StreamBuffer:
             try:
                 found = await take()
             except StopAsyncIteration:
-                await self._thread.check_end()
+                await self._thread.check_end(was_cut=self._stream.end_reason is not None)
                 raise
         given = found[:most]
         if not self._is_closed:

@@ -343,5 +343,5 @@ async def next_change_arrived(records: LiveRecords[_T], thread: TrioThread) -> b
     """Wait for a change; return false at the end of the records."""
     if await records.wait_change():
         return True
-    await thread.check_end()
+    await thread.check_end(was_cut=True)  # records are never complete
     return False

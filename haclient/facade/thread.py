@@ -40,7 +40,11 @@ import trio
 from haclient.client import BaseClient
 from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.transport.active_consumers import OpenClients, open_clients
-from haclient.transport.client_thread import calling, check_threads_are_real
+from haclient.transport.client_thread import (
+    calling,
+    check_threads_are_real,
+    current_caller,
+)
 from haclient.transport.nursery import unwrapped
 from haclient_stores.logs import logger_of
 
@@ -212,6 +216,7 @@ class TrioThread:
         self._has_begun = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._calls: trio.Nursery | None = None
+        self._task: object = None  # which makes the last calls of listeners, uncancelled
         self._scope = trio.CancelScope()
         self._stop = trio.Event()
         self._drains = True
@@ -324,6 +329,7 @@ class TrioThread:
             if self._is_stopped:
                 self._leave()
         open_clients.set(self.clients)
+        self._task = trio.lowlevel.current_task()
         async with trio.open_nursery() as calls:
             self._calls = calls
             try:
@@ -444,14 +450,20 @@ class TrioThread:
         """A callback as one that the trio client can await; it is called here, by default."""
         return function
 
-    async def check_end(self) -> None:
+    async def check_end(self, *, was_cut: bool = False) -> None:
         """To be called by a call that finds an iteration at its end, in this thread.
 
         When an error ends the client, every iteration ends first. Its caller must not take that for
-        the ordinary end, and gets the error.
+        the ordinary end, and gets the error. A handler that is cancelled because the client is left
+        must not take it for that either: its message would count as processed.
+
+        Args:
+            was_cut: Whether the iteration has ended before its result was complete.
         """
-        if self._is_failing:
-            await trio.sleep_forever()  # until the client has ended: then its error ends this call
+        handlers = {*self.callback_threads.values()} - {self._task}
+        is_left = was_cut and self._stop.is_set() and current_caller() in handlers
+        if self._is_failing or is_left:
+            await trio.sleep_forever()  # until the end of the client or of the handler ends this
 
     def submit(self, call: Call[T], function: Callable[[], Awaitable[T]]) -> None:
         """Carry out a coroutine function as a task; from any thread.

@@ -173,6 +173,10 @@ class MessageQueue(SubscriptionQueue):
                 self.on_stop()
         self.end()
 
+    def take_no_more(self) -> None:
+        """Hold nothing from now on: whoever asks for a message waits for the end."""
+        self._stops = True
+
     def each(self, batch: list[Message]) -> Iterator[Message]:
         """The messages of a batch, for as long as none is to be skipped."""
         self._processing = batch
@@ -414,7 +418,9 @@ def check_policy(policy: HandlerErrorPolicy) -> None:
 
 
 def release_queues(subscriptions: Iterable[Subscription]) -> None:
-    """Drop the queues of the exiting task, so that the final acks can still be read.
+    """Drop the queues of the exiting task, and those that nobody has read.
+
+    So the final acks can still be read.
 
     A full queue whose last consumer has ended is dropped as well, since it stops the reading.
     """
@@ -422,7 +428,10 @@ def release_queues(subscriptions: Iterable[Subscription]) -> None:
         queue = subscription.queue
         if not isinstance(queue, MessageQueue):
             continue
-        if queue.consumer is None or queue.consumer is trio.lowlevel.current_task():
+        if queue.consumer is None:  # a handler may have opened it, and has yet to read it
+            subscription.drop_queued()
+            queue.take_no_more()
+        elif queue.consumer is trio.lowlevel.current_task():
             subscription.drop_queued()
             queue.end()
         elif queue.full and inspect.getcoroutinestate(queue.consumer.coro) == inspect.CORO_CLOSED:

@@ -456,6 +456,38 @@ async def test_a_call_that_fails_since_its_client_ends_finishes_no_message(
     store.close()
 
 
+async def test_a_stream_that_its_handler_has_yet_to_read_does_not_seem_complete(
+    tmp_path: Path,
+) -> None:
+    """It is dropped while the client waits for its publishes; the handler is cancelled then."""
+    ended: list[str] = []
+
+    async def handler(_: Message) -> None:
+        async with client.stream("replies") as replies:
+            await trio.sleep(2)
+            async for _ in replies:
+                pass
+            ended.append("all replies are there")
+
+    async with instances("east", "west", replicate=True) as (east, west):
+        async with HAClient("p", servers=[east.uri]) as publisher:
+            await publisher.publish_persisted("orders", b"1")
+        await west.stop()
+        store, publishes = LoggedBookmarkStore(tmp_path / "s"), MemoryPublishStore()
+        async with HAClient(
+            "c", servers=[east.uri], bookmark_store=store, publish_store=publishes
+        ) as client:
+            await client.bookmark_subscribe(
+                "orders", handler=handler, sub_id="s", bookmark=EPOCH, auto_discard=True
+            )
+            await trio.sleep(1)
+            await client.publish("results", b"1")
+    assert ended == []
+    store = LoggedBookmarkStore(tmp_path / "s")
+    assert store.subscription("s").undiscarded_count == 1
+    store.close()
+
+
 async def _until_disconnected(function: Callable[[], Awaitable[None]]) -> None:
     with suppress(DisconnectedError):
         await function()

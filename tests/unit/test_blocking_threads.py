@@ -28,6 +28,7 @@ from haclient.errors import (
 )
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.testing.processes import BrokerProcess
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.broker_thread import BrokerThread, broker_thread
 from support.listening import on_states
 from support.process import interrupted, run_script
@@ -121,6 +122,28 @@ def test_a_handler_whose_call_waits_for_ever_does_not_keep_the_client_open(
     else:
         client.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert len(ended) == 1
+
+
+def test_a_handler_does_not_take_the_end_of_its_client_for_that_of_a_stream(
+    broker: BrokerThread,
+) -> None:
+    """A loop that seemed complete would have its message discarded."""
+    began, ended, store = threading.Event(), list[str](), MemoryBookmarkStore()
+
+    def handle(_: Message) -> None:
+        with mine.stream("replies") as replies:
+            began.set()
+            for _ in replies:
+                pass
+            ended.append("all replies are there")
+
+    with HAClient("me", servers=[broker.uri], bookmark_store=store) as mine:
+        mine.publish_persisted("orders", "x", timeout=LIMIT_S)
+        mine.bookmark_subscribe(
+            "orders", handler=handle, sub_id="s", bookmark=EPOCH, auto_discard=True
+        )
+        assert began.wait(LIMIT_S)
+    assert ended == []
 
 
 def test_a_call_while_the_client_is_closed_is_told_that_it_was_left(broker: BrokerThread) -> None:

@@ -28,7 +28,8 @@ async def test_the_queues_of_the_exiting_task_are_dropped_and_others_stay() -> N
     release_queues(
         [Subscription(request_of("s"), each, command_id="1") for each in (mine, theirs, nobodys)]
     )
-    assert (mine.ended, theirs.ended, nobodys.ended) == (True, False, True)
+    nobodys.put(batch, 10)
+    assert (mine.ended, theirs.ended, nobodys.ended) == (True, False, False)
     assert (mine.queued_bytes, theirs.queued_bytes, nobodys.queued_bytes) == (0, 10, 0)
 
 
