@@ -223,9 +223,7 @@ class Connection:
             count = link.recv_into(frames.writable())
             if count is None:
                 tiny_reads = 0
-                waited = True
-                self._nothing_left()
-                self._is_idle = True
+                waited = self._nothing_left(frames.pending)
                 await link.wait_readable()
                 self._is_idle = False
                 continue
@@ -260,13 +258,22 @@ class Connection:
         when = "" if self._has_received else f" before it sent anything: {_RIGHT_PORT}"
         return DisconnectedError(f"{self.link.peer} closed the connection{when}")
 
-    def _nothing_left(self) -> None:
-        """Everything that has arrived was read: the caught-up time is now."""
+    def _nothing_left(self, pending_bytes: int) -> bool:
+        """Note that everything that has arrived was read.
+
+        Returns:
+            Whether the caught-up time is now: not in the midst of a frame, whose rest is on its
+            way, with all that its server has behind it.
+        """
+        if pending_bytes:
+            return False
         now = trio.current_time()
+        self._is_idle = True
         self._caught_up.drained(now)
         if now >= self._note_caught_up_at:
             self._note_caught_up_at = now + _NOTE_EVERY_S
             self._owner.caught_up(self._caught_up.caught_up_until, is_last=False)
+        return True
 
     def _handle(self, received: Received, size: int) -> None:
         """Act on one chunk of `size` bytes; the order is the session's contract."""

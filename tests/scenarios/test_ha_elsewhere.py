@@ -14,6 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import HAClient
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark import (
@@ -30,7 +31,7 @@ from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
-from support.recovery import entered, live, lose
+from support.recovery import drop, entered, live, lose
 
 pytestmark = [in_virtual_time, pytest.mark.row("BS9", "HA17")]
 
@@ -396,3 +397,24 @@ async def test_an_id_that_starts_over_begins_at_its_start_elsewhere_until_it_has
         await send(peer, "7|2|")
         await lose(peer)
         assert await asked(await elsewhere(server, other)) == ["0"]
+
+
+async def test_a_message_that_arrives_slowly_was_not_received_before_its_end(
+    server: Server, other: Server
+) -> None:
+    """What its server has is behind it, however often the link is empty meanwhile."""
+    app = Application(server, other)
+    large = encode_frame({"c": "p", "t": "orders", "sids": "s", "bm": "9|1|"}, bytes(2_000))
+    async with entered(app.client, partial(live, server)) as peer:
+        await app.enter(peer)
+        await send(peer, "7|1|", complete=True)
+        began_us = app.now_us()
+        for start in range(0, 1_000, 50):
+            await peer.send(large[start : start + 50])
+            await trio.sleep(1.0)
+        passed_us = 20_000_000
+        await drop(peer)
+        point, anchor = await asked(await elsewhere(server, other))
+        assert point == "7|1|"
+        # The wall clock stands still here, so what has passed is subtracted from its time.
+        assert Timestamp.parse(anchor).microseconds <= began_us - passed_us
