@@ -212,6 +212,8 @@ class Publishes:
         log = self.log
         for sequence in sorted(self._refused):
             if sequence == log.lowest_unpersisted:
+                if sequence in self.parked and isinstance(log, PublishLog):
+                    log.note_parked(sequence)
                 log.discard_up_to(sequence)
             elif sequence > log.last_persisted:
                 break

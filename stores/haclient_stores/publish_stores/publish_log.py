@@ -155,7 +155,8 @@ class PublishLog(SegmentLog, FrameLog):
     def park_publish(self, sequence: int) -> Path:
         """Write an unpersisted publish to a file beside the store, which has to have a path.
 
-        Call `discard_up_to` afterwards: it is in the store until then.
+        It is in the store until `note_parked` and `discard_up_to` are called, in this order, when
+        it is the lowest.
 
         Args:
             sequence: The publish.
@@ -170,9 +171,12 @@ class PublishLog(SegmentLog, FrameLog):
         frame, directory = self.replay_single(sequence), self._directory
         if frame is None or directory is None:
             raise UsageError(f"{sequence} is not an unpersisted publish of a store with a path")
-        path = directory.park_frame(sequence, frame)
-        directory.set_note(_PARKED, f"{sequence} {self.last_acknowledged}")
-        return path
+        return directory.park_frame(sequence, frame)
+
+    def note_parked(self, sequence: int) -> None:
+        """Note that the lowest publish, which is about to be discarded, was not acknowledged."""
+        if self._directory is not None:
+            self._directory.set_note(_PARKED, f"{sequence} {self.last_acknowledged}")
 
     @property
     def last_acknowledged(self) -> int:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from haclient.protocol.codec import publish_head
 from haclient.protocol.messages import Message
 from haclient.session.logon import MAX_SEEN_SEQUENCE, LoggedOn
 from haclient.session.publishes import Publishes
+from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 
 CLOCK_US = 1_000_000
@@ -272,3 +275,19 @@ def test_the_last_number_of_a_batch_is_checked_too() -> None:
 def test_a_sequence_is_a_whole_number(number: Any) -> None:  # noqa: ANN401  # what is tested
     with pytest.raises(UsageError, match="a sequence is a whole number"):
         without_store().number_from(number, number)
+
+
+def test_a_gap_is_seen_also_below_a_publish_that_was_parked_before_the_acks_came(
+    tmp_path: Path,
+) -> None:
+    with closing(FilePublishStore(tmp_path / "p")) as store:
+        publishes = logged_on(Publishes(store))
+        numbers = [store.store(b'{"c":"p","t":"t","s":', b"}", b"x") for _ in range(3)]
+        for number in numbers[1:]:
+            store.park_publish(number)
+            publishes.parked.add(number)
+            publishes.refused(Message(kind="ack", sequence=number, reason="no"))
+        publishes.acknowledged(numbers[0])
+        assert store.last_persisted == numbers[2]
+        assert publishes.gap_at(LoggedOn(0, 0, "5.3", "")) is not None
+        assert store.last_acknowledged == numbers[0]
