@@ -39,7 +39,7 @@ from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.volatile import VolatilePublishLog
 
 _REMEMBERED_REFUSALS: Final = 1024  # for later queries about the result of one publish
-_REMEMBERED_LOSSES: Final = 64  # likewise: lost connections
+_REMEMBERED_LOSSES: Final = 1024  # likewise: lost connections
 
 
 class Publishes:
@@ -64,6 +64,7 @@ class Publishes:
     __slots__ = (
         "_begins_above",
         "_first_free",
+        "_known_above",
         "_last_forgotten",
         "_losses",
         "_refused",
@@ -94,6 +95,7 @@ class Publishes:
         self._last_forgotten = 0  # the sequence that was last dropped from `refusals`
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
         self._losses: list[tuple[int, int, HAClientError | None]] = []  # first, last, and why
+        self._known_above = 0  # the last number of the losses that were forgotten
         self._unreported = 0  # how many lost publishes no error has named yet
 
     # -- the connection's life ----------------------------------------------------------------
@@ -157,7 +159,8 @@ class Publishes:
             return
         if count := log.unpersisted_count - len(self._refused):
             self._losses.append((log.lowest_unpersisted, log.last_sequence, reason))
-            del self._losses[:-_REMEMBERED_LOSSES]
+            if len(self._losses) > _REMEMBERED_LOSSES:
+                self._known_above = self._losses.pop(0)[1]
             # Who numbers the messages itself knows from `persisted_sequence` what to repeat.
             self._unreported += 0 if self.numbered_to else count
         if self.numbered_to:
@@ -239,6 +242,11 @@ class Publishes:
                     f"{what}: publish {sequence} was lost with its connection: {reason}; publish "
                     "it again, or give the client a publish store"
                 ) from reason
+        if 0 < sequence <= self._known_above:
+            raise DisconnectedError(
+                f"{what}: {len(self._losses)} connections were lost since publish {sequence}, and "
+                "whether it was persisted is not known any more: ask sooner"
+            )
         if sequence > self.highest:
             raise UsageError(
                 f"{what}: wanted a sequence that this client has published, up to {self.highest}, "
@@ -341,6 +349,7 @@ class Publishes:
             )
         if not self.numbered_to:  # what is published again counts as lost no longer
             self._losses.clear()
+            self._known_above = 0
         begin = max(first, min(log.last_persisted, last) + 1)
         if begin <= last and begin != log.last_sequence + 1:
             log.number_from(begin)

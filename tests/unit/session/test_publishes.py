@@ -291,3 +291,15 @@ def test_a_gap_is_seen_also_below_a_publish_that_was_parked_before_the_acks_came
         assert store.last_persisted == numbers[2]
         assert publishes.gap_at(LoggedOn(0, 0, "5.3", "")) is not None
         assert store.last_acknowledged == numbers[0]
+
+
+def test_what_was_lost_long_ago_is_not_taken_for_persisted() -> None:
+    publishes = without_store()
+    first = publish(publishes)
+    publishes.lost(LOST)
+    for _ in range(2000):
+        logged_on(publishes)
+        publish(publishes)
+        publishes.lost(LOST)
+    with pytest.raises(DisconnectedError, match="not known any more"):
+        publishes.is_done(first, "wait")
