@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import trio
 
 from haclient.errors import UsageError
-from haclient.transport.link import Link, TcpLink
-from haclient.transport.memory_network import network
-from haclient.transport.tls import TlsLink, load_authorities, load_certificate, tls_reason
+from haclient.transport.links.link import Link, TcpLink
+from haclient.transport.links.memory_network import network
+from haclient.transport.links.tls import TlsLink, load_authorities, load_certificate, tls_reason
 from haclient_fake_server.config import TlsFiles
 
 BACKLOG: Final = 1024

@@ -27,7 +27,7 @@ from haclient.servers.chooser import (
     ServerChooser,
 )
 from haclient.session.replica_health import ReplicaHealth, parse_replication
-from haclient.transport.http_get import check_url, http_get
+from haclient.transport.links.http_get import check_url, http_get
 from haclient_stores.checks import check_count, check_seconds, is_number
 from haclient_stores.logs import logger_of
 

@@ -31,7 +31,7 @@ from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker
 from haclient.transport.back_pressure import BackPressure
-from haclient.transport.link import Link
+from haclient.transport.links.link import Link
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.nursery import open_nursery
 from haclient.transport.writer import Writer

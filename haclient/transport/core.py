@@ -53,10 +53,10 @@ from haclient.transport.automatic_pauses import AutomaticPauses
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import Commands, Fields, lost_error
 from haclient.transport.connection import ClosedByClient, Connection
-from haclient.transport.dial import Dialler
 from haclient.transport.flushing import Flusher
 from haclient.transport.kept_subscriptions import KeptSubscriptions
-from haclient.transport.link import log_state
+from haclient.transport.links.dial import Dialler
+from haclient.transport.links.link import log_state
 from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import MessageQueue, release_queues
 from haclient.transport.nursery import open_nursery

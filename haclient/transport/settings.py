@@ -27,9 +27,9 @@ from haclient.servers.delay import DelayStrategy
 from haclient.session.connection_state import Heartbeat, HeartbeatTimers
 from haclient.session.queue_acks import DEFAULT_ACK_TIMEOUT_S
 from haclient.subscription_manager import SubscriptionManager
-from haclient.transport.dial import DialOptions
+from haclient.transport.links.dial import DialOptions
+from haclient.transport.links.preflight import check_preflight_headers
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
-from haclient.transport.preflight import check_preflight_headers
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.checks import (

@@ -24,7 +24,7 @@ import trio
 
 from haclient.observability.flight_recorder import FlightRecorder
 from haclient.session.connection_state import Counters
-from haclient.transport.link import Link, WireLog
+from haclient.transport.links.link import Link, WireLog
 from haclient_stores.interfaces import FrameLog
 
 FLUSH_BYTES: Final = 256 * 1024

@@ -33,7 +33,7 @@ from haclient.errors import (
 )
 from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.transport.link import Link
+from haclient.transport.links.link import Link
 from haclient_fake_server.config import TlsFiles
 from haclient_fake_server.listener import listen, server_context
 from haclient_fake_server.testing.processes import BrokerProcess

@@ -9,7 +9,7 @@ from haclient.errors import DisconnectedError, HAClientError
 from haclient.protocol.identity import publisher_id
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.transport.memory_network import network
+from haclient.transport.links.memory_network import network
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker import RawClient, running_broker
 from support.clock import in_virtual_time

@@ -25,8 +25,8 @@ from haclient.servers.chooser import DefaultServerChooser, FailureCountServerCho
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.servers.health import HealthAwareServerChooser
 from haclient.session.recovery import STABLE_AFTER_S
-from haclient.transport.link import TcpLink
-from haclient.transport.memory_network import MemoryLink, network
+from haclient.transport.links.link import TcpLink
+from haclient.transport.links.memory_network import MemoryLink, network
 from haclient.transport.nursery import open_nursery
 from support.clock import in_virtual_time
 from support.listening import on_losses

@@ -24,7 +24,7 @@ from haclient.servers.chooser import (
 )
 from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
 from haclient.session.connection_state import Heartbeat
-from haclient.transport.memory_network import network
+from haclient.transport.links.memory_network import network
 from haclient_fake_server.config import BrokerConfig
 from support.clock import in_virtual_time
 from support.instances import NOWHERE, address, durable, instances

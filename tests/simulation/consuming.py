@@ -15,7 +15,7 @@ from typing_extensions import override
 from haclient.client import HAClient
 from haclient.errors import DisconnectedError, TimedOut
 from haclient.protocol.messages import Message
-from haclient.transport.memory_network import MemoryConnection, MemoryLink
+from haclient.transport.links.memory_network import MemoryConnection, MemoryLink
 from haclient.transport.message_queue import Handler
 from haclient_stores.bookmark import Timestamp
 from simulation.actors import Surroundings, message_of

@@ -10,7 +10,7 @@ import trio
 
 from haclient.client import Client
 from haclient.protocol.messages import Message
-from haclient.transport.memory_network import network
+from haclient.transport.links.memory_network import network
 from haclient_stores.bookmark import EPOCH
 from simulation.actors import message_of, uri
 from simulation.checkers import LogRecord

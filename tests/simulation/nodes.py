@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import trio
 
-from haclient.transport.memory_network import origin
+from haclient.transport.links.memory_network import origin
 from haclient.transport.nursery import unwrapped
 from haclient.transport.settings import wall_clock
 from simulation.disk import SimulatedDisk

@@ -8,7 +8,7 @@ from random import Random
 
 import trio
 
-from haclient.transport.memory_network import MemoryConnection, Pipe, network
+from haclient.transport.links.memory_network import MemoryConnection, Pipe, network
 from simulation.plans import Links
 
 __all__ = ["Wires"]

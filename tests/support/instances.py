@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.transport.memory_network import network
+from haclient.transport.links.memory_network import network
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
 from haclient_fake_server.server import BrokerServer

@@ -8,7 +8,7 @@ from itertools import cycle
 import trio
 from typing_extensions import override
 
-from haclient.transport.link import Link
+from haclient.transport.links.link import Link
 
 __all__ = ["Pieces", "receive", "send"]
 

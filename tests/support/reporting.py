@@ -6,7 +6,7 @@ from haclient.session.session import Received, Session
 from haclient.transport.ack_waits import AckWaits
 from haclient.transport.back_pressure import BackPressure
 from haclient.transport.connection import Connection
-from haclient.transport.link import Link
+from haclient.transport.links.link import Link
 from haclient.transport.reporter import CallQueue, Reporter
 from haclient.transport.writer import SendGate, Writer
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -26,7 +26,7 @@ from typing import Final, Literal, Self, TypeAlias, get_args
 import trio
 
 from haclient.errors import UsageError
-from haclient.transport.memory_network import network, origin
+from haclient.transport.links.memory_network import network, origin
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import (
     BrokerConfig,

@@ -47,7 +47,7 @@ import trio
 from haclient.errors import HAClientError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES, FrameReader
-from haclient.transport.memory_network import MemoryConnection, MemoryNetwork, Pipe
+from haclient.transport.links.memory_network import MemoryConnection, MemoryNetwork, Pipe
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.testing.faults import (
     BOTH,

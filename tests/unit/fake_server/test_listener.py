@@ -8,8 +8,8 @@ import trio.testing
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.dial import dial
-from haclient.transport.link import Link
+from haclient.transport.links.dial import dial
+from haclient.transport.links.link import Link
 from haclient_fake_server.listener import TcpListener, check_reachable, listen
 
 LIMIT_S = 60.0  # of a test that hangs

@@ -10,8 +10,8 @@ import trio
 
 from haclient.client import Client
 from haclient.errors import ConnectionRefused, HAClientError, SlowClient
-from haclient.transport.link import Link
-from haclient.transport.memory_network import MemoryLink, link_pair
+from haclient.transport.links.link import Link
+from haclient.transport.links.memory_network import MemoryLink, link_pair
 from haclient_fake_server import session
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.connections import SILENT_INTERVALS

@@ -22,7 +22,7 @@ from haclient.session.subscriptions import Subscription
 from haclient.transport.ack_waits import AckWaits
 from haclient.transport.back_pressure import BackPressure
 from haclient.transport.connection import Connection
-from haclient.transport.memory_network import MemoryLink, link_pair
+from haclient.transport.links.memory_network import MemoryLink, link_pair
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.reporter import CallQueue
 from haclient.transport.writer import SendGate, Writer

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from haclient.protocol.framing import FrameReader
 from haclient.session.custom_stores import SendingStore
-from haclient.transport.memory_network import MemoryLink, link_pair
+from haclient.transport.links.memory_network import MemoryLink, link_pair
 from haclient.transport.writer import FLUSH_BYTES, SendGate, UnpersistedAges, Writer
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -11,8 +11,8 @@ import trio
 
 from haclient.errors import ConnectionRefused, HAClientError, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.dial import dial
-from haclient.transport.memory_network import network
+from haclient.transport.links.dial import dial
+from haclient.transport.links.memory_network import network
 from haclient_fake_server.__main__ import _config, _parser
 from haclient_fake_server.config import (
     BrokerConfig,

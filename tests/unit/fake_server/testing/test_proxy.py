@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
-from haclient.transport.memory_network import MemoryLink, MemoryNetwork, origin
+from haclient.transport.links.memory_network import MemoryLink, MemoryNetwork, origin
 from haclient_fake_server.testing.faults import BOTH, Cut, Direction, How, Kill, Refuse, Slow
 from haclient_fake_server.testing.proxy import CutTracker, FaultProxy, MemorySwitch, Wire
 from support.broker import port_of

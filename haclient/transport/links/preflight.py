@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from haclient.errors import ConnectionRefused, ProtocolError, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.link import Link
+from haclient.transport.links.link import Link
 from haclient_stores.checks import is_text
 
 HTTP_FIRST_BYTE: Final = ord("G")

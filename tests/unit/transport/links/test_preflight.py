@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from haclient.errors import ConnectionRefused, ProtocolError, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.memory_network import MemoryLink, link_pair
-from haclient.transport.nursery import open_nursery
-from haclient.transport.preflight import (
+from haclient.transport.links.memory_network import MemoryLink, link_pair
+from haclient.transport.links.preflight import (
     HTTP_FIRST_BYTE,
     MAX_HEAD_BYTES,
     answer_upgrade,
     check_preflight_headers,
     request_upgrade,
 )
+from haclient.transport.nursery import open_nursery
 from support.lengths import length
 from support.links import Pieces, receive, send
 

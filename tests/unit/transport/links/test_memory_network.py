@@ -7,8 +7,8 @@ import trio.testing
 from haclient.client import HAClient
 from haclient.errors import ConnectionRefused, HAClientError
 from haclient.protocol.uri import Uri
-from haclient.transport.dial import dial
-from haclient.transport.memory_network import (
+from haclient.transport.links.dial import dial
+from haclient.transport.links.memory_network import (
     MemoryConnection,
     MemoryLink,
     link_pair,

@@ -11,7 +11,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient.transport.link import LayeredLink, Link
+from haclient.transport.links.link import LayeredLink, Link
 
 ZLIB_FIRST_BYTE: Final = 0x78
 """The first byte of a zlib stream; a frame begins with a byte of its length, at most 0x0f."""

@@ -9,8 +9,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.protocol.codec import encode_frame
-from haclient.transport.link import Link, TcpLink, WireLog, log_state
-from haclient.transport.memory_network import link_pair
+from haclient.transport.links.link import Link, TcpLink, WireLog, log_state
+from haclient.transport.links.memory_network import link_pair
 
 Pair = tuple[Link, Link]
 

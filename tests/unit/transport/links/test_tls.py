@@ -16,10 +16,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import ConnectionRefused, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.dial import Dialler, DialOptions, dial
-from haclient.transport.link import Link
-from haclient.transport.memory_network import link_pair
-from haclient.transport.tls import SEND_BYTES, TlsLink, load_certificate, tls_reason
+from haclient.transport.links.dial import Dialler, DialOptions, dial
+from haclient.transport.links.link import Link
+from haclient.transport.links.memory_network import link_pair
+from haclient.transport.links.tls import SEND_BYTES, TlsLink, load_certificate, tls_reason
 from haclient_fake_server.config import TlsFiles
 from haclient_fake_server.listener import HANDSHAKE_LIMIT_S, TlsListener, server_context
 from support.certificates import Certificates, make_certificates

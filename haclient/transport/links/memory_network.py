@@ -20,7 +20,7 @@ from typing import Final
 import trio
 from typing_extensions import override
 
-from haclient.transport.link import Link
+from haclient.transport.links.link import Link
 
 _UNLIMITED: Final = 2**62
 _ORDINARY_CAPACITY: Final = 256 * 1024  # roughly what a socket holds in flight

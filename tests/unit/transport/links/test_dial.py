@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.dial import Dialler, dial
-from haclient.transport.link import TcpLink
+from haclient.transport.links.dial import Dialler, dial
+from haclient.transport.links.link import TcpLink
 from support.peer import listening, together
 from support.recovery import not_answering
 

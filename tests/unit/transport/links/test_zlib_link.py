@@ -10,8 +10,8 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from haclient.transport.memory_network import link_pair
-from haclient.transport.zlib_link import RECEIVE_BYTES, SEND_BYTES, ZLIB_FIRST_BYTE, ZlibLink
+from haclient.transport.links.memory_network import link_pair
+from haclient.transport.links.zlib_link import RECEIVE_BYTES, SEND_BYTES, ZLIB_FIRST_BYTE, ZlibLink
 from support.lengths import length
 from support.links import Pieces, receive, send
 

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from haclient.errors import ConnectionRefused, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.link import LayeredLink, Link
+from haclient.transport.links.link import LayeredLink, Link
 
 RECEIVE_BYTES: Final = 256 * 1024
 """How much is taken from the inner link at a time."""

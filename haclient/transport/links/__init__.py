@@ -1,0 +1,1 @@
+"""Byte streams to a server: TCP, unix, TLS, zlib, memory; and how each is opened."""
