@@ -25,7 +25,7 @@ from haclient.protocol.codec import as_bytes
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import Message
 from haclient.session.historical import is_historical
-from haclient.session.queue_leases import QueueLeases
+from haclient.session.leases import QueueLeases
 from haclient.session.subscriptions import (
     QUERIES,
     Subscription,

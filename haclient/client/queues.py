@@ -11,8 +11,7 @@ from haclient.errors import TimedOut, UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
 from haclient.receiver import Receiver
-from haclient.session.queue_acks import MAX_BOOKMARKS
-from haclient.session.queue_leases import QueueLeases
+from haclient.session.leases import MAX_BOOKMARKS, QueueLeases
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler

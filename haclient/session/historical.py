@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message, MessageOwner
-from haclient.session.queue_leases import QueueLeases
+from haclient.session.leases import QueueLeases
 from haclient.session.resume import ResumeContext
 from haclient.session.subscriptions import (
     LASTING,

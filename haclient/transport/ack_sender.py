@@ -1,6 +1,6 @@
 """Sends the acknowledgements of queue messages, at their times.
 
-`haclient.session.queue_acks` and `haclient.session.queue_leases` decide what is sent, and when.
+`haclient.session.leases` and `haclient.session.leases` decide what is sent, and when.
 Each message refers to the `QueueLease` of the chunk in which it was received. An acknowledgement
 removes that reference, so a second one does nothing.
 
@@ -19,8 +19,7 @@ from haclient.errors import DisconnectedError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message, MessageLease
 from haclient.session.acks import PendingCommand
-from haclient.session.queue_acks import AckCommand, QueueAcks
-from haclient.session.queue_leases import QueueLeases, Receipt
+from haclient.session.leases import AckCommand, QueueAcks, QueueLeases, Receipt
 from haclient.session.session import Session
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.writer import Writer

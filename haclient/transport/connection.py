@@ -25,8 +25,8 @@ from haclient.errors import (
 from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import disconnect_error
+from haclient.session.back_pressure import weight_of
 from haclient.session.connection_state import Due, HeartbeatTimers
-from haclient.session.queue_conflation import weight_of
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker

@@ -39,12 +39,11 @@ from haclient.session.connection_state import (
     Heartbeat,
     HeartbeatTimers,
 )
+from haclient.session.leases import QueueAcks
 from haclient.session.logon import check_client_name
-from haclient.session.losses import LOST, LossAction, kind_of
-from haclient.session.queue_acks import QueueAcks
 from haclient.session.resume import ResumeContext
 from haclient.session.session import Received, Session
-from haclient.session.subscriptions import Marker, Phase, Subscription
+from haclient.session.subscriptions import LOST, LossAction, Marker, Phase, Subscription, kind_of
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.ack_sender import AckSender
 from haclient.transport.active_consumers import ActiveConsumers, OpenClients, open_clients

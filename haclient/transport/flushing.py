@@ -12,7 +12,7 @@ from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut
 from haclient.protocol.codec import encode_frame, encode_header
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, explained
-from haclient.session.queue_acks import QueueAcks
+from haclient.session.leases import QueueAcks
 from haclient.transport.commands import Commands, Fields
 from haclient.transport.publisher import Publisher
 

@@ -24,8 +24,8 @@ from typing_extensions import override
 
 from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.messages import Message
+from haclient.session.back_pressure import KeySlot, QueueConflation, weight_of
 from haclient.session.connection_state import ConnectionStatus
-from haclient.session.queue_conflation import KeySlot, QueueConflation, weight_of
 from haclient.session.subscriptions import Marker, Subscription, SubscriptionQueue
 from haclient.transport.turns import Turn
 from haclient_stores.checks import check_word

@@ -37,7 +37,7 @@ from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import DefaultServerChooser, MovingServerChooser
 from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy, asked_by
 from haclient.session.connection_state import ConnectionState
-from haclient.session.name_conflicts import NameConflicts
+from haclient.session.diagnosis import NameConflicts, SilenceWatch
 from haclient.session.recovery import (
     STABLE_AFTER_S,
     FailureAction,
@@ -47,7 +47,6 @@ from haclient.session.recovery import (
     RecoveryPlan,
     StepOutcome,
 )
-from haclient.session.silence import SilenceWatch
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery

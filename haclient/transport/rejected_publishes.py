@@ -9,8 +9,8 @@ from haclient.errors import DisconnectedError, HAClientError, PublishFailed
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
+from haclient.session.diagnosis import MAX_LOSSES, QUIET_S, RejectedFrames
 from haclient.session.recovery import Recovery
-from haclient.session.rejected_frames import MAX_LOSSES, QUIET_S, RejectedFrames
 from haclient.session.session import Received
 from haclient.transport.core import Core
 from haclient_stores.publish_stores.publish_log import PublishLog

@@ -25,7 +25,7 @@ from haclient.servers.auth import Authenticator
 from haclient.servers.chooser import AsyncServerChooser, ServerChooser, check_uris
 from haclient.servers.delay import DelayStrategy
 from haclient.session.connection_state import Heartbeat, HeartbeatTimers
-from haclient.session.queue_acks import DEFAULT_ACK_TIMEOUT_S
+from haclient.session.leases import DEFAULT_ACK_TIMEOUT_S
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.links.dial import DialOptions
 from haclient.transport.links.preflight import check_preflight_headers

@@ -28,7 +28,7 @@ from haclient.protocol.messages import MessageOwner
 from haclient.session.acks import PendingCommand, is_refusal
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.historical import HistoricalSubscription
-from haclient.session.queue_leases import QueueLeases
+from haclient.session.leases import QueueLeases
 from haclient.session.resume import resume_options
 from haclient.session.subscriptions import (
     LASTING,

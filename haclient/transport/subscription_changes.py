@@ -2,7 +2,7 @@
 
 The application asks for them, by methods or as commands, and the client itself pauses subscriptions
 whose queues are full. What a command means to its subscriptions is decided by
-`haclient.session.changes`.
+`haclient.session.acks`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from haclient.protocol.codec import check_text, check_topic
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import WIRE_NAMES
 from haclient.protocol.options import Options
-from haclient.session.acks import PendingCommand
-from haclient.session.changes import Change, pauses
+from haclient.session.acks import Change, PendingCommand, pauses
 from haclient.session.subscriptions import LASTING, SubscribeRequest, Subscription
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import Commands, Fields, header_fields

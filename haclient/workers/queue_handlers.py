@@ -20,8 +20,7 @@ from typing import Final, TypedDict
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
-from haclient.session.queue_acks import lease_extension
-from haclient.session.queue_leases import QueueLeases
+from haclient.session.leases import QueueLeases, lease_extension
 from haclient.transport.message_queue import Handler, MessageQueue
 from haclient.transport.nursery import open_nursery
 from haclient.transport.reporter import Reporter

@@ -13,7 +13,7 @@ from haclient.client import HAClient
 from haclient.errors import InvalidOptions
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.session import queue_acks
+from haclient.session import leases
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
 from haclient.transport.settings import HAOptions
@@ -223,7 +223,7 @@ async def test_a_cancel_that_was_put_off_ends_with_its_link(server: Server) -> N
 @pytest.mark.row("QC14")
 async def test_what_is_kept_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that answers no acknowledgement and sends beyond its backlog."""
-    monkeypatch.setattr(queue_acks, "MAX_CARRIED", 3)
+    monkeypatch.setattr(leases, "MAX_CARRIED", 3)
     client = ha_client(server)
     async with entered(client, lambda: live(server)) as peer:
         await subscribed(client, peer, lambda _: None)

@@ -13,7 +13,7 @@ from haclient.cli.app import run
 from haclient.client import HAClient
 from haclient.errors import PublishFailed, UsageError
 from haclient.protocol.messages import Message
-from haclient.session.rejected_frames import MAX_LOSSES
+from haclient.session.diagnosis import MAX_LOSSES
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster

@@ -7,7 +7,7 @@ import heapq
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from haclient.session import queue_acks
+from haclient.session import leases
 from haclient.workers import message_runner
 from haclient_fake_server.engine.queues import queue, queues, selector
 from simulation.planting import Mutation, Ours, registering, replace_attribute
@@ -153,7 +153,7 @@ def _ack_of_a_failure(stack: contextlib.ExitStack) -> None:
 
 @_mutation("acknowledgements that were not confirmed when the link was lost are forgotten")
 def _unsent_acks_are_lost(stack: contextlib.ExitStack) -> None:
-    replace_attribute(stack, queue_acks.QueueAcks, "_retain", lambda *_: None)
+    replace_attribute(stack, leases.QueueAcks, "_retain", lambda *_: None)
 
 
 @_mutation("acknowledgements go to the topic of a message, and not to its queue")
@@ -161,4 +161,4 @@ def _acks_go_to_the_topic(stack: contextlib.ExitStack) -> None:
     def commands(_queue: str, *values: Ours) -> Ours:
         return made("jobs", *values)
 
-    made = replace_attribute(stack, queue_acks, "ack_commands", commands)
+    made = replace_attribute(stack, leases, "ack_commands", commands)

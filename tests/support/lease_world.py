@@ -8,9 +8,8 @@ from typing_extensions import override
 
 from haclient.protocol.messages import Message, MessageLease
 from haclient.session.connection_state import ConnectionStatus
+from haclient.session.leases import AckCommand, QueueAcks, QueueLeases, Receipt
 from haclient.session.logon import LoggedOn
-from haclient.session.queue_acks import AckCommand, QueueAcks
-from haclient.session.queue_leases import QueueLeases, Receipt
 from haclient_stores.logs import logger_of
 
 __all__ = ["LeaseWorld", "is_deliverable", "receipt_of"]

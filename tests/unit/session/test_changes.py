@@ -7,8 +7,7 @@ import pytest
 from haclient.errors import BadFilter, DisconnectedError, HAClientError
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient.session.acks import PendingCommand
-from haclient.session.changes import Change, pauses
+from haclient.session.acks import Change, PendingCommand, pauses
 from haclient.session.subscriptions import Router, SubscribeRequest, Subscription
 from support.sinks import NoQueue
 

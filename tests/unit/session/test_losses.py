@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.session.losses import LOST, Kind, LossAction, kind_of
-from haclient.session.subscriptions import Phase, Subscription
+from haclient.session.subscriptions import LOST, Kind, LossAction, Phase, Subscription, kind_of
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.requests import request_of
 from support.sinks import NoQueue

@@ -1,10 +1,10 @@
-"""Unit tests of `haclient.session.name_conflicts`."""
+"""Unit tests of `haclient.session.diagnosis`."""
 
 from __future__ import annotations
 
 import pytest
 
-from haclient.session.name_conflicts import NameConflicts
+from haclient.session.diagnosis import NameConflicts
 
 
 @pytest.mark.row("HA28")

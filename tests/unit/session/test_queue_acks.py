@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.errors import UsageError
-from haclient.session.queue_acks import (
+from haclient.session.leases import (
     MAX_BOOKMARKS,
     AckBatch,
     AckCommand,

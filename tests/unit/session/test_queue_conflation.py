@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
-from haclient.session.queue_conflation import (
+from haclient.session.back_pressure import (
     MESSAGE_OVERHEAD_BYTES,
     QueueConflation,
     sow_key,

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from haclient.errors import DisconnectedError
 from haclient.protocol.messages import Message
-from haclient.session.queue_acks import MAX_UNCONFIRMED
-from haclient.session.queue_leases import (
+from haclient.session.leases import (
     FIRST_DELAY_S,
     LONGEST_DELAY_S,
     LONGEST_LEASE_S,
     MAX_COUNTED,
     MAX_EXTENDED,
+    MAX_UNCONFIRMED,
     Grant,
     cancel_delay_s,
     lease_left_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.session.rejected_frames import MAX_LOSSES, RejectedFrames
+from haclient.session.diagnosis import MAX_LOSSES, RejectedFrames
 
 BIG_BYTES = 2**21
 

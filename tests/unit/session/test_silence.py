@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from haclient.errors import SubscriptionStalled
-from haclient.session.silence import SilenceWatch
+from haclient.session.diagnosis import SilenceWatch
 from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.message_queue import MessageQueue
 

@@ -12,11 +12,10 @@ from typing_extensions import override
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
-from haclient.session import queue_acks
+from haclient.session import leases
 from haclient.session.connection_state import ConnectionStatus
+from haclient.session.leases import QueueAcks, QueueLeases
 from haclient.session.logon import LoggedOn
-from haclient.session.queue_acks import QueueAcks
-from haclient.session.queue_leases import QueueLeases
 from haclient.session.session import Session
 from haclient.transport.ack_sender import AckSender, QueueLease
 from haclient.transport.client_thread import ClientThread
@@ -135,7 +134,7 @@ async def test_a_refused_acknowledgement_is_logged_and_settled(
 async def test_of_a_server_that_never_answers_only_so_many_answers_are_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_acks, "MAX_UNCONFIRMED", 2)
+    monkeypatch.setattr(leases, "MAX_UNCONFIRMED", 2)
     for message in world.receive(1, 2, 3):
         message.ack(cancel=True)
     assert len(world.writer.sent) == 3

@@ -12,8 +12,7 @@ from haclient.errors import NotEntitled, UsageError
 from haclient.protocol.messages import Message, MessageLease
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.dead_letter import DeadLetter
-from haclient.session.queue_acks import QueueAcks
-from haclient.session.queue_leases import QueueLeases
+from haclient.session.leases import QueueAcks, QueueLeases
 from haclient.session.session import Session
 from haclient.transport.ack_sender import AckSender
 from haclient.transport.client_thread import ClientThread
