@@ -88,7 +88,6 @@ if TYPE_CHECKING:
         ExponentialDelayStrategy,
         FixedDelayStrategy,
         SpreadDelayStrategy,
-        TenacityDelayStrategy,
     )
     from haclient.servers.health import HealthAwareServerChooser
     from haclient.servers.priority import PriorityServerChooser
@@ -197,7 +196,6 @@ __all__ = [
     "SubscriptionManager",
     "SubscriptionMetrics",
     "SubscriptionStalled",
-    "TenacityDelayStrategy",
     "TimedOut",
     "Timestamp",
     "TokenAuthenticator",
@@ -238,7 +236,6 @@ _NAMES = {
     ),
     "haclient.servers.delay": (
         "DelayStrategy ExponentialDelayStrategy FixedDelayStrategy SpreadDelayStrategy "
-        "TenacityDelayStrategy"
     ),
     "haclient.servers.health": "HealthAwareServerChooser",
     "haclient.servers.priority": "PriorityServerChooser",

@@ -12,6 +12,7 @@ servers that it names, reports what it finds, and asks whether to move.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
@@ -244,7 +245,7 @@ class DefaultServerChooser(ServerChooser):
         return self._last_error or "no server was tried yet"
 
 
-class FailureCountServerChooser(ServerChooser):
+class FailureCountServerChooser(DefaultServerChooser):
     """Servers in order, skipping those that failed too often in a row.
 
     A server is skipped once it has failed more than `limit` times in a row, until all of them have:
@@ -262,55 +263,34 @@ class FailureCountServerChooser(ServerChooser):
 
     def __init__(self, uris: Iterable[str] = (), *, limit: int = 5, ends: bool = False) -> None:
         check_count("limit", limit)
-        check_uris("uris", uris)
         self._limit = limit
         self._ends = ends
-        self._ring = DefaultServerChooser()
-        self._failures: dict[str, int] = {}
+        self._failures = Counter[str]()
         self._succeeded = False  # and no failure was reported since
-        for uri in uris:
-            self.add(uri)
-
-    def add(self, uri: str, authenticator: Authenticator | None = None) -> None:
-        """Append a server.
-
-        Args:
-            uri: Its connection string.
-            authenticator: Its own authenticator; by default the URI's password is sent.
-
-        Raises:
-            UsageError: The URI is wrong.
-        """
-        self._ring.add(uri, authenticator)
-        self._failures[uri] = 0
+        super().__init__(uris)
 
     @override
     def current_uri(self) -> str:
-        uri = self._ring.current_uri()
+        uri = super().current_uri()
         if self._succeeded:
             # The client asks again without having reported a failure: the success was a lasting
             # one. A server that logs us on and cuts the connection at once must not be cleared.
             self._succeeded = False
-            self._failures[uri] = 0
+            del self._failures[uri]
         return "" if self._ends and self._all_failed() else uri
 
     def _all_failed(self) -> bool:
-        return all(count > self._limit for count in self._failures.values())
-
-    @override
-    def current_authenticator(self) -> Authenticator:
-        return self._ring.current_authenticator()
+        return all(self._failures[uri] > self._limit for uri, _ in self._servers)
 
     @override
     def report_success(self, info: ConnectionInfo) -> None:
-        self._succeeded = bool(self._failures)
-        self._ring.report_success(info)
+        self._succeeded = True
+        super().report_success(info)
 
     @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
         self._succeeded = False
-        if self._failures:
-            self._failures[self._ring.current_uri()] += 1
+        self._failures[super().current_uri()] += 1
         self._move_on(error, info)
 
     def report_refusal(self, error: Exception, info: ConnectionInfo) -> None:
@@ -329,11 +309,7 @@ class FailureCountServerChooser(ServerChooser):
             self.report_failure(error, info)
 
     def _move_on(self, error: Exception, info: ConnectionInfo) -> None:
-        self._ring.report_failure(error, info)
+        super().report_failure(error, info)
         if not self._all_failed():
-            while self._failures[self._ring.current_uri()] > self._limit:
-                self._ring.report_failure(error, {})  # skipped, not tried
-
-    @override
-    def error(self) -> str:
-        return self._ring.error()
+            while self._failures[super().current_uri()] > self._limit:
+                super().report_failure(error, {})  # skipped, not tried

@@ -8,8 +8,8 @@ Several clients may share one strategy: it counts the attempts of each client se
 compares the times of two clients, whose clocks may differ. `delay_for`, which applications may
 define, has no argument for the client, so `asked_by` sets it in a context variable.
 
-The waits are computed by tenacity, used as pure functions. Its own time limit reads the wall clock,
-so the limit is checked here instead, against the times that are passed in.
+The waits are computed by tenacity, used as a pure function. Its own time limit reads the wall
+clock, so the limit is checked here instead, against the times that are passed in.
 """
 
 from __future__ import annotations
@@ -17,33 +17,25 @@ from __future__ import annotations
 import math
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from typing_extensions import override
 
 from haclient.errors import TimedOut, UsageError
 from haclient_stores.checks import check_seconds, is_number
 
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
-    from tenacity.stop import StopBaseT
-    from tenacity.wait import WaitBaseT
-
 __all__ = [
     "DelayStrategy",
     "ExponentialDelayStrategy",
     "FixedDelayStrategy",
     "SpreadDelayStrategy",
-    "TenacityDelayStrategy",
 ]
-
-
-_T = TypeVar("_T")
 
 
 class _Nobody:
@@ -66,27 +58,6 @@ def asked_by(client: object) -> Generator[None]:
         yield
     finally:
         _asker.reset(token)
-
-
-class _PerClient(Generic[_T]):
-    """What a strategy remembers of each client that asks it.
-
-    Args:
-        make: Creates it for a client that has not asked before.
-    """
-
-    def __init__(self, make: Callable[[], _T]) -> None:
-        self._make = make
-        self._of: WeakKeyDictionary[object, _T] = WeakKeyDictionary()
-
-    @property
-    def now(self) -> _T:
-        """What is remembered of the client that asks now."""
-        client = _asker.get()
-        found = self._of.get(client)
-        if found is None:
-            found = self._of[client] = self._make()
-        return found
 
 
 class DelayStrategy(Protocol):
@@ -114,175 +85,10 @@ class DelayStrategy(Protocol):
 
 @dataclass(slots=True)
 class _Attempts:
-    """What has been tried since the last success."""
+    """What one client has tried since its last success."""
 
-    give_up_after_s: float | None
-    began_at: float | None = None
-    total: int = 0
-    idle_s: float = 0.0
-    count: dict[str, int] = field(default_factory=dict[str, int])
-
-    def next(self, uri: str, now: float) -> int:
-        """The number of attempts at this server before the coming one."""
-        limit_s = self.give_up_after_s
-        if self.began_at is None:  # the first one is made, whatever the limit is
-            self.began_at = now
-        elif limit_s is not None and now - self.began_at >= limit_s:
-            raise TimedOut(
-                f"no server could be reached for {now - self.began_at:g} s, "
-                f"the limit is {limit_s:g} s"
-            )
-        before = self.count.get(uri, 0)
-        self.count[uri] = before + 1
-        return before
-
-    def limited(self, delay_s: float, now: float) -> float:
-        """The wait before the attempt, but not beyond the limit: the last one is made then."""
-        if self.give_up_after_s is None or self.began_at is None:
-            return delay_s
-        return min(delay_s, self.began_at + self.give_up_after_s - now)
-
-    def reset(self) -> None:
-        """Forget all attempts."""
-        self.began_at = None
-        self.total = 0
-        self.idle_s = 0.0
-        self.count.clear()
-
-
-@dataclass(slots=True)
-class _Connected:
-    """Whether a lasting connection was there before the coming attempt."""
-
-    was_connected: bool = False
-
-
-class FixedDelayStrategy(DelayStrategy):
-    """The same wait before each further attempt at a server.
-
-    Args:
-        delay: Seconds between attempts.
-        give_up_after: Seconds after the first attempt at which the last one is made; `None` never
-            gives up.
-
-    Raises:
-        UsageError: A time is negative or without an end.
-    """
-
-    def __init__(self, delay: float = 0.2, *, give_up_after: float | None = None) -> None:
-        _check(delay=delay)
-        check_seconds("give_up_after", give_up_after, zero=True, optional=True)
-        self._delay_s = delay
-        self._attempts = _PerClient(lambda: _Attempts(give_up_after))
-
-    @override
-    def delay_for(self, uri: str, now: float) -> float:
-        attempts = self._attempts.now
-        before = attempts.next(uri, now)
-        return attempts.limited(self._delay_s, now) if before else 0.0
-
-    @override
-    def reset(self) -> None:
-        self._attempts.now.reset()
-
-
-class SpreadDelayStrategy(DelayStrategy):
-    """Another strategy, after a random pause whenever a lasting connection was lost.
-
-    When a server fails, all its clients lose it in the same moment and would all log on to the next
-    one at once, with their backlogs and subscriptions. With this strategy their first attempts are
-    spread evenly over `spread` seconds. The very first connection of a client does not wait, nor do
-    later attempts, beyond what the inner strategy says.
-
-    Args:
-        inner: Decides the other waits, and when to give up; exponential by default.
-        spread: The longest pause in seconds. With 2 000 clients and a server that takes 400 logons
-            a second, 5.
-        source: The random number generator; pass a seeded one for repeatable runs.
-
-    Raises:
-        UsageError: The time is negative or without an end.
-    """
-
-    def __init__(
-        self,
-        inner: DelayStrategy | None = None,
-        *,
-        spread: float = 5.0,
-        source: random.Random | None = None,
-    ) -> None:
-        _check(spread=spread)
-        self._inner = inner or ExponentialDelayStrategy(source=source)
-        self._spread_s = spread
-        self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
-        self._of = _PerClient(_Connected)
-
-    @override
-    def delay_for(self, uri: str, now: float) -> float:
-        delay_s = self._inner.delay_for(uri, now)
-        if not self._of.now.was_connected:
-            return delay_s
-        self._of.now.was_connected = False
-        return delay_s + self._random.uniform(0.0, self._spread_s)
-
-    @override
-    def reset(self) -> None:
-        self._inner.reset()
-        self._of.now.was_connected = True
-
-
-class TenacityDelayStrategy(DelayStrategy):
-    """Waits and limits from the `wait_*` and `stop_*` objects of tenacity.
-
-    The first attempt at a server is not delayed; `wait` sees the further attempts at one server as
-    1, 2, 3 and so on. `stop` sees all attempts together, and the seconds since the first of them.
-    Both see the clock of the client. What depends on the result of a call, such as
-    `wait_exception`, cannot be used: a strategy is not told the error.
-
-    Args:
-        wait: Such as `wait_random_exponential(max=10) + wait_fixed(0.1)`. Random ones draw from
-            Python's global generator: `random.seed` repeats them.
-        stop: Such as `stop_after_delay(60) | stop_after_attempt(20)`; by default it never stops.
-
-    Raises:
-        UsageError: An argument is not of these kinds.
-    """
-
-    def __init__(self, wait: WaitBaseT, stop: StopBaseT | None = None) -> None:
-        for name, value in {"wait": wait, "stop": stop}.items():
-            if not callable(value) and (name, value) != ("stop", None):
-                raise UsageError(
-                    f"{name} is one of tenacity's {name}_* objects, such as {name}_"
-                    f"{'fixed(1)' if name == 'wait' else 'after_delay(60)'}, not {value!r}"
-                )
-        self._wait = wait
-        self._stop = stop
-        self._attempts = _PerClient(lambda: _Attempts(None))
-
-    @override
-    def delay_for(self, uri: str, now: float) -> float:
-        attempts = self._attempts.now
-        before = attempts.next(uri, now)
-        began_at = now if attempts.began_at is None else attempts.began_at
-        delay_s = 0.0
-        if before:
-            state = _call_state(before, began_at=began_at, now=now, idle_s=attempts.idle_s)
-            delay_s = float(self._wait(state))
-        if attempts.total and self._stop is not None:
-            state = _call_state(attempts.total, began_at=began_at, now=now, idle_s=attempts.idle_s)
-            state.upcoming_sleep = delay_s
-            if self._stop(state):
-                raise TimedOut(
-                    f"no server could be reached in {attempts.total} attempts "
-                    f"and {now - began_at:g} s, where {type(self._stop).__name__} stops"
-                )
-        attempts.total += 1
-        attempts.idle_s += delay_s
-        return delay_s
-
-    @override
-    def reset(self) -> None:
-        self._attempts.now.reset()
+    began_at: float
+    count: Counter[str] = field(default_factory=Counter[str])
 
 
 class ExponentialDelayStrategy(DelayStrategy):
@@ -319,44 +125,105 @@ class ExponentialDelayStrategy(DelayStrategy):
         check_seconds("give_up_after", give_up_after, zero=True, optional=True)
         if not is_number(factor) or not 1 <= factor < math.inf:
             raise UsageError(f"factor is a finite number, 1 or above, not {factor!r}")
-        from tenacity import wait_exponential  # noqa: PLC0415  # 40 ms to import
+        from tenacity import (  # noqa: PLC0415  # 40 ms to import
+            RetryCallState,
+            Retrying,
+            wait_exponential,
+        )
 
         # With 0, tenacity returns `max` once the power overflows.
         longest = maximum if initial else 0.0
         self._wait = wait_exponential(multiplier=initial, exp_base=factor, max=longest)
+        self._call = RetryCallState(Retrying(), None, (), {})  # of which it reads the number
         self._spread_s = jitter * initial
+        self._limit_s = math.inf if give_up_after is None else give_up_after
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
-        self._attempts = _PerClient(lambda: _Attempts(give_up_after))
+        self._attempts = WeakKeyDictionary[object, _Attempts]()
 
     @override
     def delay_for(self, uri: str, now: float) -> float:
-        attempts = self._attempts.now
-        before = attempts.next(uri, now)
+        attempts = self._attempts.get(_asker.get())
+        if attempts is None:  # the first one is made, whatever the limit is
+            attempts = self._attempts[_asker.get()] = _Attempts(now)
+        elif (tried_s := now - attempts.began_at) >= self._limit_s:
+            raise TimedOut(
+                f"no server could be reached for {tried_s:g} s, the limit is {self._limit_s:g} s"
+            )
+        before = attempts.count[uri]
+        attempts.count[uri] += 1
         if not before:
             return 0.0
-        delay_s = self._exact(before) + self._random.uniform(0.0, self._spread_s)
-        return attempts.limited(delay_s, now)
-
-    def _exact(self, attempt: int) -> float:
-        return float(self._wait(_call_state(attempt, began_at=0.0, now=0.0)))
+        self._call.attempt_number = before
+        delay_s = self._wait(self._call) + self._random.uniform(0.0, self._spread_s)
+        return min(delay_s, attempts.began_at + self._limit_s - now)  # the last one is made then
 
     @override
     def reset(self) -> None:
-        self._attempts.now.reset()
+        self._attempts.pop(_asker.get(), None)
 
 
-def _call_state(
-    attempt: int, *, began_at: float, now: float, idle_s: float = 0.0
-) -> RetryCallState:
-    """What tenacity's objects look at, on a clock that is passed in."""
-    from tenacity import RetryCallState, Retrying  # noqa: PLC0415  # 40 ms to import
+class FixedDelayStrategy(ExponentialDelayStrategy):
+    """The same wait before each further attempt at a server.
 
-    state = RetryCallState(Retrying(), None, (), {})  # its times are those of the wall clock
-    state.start_time = began_at
-    state.outcome_timestamp = now
-    state.attempt_number = attempt
-    state.idle_for = idle_s
-    return state
+    Args:
+        delay: Seconds between attempts.
+        give_up_after: Seconds after the first attempt at which the last one is made; `None` never
+            gives up.
+
+    Raises:
+        UsageError: A time is negative or without an end.
+    """
+
+    def __init__(self, delay: float = 0.2, *, give_up_after: float | None = None) -> None:
+        _check(delay=delay)
+        super().__init__(
+            initial=delay, factor=1.0, maximum=delay, jitter=0.0, give_up_after=give_up_after
+        )
+
+
+class SpreadDelayStrategy(DelayStrategy):
+    """Another strategy, after a random pause whenever a lasting connection was lost.
+
+    When a server fails, all its clients lose it in the same moment and would all log on to the next
+    one at once, with their backlogs and subscriptions. With this strategy their first attempts are
+    spread evenly over `spread` seconds. The very first connection of a client does not wait, nor do
+    later attempts, beyond what the inner strategy says.
+
+    Args:
+        inner: Decides the other waits, and when to give up; exponential by default.
+        spread: The longest pause in seconds. With 2 000 clients and a server that takes 400 logons
+            a second, 5.
+        source: The random number generator; pass a seeded one for repeatable runs.
+
+    Raises:
+        UsageError: The time is negative or without an end.
+    """
+
+    def __init__(
+        self,
+        inner: DelayStrategy | None = None,
+        *,
+        spread: float = 5.0,
+        source: random.Random | None = None,
+    ) -> None:
+        _check(spread=spread)
+        self._inner = inner or ExponentialDelayStrategy(source=source)
+        self._spread_s = spread
+        self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
+        self._connected = WeakSet[object]()  # the clients that were, before the coming attempt
+
+    @override
+    def delay_for(self, uri: str, now: float) -> float:
+        delay_s = self._inner.delay_for(uri, now)
+        if _asker.get() not in self._connected:
+            return delay_s
+        self._connected.remove(_asker.get())
+        return delay_s + self._random.uniform(0.0, self._spread_s)
+
+    @override
+    def reset(self) -> None:
+        self._inner.reset()
+        self._connected.add(_asker.get())
 
 
 def _check(**times: float) -> None:

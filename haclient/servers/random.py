@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
-from haclient.servers.auth import Authenticator, DefaultAuthenticator
-from haclient.servers.chooser import ConnectionInfo, ServerChooser, check_uris
+from haclient.servers.auth import Authenticator
+from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser, check_uris
 from haclient_stores.checks import is_number
 
 __all__ = ["RandomServerChooser"]
@@ -24,7 +24,7 @@ MAX_WEIGHT: Final = 1e9
 """Of any number of servers the sum is finite."""
 
 
-class RandomServerChooser(ServerChooser):
+class RandomServerChooser(DefaultServerChooser):
     """Servers in a random order, so that clients spread over them.
 
     Each sweep is a new order, in which every server comes once. A server of weight 3 is the first
@@ -46,21 +46,19 @@ class RandomServerChooser(ServerChooser):
         source: random.Random | None = None,
     ) -> None:
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
-        self._servers: dict[str, tuple[float, Authenticator]] = {}
-        self._sweep: list[str] = []
-        self._last_error = ""
+        self._weights: dict[str, float] = {}
+        self._is_shuffled = False  # in this sweep
+        super().__init__()
         check_uris("servers", servers)
-        if isinstance(servers, Mapping):
-            for uri, weight in cast("Mapping[str, float]", servers).items():
-                self.add(uri, weight=weight)
-        else:
-            for uri in servers:
-                self.add(uri)
+        weights = servers if isinstance(servers, Mapping) else dict.fromkeys(servers, 1.0)
+        for uri, weight in cast("Mapping[str, float]", weights).items():
+            self.add(uri, weight=weight)
 
+    @override
     def add(
         self, uri: str, authenticator: Authenticator | None = None, *, weight: float = 1.0
     ) -> None:
-        """Add a server; it takes part from the next sweep on.
+        """Add a server; it is the last one of the sweep that has begun.
 
         Args:
             uri: Its connection string.
@@ -76,39 +74,37 @@ class RandomServerChooser(ServerChooser):
                 f"the weight of {safe} is a number above 0 and at most {MAX_WEIGHT:g}, "
                 f"not {weight!r}"
             )
-        self._servers[uri] = (weight, authenticator or DefaultAuthenticator())
+        if uri in self._weights:
+            self.remove(uri)
+        super().add(uri, authenticator)
+        self._weights[uri] = weight
+
+    @override
+    def remove(self, uri: str) -> None:
+        super().remove(uri)
+        del self._weights[uri]
 
     @override
     def current_uri(self) -> str:
-        if not self._sweep:
-            self._sweep = self._new_sweep()
-        return self._sweep[0] if self._sweep else ""
+        if not self._is_shuffled:
+            self._shuffle()
+        return super().current_uri()
 
-    def _new_sweep(self) -> list[str]:
-        """All servers in an order drawn by weight, without replacement."""
-        left, order = {uri: weight for uri, (weight, _) in self._servers.items()}, list[str]()
+    def _shuffle(self) -> None:
+        """Draw an order by weight, without replacement."""
+        left, self._servers = self._servers, []
         while left:
-            (uri,) = self._random.choices(list(left), list(left.values()))
-            del left[uri]
-            order.append(uri)
-        return order
+            weights = [self._weights[uri] for uri, _ in left]
+            (index,) = self._random.choices(range(len(left)), weights)
+            self._servers.append(left.pop(index))
+        self._is_shuffled = bool(self._servers)
 
     @override
     def current_authenticator(self) -> Authenticator:
-        uri = self.current_uri()
-        return self._servers[uri][1] if uri else DefaultAuthenticator()
-
-    @override
-    def report_success(self, info: ConnectionInfo) -> None:
-        self._last_error = ""
+        self.current_uri()
+        return super().current_authenticator()
 
     @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-        self._last_error = str(error)
-        del self._sweep[:1]
-
-    @override
-    def error(self) -> str:
-        if not self._servers:
-            return "no servers configured: give some to the chooser"
-        return self._last_error or "no server was tried yet"
+        super().report_failure(error, info)
+        self._is_shuffled = self._current > 0  # else all were tried

@@ -15,7 +15,6 @@ from typing import Final, cast
 
 import pytest
 import trio
-from tenacity import wait_fixed
 
 from haclient import (
     Client,
@@ -32,7 +31,6 @@ from haclient import (
     PriorityServerChooser,
     RandomServerChooser,
     SpreadDelayStrategy,
-    TenacityDelayStrategy,
     TokenAuthenticator,
     Uri,
 )
@@ -118,7 +116,6 @@ _MADE: Final[list[_Made]] = [
     (RingPublishStore, {"path": None, "capacity_bytes": 2**20}),
     (SpreadDelayStrategy, {}),
     (StallDetector, {}),
-    (TenacityDelayStrategy, {"wait": wait_fixed(1)}),
     (TokenAuthenticator, {"token": str}),
     (Uri.parse, {}),
     (AuditLog, {"path": "audit"}),

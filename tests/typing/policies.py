@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import assert_type
 
-from tenacity import stop_after_delay, wait_fixed
-
 from haclient import (
     AsyncServerChooser,
     Authenticator,
@@ -31,7 +29,6 @@ from haclient import (
     ServerChooser,
     SpreadDelayStrategy,
     SubscriptionManager,
-    TenacityDelayStrategy,
     TokenAuthenticator,
 )
 from haclient.errors import HAClientError
@@ -66,7 +63,6 @@ def each_strategy_is_taken() -> None:
         FixedDelayStrategy(0.5, give_up_after=60),
         ExponentialDelayStrategy(initial=0.1, maximum=5, jitter=0),
         SpreadDelayStrategy(FixedDelayStrategy(), spread=10),
-        TenacityDelayStrategy(wait_fixed(1), stop_after_delay(60)),
     ]
     for strategy in strategies:
         HAClient("orders-7", servers=SERVERS, delay_strategy=strategy)

@@ -7,7 +7,6 @@ import math
 import random
 
 import pytest
-import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +16,6 @@ from haclient.servers.delay import (
     ExponentialDelayStrategy,
     FixedDelayStrategy,
     SpreadDelayStrategy,
-    TenacityDelayStrategy,
     asked_by,
 )
 
@@ -135,45 +133,6 @@ def test_only_the_first_attempt_after_a_loss_is_spread() -> None:
         SpreadDelayStrategy(spread=-1.0)
 
 
-def test_tenacity_waits_count_the_attempts_at_each_server() -> None:
-    wait = tenacity.wait_incrementing(start=1, increment=1, max=3) + tenacity.wait_fixed(0.5)
-    strategy = TenacityDelayStrategy(wait)
-    found = [strategy.delay_for(uri, 0.0) for uri in (A, A, B, A, A, A, B)]
-    assert found == [0.0, 1.5, 0.0, 2.5, 3.5, 3.5, 1.5]
-    strategy.reset()
-    assert strategy.delay_for(A, 0.0) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("stop", "attempts"),
-    [
-        (tenacity.stop_after_attempt(3), 3),
-        (tenacity.stop_after_delay(10), 6),
-        (tenacity.stop_before_delay(10), 5),
-        (tenacity.stop_after_delay(4) | tenacity.stop_after_attempt(9), 3),
-        (tenacity.stop_after_delay(4) & tenacity.stop_after_attempt(9), 9),
-    ],
-)
-@pytest.mark.parametrize("zero", [1e6, 0.0])
-def test_tenacity_stops_by_the_clock_that_is_passed_in(
-    stop: tenacity.stop.stop_base, attempts: int, zero: float
-) -> None:
-    strategy, now = TenacityDelayStrategy(tenacity.wait_fixed(2), stop), zero
-    for _ in range(attempts):
-        now += strategy.delay_for(A, now)
-    with pytest.raises(TimedOut, match=f"in {attempts} attempts and {now - zero:g} s, where stop_"):
-        strategy.delay_for(A, now)
-    strategy.reset()
-    assert strategy.delay_for(A, now) == 0.0
-
-
-def test_what_is_none_of_tenacitys_objects_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"wait is one of tenacity's wait_\* objects.*not 5"):
-        TenacityDelayStrategy(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UsageError, match=r"stop is one of tenacity's stop_\* objects.*not 60"):
-        TenacityDelayStrategy(tenacity.wait_fixed(1), 60)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-
 @pytest.mark.parametrize("time", [-1.0, math.nan, math.inf])
 def test_a_time_that_is_none_is_refused(time: float) -> None:
     for make in (
@@ -217,7 +176,6 @@ class _Client:
         FixedDelayStrategy(1.0, give_up_after=10.0),
         ExponentialDelayStrategy(initial=1.0, jitter=0.0, give_up_after=10.0),
         SpreadDelayStrategy(FixedDelayStrategy(1.0, give_up_after=10.0), spread=0.0),
-        TenacityDelayStrategy(tenacity.wait_fixed(1), tenacity.stop_after_delay(10)),
     ],
     ids=lambda strategy: type(strategy).__name__,
 )
@@ -251,7 +209,7 @@ def test_what_is_remembered_of_a_client_goes_with_it() -> None:
     strategy, client = FixedDelayStrategy(1.0), _Client()
     with asked_by(client):
         strategy.delay_for(A, 0.0)
-    assert len(strategy._attempts._of) == 1
+    assert len(strategy._attempts) == 1
     del client
     gc.collect()
-    assert len(strategy._attempts._of) == 0
+    assert len(strategy._attempts) == 0
