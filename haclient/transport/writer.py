@@ -233,9 +233,11 @@ class Writer:
             self._partial = self._partial[count:]
             self.outbox_bytes -= count
         else:
-            self._log_sent_bytes += count
-            self.flight.published_bytes += count
+            before = self._log.unsent_bytes
             self._log.advance(count)
+            # More than `count` if an ack has come for what follows: it is not sent again.
+            self._log_sent_bytes += before - self._log.unsent_bytes
+            self.flight.published_bytes += count
 
     async def room(self) -> None:
         """Wait until the writer has sent more."""

@@ -271,6 +271,25 @@ async def test_what_was_persisted_before_it_was_sent_again_holds_nothing_up() ->
     assert found[-2:] == ["query", "5new"]
 
 
+@pytest.mark.row("PS7")
+async def test_what_was_persisted_behind_a_frame_that_was_begun_holds_nothing_up() -> None:
+    store = MemoryPublishStore(segment_bytes=2**15)
+    store.reconcile(seen=0, persisted=0, clock_us=0)
+    wire = Wire(store)
+    for _ in range(4):  # each has a segment of its own
+        wire.append(b"x" * 30_000)
+    wire.link.sending.capacity_bytes = 10_000
+    wire.writer.pump()
+    store.discard_up_to(3)  # the rest of the first frame has to be sent
+    wire.writer.send(control("query"))
+    wire.append(b"new")
+    found: list[str] = []
+    for _ in range(10):
+        found += wire.frames()
+        wire.writer.pump()
+    assert [each[:2] for each in found] == ["1x", "4x", "qu", "5n"]
+
+
 Step = tuple[str, int]
 
 
