@@ -120,7 +120,6 @@ _MADE: Final[list[_Made]] = [
     (Uri.parse, {}),
     (AuditLog, {"path": "audit"}),
     (DefaultServerChooser().add, {"uri": URI}),
-    (FailureCountServerChooser().add, {"uri": URI}),
     (RandomServerChooser().add, {"uri": URI}),
     (DefaultServerChooser([URI]).remove, {"uri": URI}),
 ]
