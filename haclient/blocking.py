@@ -61,12 +61,12 @@ from haclient.facade.thread_bridge import WORDS, BlockingThread, run
 from haclient.live_records import JsonRecord, RecordChange, RecordMapping
 from haclient.live_records import LiveRecords as TrioRecords
 from haclient.observability.metrics import ClientMetrics
+from haclient.options import TIMEOUT_S, ClientOptions, HAOptions
 from haclient.protocol.messages import Message
 from haclient.servers.auth import Authenticator
 from haclient.session.back_pressure import ConflationKey, sow_key
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream as TrioStream
-from haclient.transport.settings import TIMEOUT_S, ClientOptions, HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Batches", "Client", "HAClient", "LiveRecords", "MessageStream", "TimedMessages", "run"]

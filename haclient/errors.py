@@ -80,7 +80,6 @@ __all__ = [
     "UsageError",
     "WorkerError",
     "WouldBlock",
-    "command_error",
 ]
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Generic, Literal, Self, TypeVar, cast
+from typing import Generic, Literal, Self, TypeVar, cast
 
 import msgspec
 import trio
@@ -27,19 +27,15 @@ from typing_extensions import override
 
 from haclient.codecs import Topic
 from haclient.errors import UsageError
-from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
-from haclient.receiver import Receiver
 from haclient.streams import MessageStream
+from haclient.transport.core import Core
 from haclient.transport.turns import Turn
 
-__all__ = ["LiveRecords", "RecordChange", "RecordMapping", "apply_delta", "live_records"]
+__all__ = ["LiveRecords", "RecordChange", "RecordMapping", "apply_delta"]
 
 T = TypeVar("T")
 JsonRecord = dict[str, object]
-
-BATCH_SIZE: Final = 100
-"""Records in one frame of the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +274,10 @@ class LiveRecords(RecordMapping[T]):
     reconnect: its iteration raises `DisconnectedError`. The last records can be read after the end.
     """
 
-    def __init__(self, view: RecordView[T], stream: MessageStream, receiver: Receiver) -> None:
+    def __init__(self, view: RecordView[T], stream: MessageStream, core: Core) -> None:
         super().__init__(view)
         self._stream = stream
-        self._receiver = receiver
+        self._core = core
         self._error: BaseException | None = None
         self._has_ended = False
         self._changed = trio.Event()
@@ -297,7 +293,7 @@ class LiveRecords(RecordMapping[T]):
         """
         await self._stream.open()
         try:
-            self._receiver.start_task(self._follow)
+            self._core.running("records").start_soon(self._follow)
             while not (self._view.is_complete or self._has_ended):
                 await self._changed.wait()
         except BaseException:
@@ -400,27 +396,3 @@ class LiveRecords(RecordMapping[T]):
     def ended(self) -> bool:
         """Whether the records do not change any more."""
         return self._has_ended
-
-
-def live_records(
-    receiver: Receiver,
-    topic: str | Topic[T],
-    key: Callable[[JsonRecord], Hashable] | Callable[[T], Hashable] | None,
-    content_filter: str,
-    *,
-    deltas: bool,
-    timeout: float,
-) -> LiveRecords[JsonRecord] | LiveRecords[T]:
-    """Make the records of a topic; see `BaseClient.records`."""
-    command = Command(
-        "sow_and_delta_subscribe" if deltas else "sow_and_subscribe",
-        topic=topic.name if isinstance(topic, Topic) else topic,
-        filter=content_filter,
-        batch_size=BATCH_SIZE,
-        options="oof",
-        timeout=timeout,
-    )
-    stream = receiver.stream(command, markers=True, resumes=receiver.reconnects)
-    decoder = topic if isinstance(topic, Topic) else cast("Topic[T]", Topic(topic, JsonRecord))
-    view = RecordView(decoder, key=cast("Callable[[T], Hashable] | None", key), deltas=deltas)
-    return LiveRecords(view, stream, receiver)

@@ -25,13 +25,13 @@ from typing_extensions import override
 from haclient.cli.termination import hidden_warnings, one_line, print_error
 from haclient.client import HAClient
 from haclient.errors import NameInUse, ReconnectGaveUp
+from haclient.options import OnPublishGap
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
 from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
 from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy
 from haclient.stores import BookmarkStore, PublishStore
-from haclient.transport.settings import OnPublishGap
 
 CONNECT_TIMEOUT_S = 10.0
 """How long one server may take to answer, in seconds, without `--timeout`."""

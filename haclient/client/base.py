@@ -10,27 +10,28 @@ bookmark store that is full) cancels the block and is raised from it unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar, overload
+from typing import Final, TypeVar, cast, overload
 
 from typing_extensions import Unpack
 
 from haclient.client.publishing import PublishingClient
 from haclient.client.queues import Queues
+from haclient.client.receiver import Receiver
 from haclient.codecs import Topic
-from haclient.live_records import JsonRecord, LiveRecords, live_records
+from haclient.live_records import JsonRecord, LiveRecords, RecordView
+from haclient.options import TIMEOUT_S, seconds
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
-from haclient.receiver import Receiver
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
-from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient.transport.subscriber import Subscriber
 from haclient.workers.queue_handlers import DEFAULT_MAX_BACKLOG, QueueHandlerOptions
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
 
 T = TypeVar("T")
+_RECORDS_IN_FRAME: Final = 100  # of the query of live records
 
 
 class BaseClient(PublishingClient):
@@ -395,9 +396,18 @@ class BaseClient(PublishingClient):
         Returns:
             The records. Enter them with `async with`; that sends the command.
         """
-        return live_records(
-            self._receiver, topic, key, filter, deltas=deltas, timeout=seconds(timeout)
+        command = Command(
+            "sow_and_delta_subscribe" if deltas else "sow_and_subscribe",
+            topic=topic.name if isinstance(topic, Topic) else topic,
+            filter=filter,
+            batch_size=_RECORDS_IN_FRAME,
+            options="oof",
+            timeout=seconds(timeout),
         )
+        stream = self._receiver.stream(command, markers=True, resumes=self._core.status.reconnects)
+        decoder = topic if isinstance(topic, Topic) else cast("Topic[T]", Topic(topic, JsonRecord))
+        view = RecordView(decoder, key=cast("Callable[[T], Hashable] | None", key), deltas=deltas)
+        return LiveRecords(view, stream, self._core)
 
     # -- changing subscriptions -------------------------------------------------
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing_extensions import Unpack
 
 from haclient.client.base import BaseClient
+from haclient.options import TIMEOUT_S, ClientOptions, Settings, check_names, seconds
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
 from haclient.session.connection_state import Heartbeat
 from haclient.transport.core import Core
-from haclient.transport.settings import TIMEOUT_S, ClientOptions, Settings, check_names, seconds
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 

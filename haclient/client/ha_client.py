@@ -22,12 +22,7 @@ from haclient.client.base import BaseClient
 from haclient.client.client import Client
 from haclient.client.restoring import OnOthers, SubscriptionRestorer
 from haclient.errors import HAClientError, TimedOut
-from haclient.servers.auth import Authenticator
-from haclient.subscription_manager import MemorySubscriptionManager
-from haclient.transport.core import Core
-from haclient.transport.message_queue import Handler
-from haclient.transport.reconnector import Reconnector
-from haclient.transport.settings import (
+from haclient.options import (
     TIMEOUT_S,
     ClientOptions,
     HAOptions,
@@ -35,6 +30,11 @@ from haclient.transport.settings import (
     check_names,
     seconds,
 )
+from haclient.servers.auth import Authenticator
+from haclient.subscription_manager import MemorySubscriptionManager
+from haclient.transport.core import Core
+from haclient.transport.message_queue import Handler
+from haclient.transport.reconnector import Reconnector
 from haclient.workers.queue_handlers import QueueHandlerOptions
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore

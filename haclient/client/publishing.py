@@ -12,13 +12,13 @@ import trio
 
 from haclient.client.connected import ConnectedClient
 from haclient.errors import TimedOut, UsageError
+from haclient.options import TIMEOUT_S, seconds
 from haclient.protocol.codec import Payload, as_bytes, json_body
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.transport.core import Core
 from haclient.transport.publisher import on_disk
-from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.checks import check_count, check_texts, check_word
 
 _F = TypeVar("_F", bound=Callable[..., object])

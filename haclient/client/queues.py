@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import trio
 
+from haclient.client.receiver import Receiver
 from haclient.errors import TimedOut, UsageError
+from haclient.options import TIMEOUT_S
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
-from haclient.receiver import Receiver
 from haclient.session.leases import MAX_BOOKMARKS, QueueLeases
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
-from haclient.transport.settings import TIMEOUT_S
 from haclient.workers.queue_handlers import QueueHandlerOptions, QueueHandling
 from haclient_stores.checks import check_callable, check_texts
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from haclient.client.queues import Queues
+from haclient.client.receiver import Receiver
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import HEADERS
 from haclient.protocol.options import Options
-from haclient.receiver import Receiver
 from haclient.session.subscriptions import QUERIES
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import Core

@@ -27,10 +27,10 @@ from haclient.compat.policies import authenticator_of
 from haclient.compat.streams import MessageStream
 from haclient.compat.units import seconds_of
 from haclient.errors import UsageError
+from haclient.options import ClientOptions
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command as NativeCommand
 from haclient.protocol.options import Options
-from haclient.transport.settings import ClientOptions
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 

@@ -32,10 +32,10 @@ from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.events import EventListener, MessagesReceived
 from haclient.facade.thread import Bridge
 from haclient.facade.thread_bridge import BlockingThread, refuse_event_loop
+from haclient.options import HAOptions
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
 from haclient.session.connection_state import Heartbeat
-from haclient.transport.settings import HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 _T = TypeVar("_T")

@@ -23,11 +23,11 @@ from haclient.compat.subscription_manager import MemorySubscriptionManager
 from haclient.compat.units import milliseconds_of, seconds_of
 from haclient.errors import DisconnectedError, UsageError
 from haclient.facade.thread_bridge import refuse_event_loop
+from haclient.options import TIMEOUT_S, HAOptions
 from haclient.protocol.commands import Command as NativeCommand
 from haclient.protocol.options import Options
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.subscription_manager import SubscriptionManager
-from haclient.transport.settings import TIMEOUT_S, HAOptions
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 _MANAGER: Final = ("add", "remove", "clear", "entries")

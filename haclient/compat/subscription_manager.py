@@ -14,9 +14,9 @@ from haclient.compat.listeners import MessageHandler
 from haclient.compat.messages import Command
 from haclient.compat.units import milliseconds_of, seconds_of
 from haclient.errors import CommandError, HAClientError, UsageError
+from haclient.options import TIMEOUT_S
 from haclient.protocol.commands import Command as NativeCommand
 from haclient.subscription_manager import Entry
-from haclient.transport.settings import TIMEOUT_S
 
 FailedResubscribeHandler: TypeAlias = Callable[
     [NativeCommand, MessageHandler, str, Exception], bool

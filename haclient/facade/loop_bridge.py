@@ -31,8 +31,8 @@ from haclient.client import BaseClient
 from haclient.errors import DisconnectedError, UsageError
 from haclient.facade.shutdown import ThreadShutdown
 from haclient.facade.thread import Call, TrioThread, open_timed_out
+from haclient.options import seconds
 from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
-from haclient.transport.settings import seconds
 
 _F = TypeVar("_F")
 _T = TypeVar("_T")

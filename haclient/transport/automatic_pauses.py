@@ -22,12 +22,12 @@ from typing_extensions import override
 
 from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut
 from haclient.events import SubscriptionPaused, SubscriptionResumed
+from haclient.options import TIMEOUT_S
 from haclient.session.subscriptions import Subscription
 from haclient.transport.back_pressure import BackPressure, queue_of
 from haclient.transport.commands import Commands
 from haclient.transport.nursery import open_nursery
 from haclient.transport.reporter import Reporter
-from haclient.transport.settings import TIMEOUT_S
 from haclient.transport.subscription_changes import SubscriptionChanges
 
 

@@ -28,6 +28,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.observability.flight_recorder import FlightRecorder
+from haclient.options import TIMEOUT_S, Settings, seconds
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
@@ -61,7 +62,6 @@ from haclient.transport.message_queue import MessageQueue, release_queues
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher
 from haclient.transport.reporter import Reporter
-from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
 from haclient.transport.subscription_changes import SubscriptionChanges
 from haclient.transport.writer import Writer

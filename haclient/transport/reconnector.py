@@ -32,6 +32,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.events import AttemptFailed, Resubscribed, SubscriptionEnded, SubscriptionSilent
+from haclient.options import HASettings
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import DefaultServerChooser, MovingServerChooser
@@ -51,7 +52,6 @@ from haclient.session.subscriptions import Subscription
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.nursery import open_nursery
 from haclient.transport.rejected_publishes import RejectedPublishes
-from haclient.transport.settings import HASettings
 from haclient.transport.subscriber import Subscriber
 
 Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]

@@ -22,6 +22,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.options import TIMEOUT_S, seconds
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import MessageOwner
@@ -44,7 +45,6 @@ from haclient.transport.commands import Commands, Fields, header_fields
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient.transport.subscription_changes import timeout_of
 from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 
 from haclient.errors import UsageError
+from haclient.options import TIMEOUT_S, seconds
 from haclient.protocol.codec import check_text, check_topic
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import WIRE_NAMES
@@ -23,7 +24,6 @@ from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import Commands, Fields, header_fields
 from haclient.transport.kept_subscriptions import KeptSubscriptions
 from haclient.transport.reporter import Reporter
-from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.checks import check_texts, check_utf8
 
 

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from haclient.client import HAClient
+from haclient.options import wall_clock
 from haclient.protocol.messages import Message
 from haclient.session.resume import OVERLAP_S
-from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark import EPOCH, NOW, StartPoint, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time

@@ -14,9 +14,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import HAClient
+from haclient.options import wall_clock
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
-from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark import (
     EPOCH,
     MOST_RECENT,

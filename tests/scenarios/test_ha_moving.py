@@ -15,6 +15,7 @@ from typing_extensions import Unpack, override
 
 from haclient.client import HAClient
 from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp
+from haclient.options import HAOptions
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import (
     AsyncServerChooser,
@@ -27,7 +28,6 @@ from haclient.servers.priority import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import STABLE_AFTER_S
 from haclient.transport.reconnector import CHOOSING_LIMIT_S
-from haclient.transport.settings import HAOptions
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.listening import both, on_losses, on_states

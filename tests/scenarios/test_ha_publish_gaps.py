@@ -13,8 +13,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import HAClient
 from haclient.errors import PublishGap, ReconnectGaveUp, UsageError
+from haclient.options import OnPublishGap
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.transport.settings import OnPublishGap
 from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

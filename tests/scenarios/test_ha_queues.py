@@ -11,12 +11,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import HAClient
 from haclient.errors import InvalidOptions
+from haclient.options import HAOptions
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session import leases
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
-from haclient.transport.settings import HAOptions
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together

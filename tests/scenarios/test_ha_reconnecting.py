@@ -22,6 +22,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.events import Event, SubscriptionEnded, SubscriptionSilent
+from haclient.options import OnResubscribeFailure
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser
@@ -29,7 +30,6 @@ from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
-from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

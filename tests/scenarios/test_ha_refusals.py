@@ -25,13 +25,13 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.events import Event, SubscriptionEnded
+from haclient.options import OnResubscribeFailure
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.subscriptions import Subscription
 from haclient.transport.nursery import open_nursery
-from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time

@@ -10,8 +10,8 @@ import trio
 
 from haclient.client import HAClient
 from haclient.errors import InvalidTopic
+from haclient.options import OnPublishGap
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.transport.settings import OnPublishGap
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from support.broker import RawClient, running_broker
 from support.clock import in_virtual_time

@@ -14,10 +14,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import BaseClient, Client, HAClient
 from haclient.errors import InvalidOptions, InvalidTopic
+from haclient.options import HAOptions
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.dead_letter import DeadLetter
-from haclient.transport.settings import HAOptions
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore

@@ -37,6 +37,7 @@ from haclient import (
 from haclient.client import BaseClient
 from haclient.errors import HAClientError, UsageError
 from haclient.observability.stall_detector import StallDetector
+from haclient.options import ClientOptions, HAOptions
 from haclient.stores import (
     AuditLog,
     FilePublishStore,
@@ -49,7 +50,6 @@ from haclient.stores import (
     RingPublishStore,
 )
 from haclient.streams import MessageStream
-from haclient.transport.settings import ClientOptions, HAOptions
 from haclient_fake_server.testing.cluster import Cluster
 from support.clock import in_virtual_time
 

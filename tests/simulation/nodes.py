@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 import trio
 
+from haclient.options import wall_clock
 from haclient.transport.links.memory_network import origin
 from haclient.transport.nursery import unwrapped
-from haclient.transport.settings import wall_clock
 from simulation.disk import SimulatedDisk
 from simulation.wires import Wires
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from haclient.options import Settings
 from haclient.transport.core import Core
-from haclient.transport.settings import Settings
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.peer import Peer, Server, together
 

@@ -12,13 +12,13 @@ from typing_extensions import Unpack, override
 
 from haclient.client import HAClient
 from haclient.errors import HAClientError
+from haclient.options import HAOptions
 from haclient.protocol.messages import Message
 from haclient.servers.auth import Authenticator
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.recovery import STABLE_AFTER_S, Recovery
 from haclient.transport.nursery import open_nursery
-from haclient.transport.settings import HAOptions
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

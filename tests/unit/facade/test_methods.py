@@ -23,7 +23,7 @@ from haclient.facade.methods import (
     wrapped_options,
 )
 from haclient.facade.thread import Bridge, TrioThread
-from haclient.transport.settings import HAOptions
+from haclient.options import HAOptions
 from haclient.workers.queue_handlers import QueueHandlerOptions
 
 OWN = {"open", "batches", "with_timeout", "aclose"}  # of a stream: they return the facade's

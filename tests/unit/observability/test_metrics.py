@@ -15,11 +15,11 @@ from haclient.client import Client, HAClient
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.observability.health import NO_PROGRESS_S, Health
 from haclient.observability.metrics import ClientMetrics, SubscriptionMetrics
+from haclient.options import wall_clock
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time

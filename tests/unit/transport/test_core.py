@@ -16,13 +16,13 @@ from haclient.errors import (
     StoreLocked,
     UsageError,
 )
+from haclient.options import Settings
 from haclient.protocol.commands import Command
 from haclient.session.connection_state import ConnectionState
 from haclient.session.custom_stores import StoreSubscription
 from haclient.subscription_manager import FileSubscriptionManager, MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.settings import Settings
 from haclient.transport.subscriber import Subscriber
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.bookmark import EPOCH

@@ -17,10 +17,10 @@ from haclient.errors import (
     UsageError,
     WouldBlock,
 )
+from haclient.options import Settings
 from haclient.protocol.messages import Message
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
-from haclient.transport.settings import Settings
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore

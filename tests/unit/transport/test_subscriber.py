@@ -19,13 +19,13 @@ from haclient.errors import (
     StoreError,
     SubIdInUse,
 )
+from haclient.options import Settings
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.settings import Settings
 from haclient.transport.subscriber import Subscriber, subscription_log
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore

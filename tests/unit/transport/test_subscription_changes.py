@@ -16,13 +16,13 @@ from typing_extensions import override
 
 from haclient.client import Client, HAClient
 from haclient.errors import CommandError, TimedOut, UsageError
+from haclient.options import TIMEOUT_S
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import MAX_UNANSWERED
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
-from haclient.transport.settings import TIMEOUT_S
 from haclient.transport.subscription_changes import timeout_of
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore

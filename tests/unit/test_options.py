@@ -10,7 +10,7 @@ from typing import get_type_hints
 import pytest
 
 from haclient.errors import UsageError
-from haclient.transport.settings import (
+from haclient.options import (
     ClientOptions,
     HAOptions,
     HASettings,

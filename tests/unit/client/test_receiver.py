@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from haclient.client import Client
+from haclient.client.receiver import Receiver
 from haclient.errors import UsageError
+from haclient.options import Settings
 from haclient.protocol.commands import Command
-from haclient.receiver import Receiver
 from haclient.transport.core import Core
-from haclient.transport.settings import Settings
 from haclient.transport.subscriber import Subscriber
 
 

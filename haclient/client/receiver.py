@@ -119,22 +119,13 @@ class Receiver:
         kind = MessageStream if leases is None else partial(QueueStream, auto_ack=auto_ack)
         return kind(queue, open_=open_stream, close=close_stream, check_thread=check_thread)
 
-    @property
-    def reconnects(self) -> bool:
-        """Whether the client reconnects by itself."""
-        return self._core.status.reconnects
-
-    def start_task(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Run a function beside the handlers; it is cancelled when the client is left."""
-        self._core.running("records").start_soon(function)
-
     def checked(self, *, resumes: bool) -> bool:
         """Return `resumes` after checking that this client supports it.
 
         Raises:
             UsageError: `resumes` is set, and this client does not reconnect by itself.
         """
-        if resumes and not self.reconnects:
+        if resumes and not self._core.status.reconnects:
             raise UsageError(
                 "resumes=True needs an HAClient: a Client does not reconnect by itself"
             )
