@@ -40,14 +40,14 @@ def back(path: Path) -> None:
 
 
 async def test_points_are_rows_that_anybody_can_read(path: Path) -> None:
-    adapter = SqliteRecoveryPointAdapter(path, table="my points")
+    adapter = SqliteRecoveryPointAdapter(path)
     assert list(await adapter.recover("me")) == []
     for sequence in range(1, 101):
         adapter.update(RecoveryPoint("s", f"1|{sequence}|", "east:9007", sequence))
     await adapter.close()
     database = sqlite3.connect(path)
-    rows = database.execute('select * from "my points"').fetchall()
-    assert rows == [("me", "s", "1|100|", "east:9007", 100, 0)]
+    rows = database.execute("select * from haclient_recovery_points").fetchall()
+    assert rows == [("me", "s", "1|100|", "", 0, "east:9007", 100, 0)]
     database.close()
 
 
@@ -125,17 +125,11 @@ def test_clients_that_share_a_database_may_begin_at_the_same_time(tmp_path: Path
     assert refused == []
 
 
-async def kept(path: Path, table: str = "recovery_points") -> dict[str, RecoveryPoint]:
-    adapter = SqliteRecoveryPointAdapter(path, table=table)
+async def kept(path: Path) -> dict[str, RecoveryPoint]:
+    adapter = SqliteRecoveryPointAdapter(path)
     points = {point.sub_id: point for point in await adapter.recover("me")}
     await adapter.close()
     return points
-
-
-def changed(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as database, database:
-        for statement in statements:
-            database.execute(statement)
 
 
 @contextmanager
@@ -144,46 +138,6 @@ def locked(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("begin exclusive")
         yield database
-
-
-@pytest.mark.row("RP6")
-async def test_a_table_that_knew_no_servers_gets_the_columns(path: Path) -> None:
-    changed(
-        path,
-        "create table recovery_points (client_name text, sub_id text, bookmark text, "
-        "primary key (client_name, sub_id))",
-        "insert into recovery_points values ('me', 's', '1|7|')",
-    )
-    adapter = SqliteRecoveryPointAdapter(path)
-    assert list(await adapter.recover("me")) == [RecoveryPoint("s", "1|7|")]
-    adapter.update(RecoveryPoint("s", "1|8|", "east:9007", 5))
-    await adapter.close()
-    assert await kept(path) == {"s": RecoveryPoint("s", "1|8|", "east:9007", 5)}
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "create table recovery_points (place text)",
-        "create table recovery_points (client_name, sub_id, bookmark)",
-        "create view recovery_points as select 1 as client_name, 2 as sub_id, 3 as bookmark",
-    ],
-)
-async def test_a_table_that_is_something_else_is_refused(path: Path, statement: str) -> None:
-    changed(path, statement)
-    with pytest.raises(StoreError, match=r"is something else, with the columns .*: give another"):
-        await kept(path)
-    assert await kept(path, "mine") == {}
-
-
-async def test_values_of_other_types_are_no_end_of_the_client(path: Path) -> None:
-    changed(
-        path,
-        "create table recovery_points (client_name, sub_id, bookmark, server, caught_up_us, "
-        "primary key (client_name, sub_id))",
-        "insert into recovery_points values ('me', 5, 7, null, 'soon')",
-    )
-    assert await kept(path) == {"5": RecoveryPoint("5", "7")}
 
 
 def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
