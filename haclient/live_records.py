@@ -30,6 +30,7 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
+from haclient.transport.message_queue import ShuttingDown, check_cut
 from haclient.transport.turns import Turn
 
 __all__ = ["LiveRecords", "RecordChange", "RecordMapping", "apply_delta"]
@@ -299,7 +300,8 @@ class LiveRecords(RecordMapping[T]):
         except BaseException:
             await self.aclose()
             raise
-        self._raise_error()
+        if self._error is not None:
+            raise self._error
         return self
 
     async def aclose(self) -> None:
@@ -348,7 +350,8 @@ class LiveRecords(RecordMapping[T]):
         self._changed = trio.Event()
 
     def _raise_error(self) -> None:
-        if self._error is not None:
+        check_cut(self._error)
+        if self._error is not None and not isinstance(self._error, ShuttingDown):
             raise self._error
 
     def __aiter__(self) -> Self:

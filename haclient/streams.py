@@ -49,7 +49,8 @@ class MessageStream:
       `resumes=True`;
     * a bookmark stream or queue stream of an `HAClient` continues, and nothing is missing.
 
-    When the server ends the subscription by an error, the stream raises it.
+    When the server ends the subscription by an error, the stream raises it. When `haclient.run`
+    shuts the client down, a stream that a handler reads raises `DisconnectedError`; others end.
 
     Use it as a context manager; leaving the block unsubscribes. To iterate over a stream that was
     never opened is a `UsageError`::

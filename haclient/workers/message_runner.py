@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import trio
 
@@ -20,7 +20,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
-from haclient.transport.message_queue import Handler, MessageQueue
+from haclient.transport.message_queue import Handler, MessageQueue, ShuttingDown
 from haclient.transport.reporter import Reporter
 from haclient.transport.turns import Turn
 from haclient.workers.lease_watch import LeaseWatch
@@ -108,7 +108,8 @@ class FailedMessages:
             Exception: `error`, if the policy is `raise`; what a policy raised.
         """
         policy = self._policy
-        if policy == "raise":  # what leaves the client's block is reported there
+        # What leaves the client's block is reported there. A shutdown goes on.
+        if policy == "raise" and not _is_only(error, ShuttingDown):
             raise error
         if self._is_of_end(error):  # the message has not failed, and comes again
             self._log.warning(
@@ -145,7 +146,9 @@ class FailedMessages:
     def _is_of_end(self, error: Exception) -> bool:
         """Whether a call of the client has failed since no connection will follow."""
         reason = None if self._status is None else self._status.stop_reason
-        return reason is not None and (error is reason or isinstance(error, DisconnectedError))
+        if reason is None:
+            return _is_only(error, ShuttingDown)
+        return error is reason or _is_only(error, DisconnectedError)
 
     async def _send_letter(
         self, letters: DeadLetters, copy: tuple[str, bytes, str], message: Message, failures: int
@@ -177,6 +180,13 @@ class FailedMessages:
             extra={"sub_id": message.sub_id},
         )
         self._log.debug("traceback of this failure", exc_info=error)
+
+
+def _is_only(error: Exception, kind: type[Exception]) -> bool:
+    """Whether an error is one of this kind, or a group of such errors, as a nursery raises it."""
+    if isinstance(error, ExceptionGroup):
+        return cast("ExceptionGroup[Exception]", error).split(kind)[1] is None
+    return isinstance(error, kind)
 
 
 def _give_back(message: Message, failures: int) -> None:
@@ -224,6 +234,7 @@ class MessageRunner:
         """
         queue, turn, watch = self._queue, self._turn, self._watch
         now, discards, acks = turn.now, self._discards, self._acks
+        queue.handler_tasks.add(trio.lowlevel.current_task())
         for message in messages:
             if now() >= turn.ends_at:
                 await turn.end()

@@ -401,14 +401,14 @@ async def test_who_takes_long_for_messages_of_one_batch_lets_others_run(
     queue.put([Message() for _ in range(1_000)], 0)
     taken = last = longest = 0
 
-    async def look() -> None:
+    async def count_turns() -> None:
         nonlocal last, longest
         while True:
             longest, last = max(longest, taken - last), taken
             await trio.lowlevel.checkpoint()
 
     async with open_nursery() as nursery:
-        nursery.start_soon(look)
+        nursery.start_soon(count_turns)
         for _ in range(1_000):
             await anext(stream)
             taken += 1

@@ -19,6 +19,7 @@ from typing_extensions import override
 from haclient import EPOCH, Message, aio, blocking
 from haclient.errors import DisconnectedError, GraceExpired, UsageError
 from haclient_fake_server.config import BrokerConfig, QueueTopic
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 
@@ -172,6 +173,47 @@ def test_a_handler_finishes_its_message_and_gets_no_further_one(broker: BrokerTh
         left = next(messages)
         assert left.text == "2"
         left.ack()
+
+
+@pytest.mark.row("HA24")
+def test_a_handler_whose_stream_ends_keeps_its_message(broker: BrokerThread) -> None:
+    seen, stores = list[str](), (MemoryBookmarkStore(), MemoryBookmarkStore())
+
+    def main() -> None:
+        with blocking.HAClient("sub", servers=[broker.uri], bookmark_store=stores[0]) as client:
+
+            def handle(_: Message) -> None:
+                with client.stream("replies") as replies:
+                    signalled()
+                    seen.append("begun")
+                    seen.extend(reply.text for reply in replies)
+                    seen.append("all are there")
+
+            client.publish_persisted("orders", "x", timeout=60)
+            client.bookmark_subscribe(
+                "orders", handler=handle, sub_id="s", bookmark=EPOCH, auto_discard=True
+            )
+            threading.Event().wait()
+
+    async def in_loop() -> None:
+        async with aio.HAClient("sub", servers=[broker.uri], bookmark_store=stores[1]) as client:
+
+            async def handle(_: Message) -> None:
+                async with client.stream("replies") as replies:
+                    signalled()
+                    seen.append("begun")
+                    seen.extend([reply.text async for reply in replies])
+                    seen.append("all are there")
+
+            await client.bookmark_subscribe(
+                "orders", handler=handle, sub_id="s", bookmark=EPOCH, auto_discard=True
+            )
+            await asyncio.Event().wait()
+
+    assert blocking.run(main) is None
+    assert aio.run(in_loop) is None
+    assert seen == ["begun", "begun"]
+    assert [each.subscription("s").undiscarded_count for each in stores] == [1, 1]
 
 
 STUBBORN = """

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from operator import itemgetter
+from typing import Literal
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import HAClient
-from haclient.errors import WouldBlock
+from haclient.errors import DisconnectedError, WouldBlock
 from haclient.protocol.messages import Message
+from haclient.stores import MemoryBookmarkStore
 from haclient.transport.active_consumers import OpenClients, open_clients
-from haclient_fake_server.config import BrokerConfig, QueueTopic
+from haclient.workers import ThreadPool, run_workers
+from haclient_fake_server.config import BrokerConfig, QueueTopic, SowTopic
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
 from support.clock import in_virtual_time
@@ -110,20 +115,142 @@ async def test_a_stream_ends_when_its_consumer_has_finished(
         assert trio.current_time() - began < 2.0
         assert finished == (["a", "b", "c"] if in_batches else ["a"])
     assert messages.ended
+    assert isinstance(messages.end_reason, DisconnectedError)
+
+
+async def _read_stream(client: HAClient) -> None:
+    async with client.stream("replies") as replies:
+        async for _ in replies:
+            pass
+
+
+async def _read_in_task(client: HAClient) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_read_stream, client)
+        nursery.start_soon(_read_stream, client)
+
+
+async def _read_lists(client: HAClient) -> None:
+    async with client.bookmark_stream("replies", sub_id="r") as replies:
+        async for _ in replies.batches(10, 1.0):
+            pass
+
+
+async def _read_queue(client: HAClient) -> None:
+    async with client.queue_stream("replies") as replies:
+        async for _ in replies.with_timeout(10.0):
+            pass
+
+
+async def _read_records(client: HAClient) -> None:
+    async with client.records("prices", key=itemgetter("id")) as prices:
+        async for _ in prices:
+            pass
+
+
+async def _read_in_workers(client: HAClient) -> None:
+    async with client.stream("replies") as replies:
+        await run_workers(replies, repr, ThreadPool(1))
+
+
+async def _open_late(client: HAClient) -> None:
+    await trio.sleep(2.0)
+    await _read_stream(client)
+
+
+READS: list[Callable[[HAClient], Awaitable[None]]] = [
+    _read_stream,
+    _read_in_task,
+    _read_lists,
+    _read_queue,
+    _read_records,
+    _read_in_workers,
+    _open_late,
+]
+
+
+@pytest.mark.row("HA24")
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("policy", ["raise", "discard"])
+async def test_a_handler_whose_stream_ends_keeps_its_message(
+    amps_cluster: ClusterFactory,
+    clients: OpenClients,
+    read: Callable[[HAClient], Awaitable[None]],
+    policy: Literal["raise", "discard"],
+) -> None:
+    seen, queue = list[str](), QueueTopic(name="replies", topics=("answers",))
+    prices = SowTopic("prices", ("/id",))
+    config = BrokerConfig(queues=(queue,), sow_topics=(prices,))
+    broker = await amps_cluster("b", on="memory", config=config)
+    store = MemoryBookmarkStore()
+    await publish(broker.uri, "a")
+
+    async with HAClient(
+        "sub", servers=[broker.uri], bookmark_store=store, on_handler_error=policy
+    ) as client:
+
+        async def handle(message: Message) -> None:
+            seen.append("begun")
+            await read(client)
+            seen.append("all replies are there")
+            await client.publish("results", message.data)
+
+        await client.bookmark_subscribe("orders", sub_id="s", handler=handle, auto_discard=True)
+        await trio.sleep(1.0)
+        await clients.drain()
+        assert clients.unfinished() == ""
+    assert seen == ["begun"]
+    assert store.subscription("s").undiscarded_count == 1
+
+
+@pytest.mark.row("HA24")
+@pytest.mark.parametrize("form", ["handlers", "workers"])
+async def test_a_worker_whose_stream_ends_gives_its_message_to_another_consumer(
+    amps_cluster: ClusterFactory, clients: OpenClients, form: str
+) -> None:
+    config = BrokerConfig(queues=(QueueTopic(name="jobs", topics=("orders",)),))
+    broker = await amps_cluster("broker", on="memory", config=config)
+    seen, begun = list[str](), trio.Event()
+    await publish(broker.uri, "a")
+    async with HAClient("sub", servers=[broker.uri]) as client:
+
+        async def read(*_: object) -> None:
+            seen.append("begun")
+            begun.set()
+            await _read_stream(client)
+            seen.append("all replies are there")
+
+        async with client.queue_stream("jobs") as jobs, trio.open_nursery() as nursery:
+            if form == "handlers":
+                await jobs.aclose()
+                await client.queue_subscribe("jobs", handler=read, workers=2)
+            else:
+                nursery.start_soon(partial(run_workers, jobs, repr, ThreadPool(1), on_result=read))
+            await begun.wait()
+            await clients.drain()
+            assert clients.unfinished() == ""
+    open_clients.set(None)
+    async with (
+        HAClient("next", servers=[broker.uri]) as client,
+        client.queue_stream("jobs") as jobs,
+    ):
+        assert (await anext(jobs)).text == "a"
+    assert seen == ["begun"]
 
 
 async def test_a_query_goes_on_since_it_is_part_of_the_work(
-    amps_memory_broker: Cluster, clients: OpenClients
+    amps_cluster: ClusterFactory, clients: OpenClients
 ) -> None:
-    found: list[str] = []
-    uri = amps_memory_broker.uri
+    config = BrokerConfig(sow_topics=(SowTopic("another", ("/id",)),))
+    broker = await amps_cluster("broker", on="memory", config=config)
+    found, uri = list[str](), broker.uri
 
     async with HAClient.memory_backed("sub", servers=[uri]) as client:
 
         async def handle(message: Message) -> None:
             await trio.sleep(1.0)
-            async with client.stream("another") as messages:  # opened during the end: ended
-                found.extend([message.text async for message in messages])
+            async with client.sow("another") as records:
+                found.extend([record.text async for record in records])
             found.append(message.text)
             await client.publish("results", message.data)
 
