@@ -125,7 +125,7 @@ else:  # type checkers would take every misspelled name for one that it loads
             raise AttributeError(f"module 'haclient' has no attribute {name!r}")
         if name in {"Client", "HAClient"}:
             # `trio.run` would fail there, with an `AttributeError`, before there is a client.
-            import_module("haclient.transport.client_thread").check_threads_are_real()
+            import_module("haclient.transport.tasks").check_threads_are_real()
         value: object = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value

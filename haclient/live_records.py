@@ -31,7 +31,7 @@ from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
 from haclient.transport.message_queue import ShuttingDown, check_cut
-from haclient.transport.turns import Turn
+from haclient.transport.tasks import Turn
 
 __all__ = ["LiveRecords", "RecordChange", "RecordMapping", "apply_delta"]
 

@@ -30,7 +30,7 @@ import trio
 
 from haclient.errors import GraceExpired, UsageError
 from haclient.transport.active_consumers import OpenClients, open_clients
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_stores.checks import check_seconds
 from haclient_stores.logs import logger_of
 

@@ -25,8 +25,8 @@ from haclient.codecs import OnDecodeError, Topic
 from haclient.errors import DecodeError, HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.back_pressure import ConflationKey, QueueConflation, sow_key
-from haclient.transport.client_thread import current_caller
 from haclient.transport.message_queue import MessageQueue
+from haclient.transport.tasks import current_caller
 from haclient_stores.checks import check_count, check_seconds
 
 __all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages", "TypedStream"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 from haclient.errors import HAClientError
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server.config import (
     BrokerConfig,
     FsyncPolicy,

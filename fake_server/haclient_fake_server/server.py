@@ -25,7 +25,7 @@ import trio
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.transport.links.link import Link
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server.admin import AdminServer, answer, parse_admin
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal

@@ -22,9 +22,8 @@ from haclient.errors import HAClientError, ProtocolError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.transport.links.dial import dial as dial_uri
-from haclient.transport.links.link import Link
+from haclient.transport.links.link import ZLIB_FIRST_BYTE, Link, ZlibLink
 from haclient.transport.links.preflight import HTTP_FIRST_BYTE, answer_upgrade
-from haclient.transport.links.zlib_link import ZLIB_FIRST_BYTE, ZlibLink
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK
 from haclient_fake_server.hub import Hub

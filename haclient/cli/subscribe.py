@@ -67,7 +67,7 @@ from haclient.protocol.options import Options, Rate
 from haclient.session.connection_state import ConnectionState
 from haclient.stores import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from haclient.streams import MessageStream
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_stores.bookmark import (
     EPOCH,
     MOST_RECENT,

@@ -41,7 +41,7 @@ import trio
 from haclient.cli.output import OutputWriter
 from haclient.errors import HAClientError, StoreLocked, TimedOut, UsageError
 from haclient.service import first_signal
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 
 
 class ExitCode(enum.IntEnum):

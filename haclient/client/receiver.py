@@ -32,8 +32,7 @@ from haclient.session.subscriptions import (
 )
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue
-from haclient.transport.query_queue import QueryQueue
+from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue, QueryQueue
 from haclient.transport.subscriber import Subscriber, has_receiver
 from haclient.transport.subscription_changes import timeout_of
 from haclient.workers.message_runner import FailedMessages, MessageRunner, PublishDeadLetter

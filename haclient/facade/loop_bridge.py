@@ -133,7 +133,7 @@ class LoopThread(TrioThread):
 
     @property
     def caller(self) -> object | None:
-        """Who makes a call in the calling task; see `haclient.transport.client_thread`."""
+        """Who makes a call in the calling task; see `haclient.transport.tasks`."""
         task = asyncio.current_task()
         return None if task is None else self.callback_tasks.get(task, task)
 

@@ -40,12 +40,12 @@ import trio
 from haclient.client import BaseClient
 from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.transport.active_consumers import OpenClients, open_clients
-from haclient.transport.client_thread import (
+from haclient.transport.tasks import (
     calling,
     check_threads_are_real,
     current_caller,
+    unwrapped,
 )
-from haclient.transport.nursery import unwrapped
 from haclient_stores.logs import logger_of
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Call(Generic[T]):
     Args:
         notify: Wakes the caller.
         what: The name of the method, for errors.
-        caller: Who makes it (`haclient.transport.client_thread`); `None` if that one takes no
+        caller: Who makes it (`haclient.transport.tasks`); `None` if that one takes no
             messages.
     """
 

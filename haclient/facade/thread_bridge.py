@@ -70,7 +70,7 @@ class BlockingThread(TrioThread):
 
     @property
     def caller(self) -> object:
-        """Who makes a call in the calling thread; see `haclient.transport.client_thread`."""
+        """Who makes a call in the calling thread; see `haclient.transport.tasks`."""
         return self.callback_threads.get(get_ident()) or threading.current_thread()
 
     def wait(

@@ -26,8 +26,8 @@ from haclient.servers.chooser import (
     MovingServerChooser,
     ServerChooser,
 )
+from haclient.servers.http_get import check_url, http_get
 from haclient.session.replica_health import ReplicaHealth, parse_replication
-from haclient.transport.links.http_get import check_url, http_get
 from haclient_stores.checks import check_count, check_seconds, is_number
 from haclient_stores.logs import logger_of
 

@@ -9,12 +9,12 @@ text that it has split, since every message carries one of the same few texts.
 whether another connection is expected.
 
 **Pauses.** Two parties pause a subscription: the application, and the client itself while the queue
-of that subscription is full (`haclient.transport.automatic_pauses`). The server knows one state,
-which is that of the last command that it has accepted, whoever sent it. It carries out the commands
-of a connection in the order in which they were sent; several may be unanswered at a time, and the
-tasks that wait for the answers run in any order. So whether the server holds a subscription back,
-and whether the application wants that, is answered from the order of sending: a command is noted
-when it is sent, and its answer when that arrives.
+of that subscription is full (`haclient.transport.subscription_changes`). The server knows one
+state, which is that of the last command that it has accepted, whoever sent it. It carries out the
+commands of a connection in the order in which they were sent; several may be unanswered at a time,
+and the tasks that wait for the answers run in any order. So whether the server holds a subscription
+back, and whether the application wants that, is answered from the order of sending: a command is
+noted when it is sent, and its answer when that arrives.
 
 A command without an answer may have been carried out or not. Until its answer is known, or that to
 a later one which overrules it, both are possible, and the client takes the cautious view: no ack is

@@ -21,7 +21,7 @@ from haclient.protocol.messages import Message, MessageLease
 from haclient.session.acks import PendingCommand
 from haclient.session.leases import AckCommand, QueueAcks, QueueLeases, Receipt
 from haclient.session.session import Session
-from haclient.transport.client_thread import ClientThread
+from haclient.transport.tasks import ClientThread
 from haclient.transport.writer import Writer
 from haclient_stores.logs import SafeLogger, logger_of
 

@@ -20,9 +20,9 @@ from haclient.protocol.messages import Message, MessageOwner
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Received
-from haclient.transport.ack_waits import AckWaits
-from haclient.transport.client_thread import ClientThread
+from haclient.transport.back_pressure import AckWaits
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Publisher
+from haclient.transport.tasks import ClientThread
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.interfaces import FrameLog, PublishStore
 

@@ -1,28 +1,48 @@
-"""Commands and their confirmation.
+"""Commands: sent, confirmed, and repeated until a server has answered.
 
 Every command except a publish requests a `processed` ack and waits for it; a refusal is raised as
 the error that its reason names. A client that reconnects repeats a command until a server has
 answered it.
+
+A logon comes first on each connection. The server accepts it, refuses it, or asks for other
+credentials (`retry`), which the authenticator then provides. `haclient.session.logon` makes the
+frames and reads the answers.
+
+`Flusher` waits until a server has processed, acknowledged or persisted what was sent to it so far.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias, TypeVar
 
 import trio
 
-from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut
-from haclient.protocol.codec import encode_frame
+from haclient.errors import (
+    AuthenticationError,
+    CommandError,
+    DisconnectedError,
+    HAClientError,
+    StoreFull,
+    TimedOut,
+    UsageError,
+)
+from haclient.protocol.codec import encode_frame, encode_header
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.protocol.uri import Uri
+from haclient.servers.auth import Authenticator
 from haclient.session.acks import PendingCommand, explained, is_refusal
 from haclient.session.connection_state import ConnectionStatus
+from haclient.session.leases import QueueAcks
+from haclient.session.logon import MAX_ROUNDS, LoggedOn, logon_fields, read_logon_ack, refusal
 from haclient.session.session import Session
 from haclient.session.subscriptions import Subscription
-from haclient.transport.ack_waits import AckLot, AckWaits
+from haclient.transport.back_pressure import AckLot, AckWaits
 from haclient.transport.connection import Connection
+from haclient.transport.publisher import Publisher
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 
 Fields: TypeAlias = dict[str, str | int]
@@ -266,3 +286,331 @@ def header_fields(command: Command) -> Fields:
     if recent:
         fields["bm"] = _MOST_RECENT
     return fields
+
+
+async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
+    connection: Connection,
+    commands: Commands,
+    *,
+    client_name: str,
+    uri: Uri,
+    authenticator: Authenticator,
+    options: str,
+    correlation_id: str,
+    timeout: float,
+) -> LoggedOn:
+    """Log on, answering up to three requests for other credentials.
+
+    Raises:
+        AuthenticationError: The server refused user or password, or asked for others too often.
+        NameInUse: The client name belongs to a connection of another user.
+        DisconnectedError: Any other refusal, or the connection was lost.
+        TimedOut: The server did not answer in time.
+    """
+    user, given = uri.user, uri.password
+    password = await authenticator.authenticate(user, given)
+    for _ in range(MAX_ROUNDS):
+        fields = logon_fields(
+            commands.session.next_command_id(),
+            client_name,
+            message_type=uri.message_type,
+            user=user,
+            password=password,
+            options=",".join(filter(None, (options, "pretty" if uri.pretty else ""))),
+            correlation_id=correlation_id,
+        )
+        ack = await _exchange(connection, commands, fields, timeout=timeout)
+        if ack.status != "retry":
+            server = read_logon_ack(ack)
+            authenticator.completed(user, password, server.reason)
+            return server
+        user = ack.user_id or user
+        given = ack.password or given  # without `pw` the authenticator gets what it had before
+        password = await authenticator.retry(user, given)
+    raise AuthenticationError(f"the server asked for other credentials {MAX_ROUNDS} times")
+
+
+async def _exchange(
+    connection: Connection, commands: Commands, fields: Fields, *, timeout: float
+) -> Message:
+    if commands.connection is not connection:  # lost while the authenticator took its time
+        raise DisconnectedError("logon: the connection was lost before it was sent")
+    event = trio.Event()
+    frame = encode_frame(fields)
+    pending = PendingCommand(str(fields["cid"]), "logon", awaited="processed", wake=event.set)
+    try:
+        commands.session.pending.add(pending)
+        connection.writer.send_urgent(frame)
+        connection.writer.flush()
+        return await commands.confirm(pending, event, timeout=timeout)
+    except TimedOut as error:
+        raise TimedOut(f"{error}{connection.hint_if_silent}") from None
+    except CommandError as error:  # the server's refusal
+        raise refusal(error.reason, error.detail) from error
+
+
+# Makes the server send its persisted ack now. The waiter watches the watermark, so no unique id is
+# needed.
+_FLUSH_PERSISTED: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
+
+_UNCONFIRMED: Final = (TimedOut, DisconnectedError, CommandError)
+
+
+class Flusher:
+    """Waits for the server on behalf of one client, over all its connections.
+
+    Args:
+        commands: Sends the commands.
+        publisher: Knows what is published, and what of it is persisted.
+        queue_acks: Knows which acknowledgements of queue messages were sent.
+        until_answered: Sends a command until a server has answered it: see `Core.until_answered`.
+    """
+
+    def __init__(
+        self,
+        commands: Commands,
+        publisher: Publisher,
+        queue_acks: QueueAcks,
+        *,
+        until_answered: Callable[
+            [Callable[[], Awaitable[Message]], str, float], Awaitable[Message]
+        ],
+    ) -> None:
+        self._commands = commands
+        self._publisher = publisher
+        self._queue_acks = queue_acks
+        self._until_answered = until_answered
+        self.awaited_deletes: set[str] = set()  # command ids
+
+    # -- what the application waits for ---------------------------------------------------------
+
+    async def flush(self, *, timeout: float, ack: str) -> None:
+        """Wait until a server has processed every command sent so far.
+
+        Args:
+            timeout: Seconds to wait.
+            ack: `persisted` waits until it has persisted or refused every publish so far.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            CommandError: The server refused it; `AuthenticationError` if it names that reason.
+            DisconnectedError: The connection was lost, and no other one follows; or publishes were
+                lost with it.
+        """
+        await self._processed(timeout=timeout, ack=ack)
+        self._publisher.publishes.check_none_lost("flush")
+
+    async def _processed(self, *, timeout: float, ack: str = "processed") -> None:
+        commands = self._commands
+
+        async def flush() -> Message:
+            fields: Fields = {"c": "flush", "cid": commands.session.next_command_id(), "a": ack}
+            return await commands.send(fields, what="flush", awaited=ack, timeout=timeout)
+
+        await self._until_answered(flush, "flush: the server did not answer", timeout)
+
+    async def acks(self, *, timeout: float) -> None:
+        """Wait until the server has processed each acknowledgement so far.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost, and no other one follows.
+        """
+        self._queue_acks.send_pending()
+        if not self._queue_acks.is_idle:  # a server processes commands in order
+            await self._processed(timeout=timeout)
+
+    async def persisted(self, *, timeout: float) -> None:
+        """Wait until everything published so far is persisted.
+
+        A `flush` that asks for `persisted` goes along, so that the server does not wait out its ack
+        conflation.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
+            DisconnectedError: The connection was lost, and no other one follows; or publishes were
+                lost with it, since the last such error.
+        """
+        publishes = self._publisher.publishes
+        publishes.check_none_lost("publish_flush")
+        try:
+            await self._all_persisted(timeout=timeout)
+        except DisconnectedError:
+            publishes.check_none_lost("publish_flush")  # it says how many
+            raise
+        publishes.check_none_lost("publish_flush")  # it has waited for one that was refused
+
+    async def _all_persisted(self, *, timeout: float) -> None:
+        publisher, commands = self._publisher, self._commands
+        log = publisher.log
+        target = log.last_sequence
+        if not log.unpersisted_count:
+            return
+        if commands.connection is not None and commands.status.is_logged_on:
+            commands.connection.writer.send(_FLUSH_PERSISTED)
+        with trio.move_on_after(timeout):
+            await publisher.wait_persisted(target, "publish_flush")
+            return
+        raise commands.status.timed_out(
+            f"publish_flush: {log.unpersisted_count} publishes are not persisted after "
+            f"{timeout:g} s; {publisher.publishes.what_remains()}"
+        )
+
+    async def wait_persisted(
+        self,
+        sequence: int,
+        *,
+        timeout: float,
+        what: str = "wait_persisted",
+        limit_s: float | None = None,
+    ) -> None:
+        """Wait until one publish, and all before it, is persisted.
+
+        Args:
+            sequence: The sequence of the publish.
+            timeout: Seconds to wait.
+            what: The call of the application, for errors.
+            limit_s: The limit of that call, if it is not `timeout`.
+
+        Raises:
+            PublishFailed: The server refused it.
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        publisher = self._publisher
+        with trio.move_on_after(timeout):
+            await publisher.wait_persisted(sequence, what)
+            if (refused := publisher.publishes.refusals.get(sequence)) is not None:
+                raise copy.copy(refused)  # several tasks may ask
+            return
+        late = f"{what}: {sequence} is not persisted after {limit_s or timeout:.3g} s"
+        raise self._commands.status.timed_out(late)
+
+    async def sow_delete(self, fields: Fields, body: bytes, *, timeout: float) -> Message:
+        """Publish a `sow_delete`, and wait for its `stats` ack.
+
+        Returns:
+            The `stats` ack. Its counts are missing if a server had executed the command and the
+            connection was lost before it reported the number of records.
+
+        Raises:
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection, and the client will not reconnect; or it was
+                lost, and there is no publish store to keep the command; otherwise see `TimedOut`.
+            UsageError: The command has a sequence of its own.
+            TimedOut: No answer arrived in time; if a publish store keeps the command, it is still
+                sent.
+        """
+        if "s" in fields:
+            raise UsageError(
+                f"a sow_delete is numbered like a publish, found the sequence {fields['s']}: leave "
+                "it out, or use publish_many with the command sow_delete"
+            )
+        commands, publisher = self._commands, self._publisher
+        if not commands.status.expects_connection:
+            commands.connected()
+        with trio.move_on_after(timeout):
+            await publisher.wait_for_capacity()
+            while True:
+                try:
+                    return await self._store_and_wait(fields, body)
+                except StoreFull as full:  # nothing was stored
+                    await publisher.wait_after_full(full, "sow_delete")
+        late = f"sow_delete: the server did not answer within {timeout:g} s"
+        raise commands.status.timed_out(late)
+
+    async def _store_and_wait(self, fields: Fields, body: bytes) -> Message:
+        commands, publisher = self._commands, self._publisher
+        # A stored command may be sent again by a later process: no later id may equal its own.
+        command_id = f"sow_delete-{publisher.log.last_sequence + 1}"
+        header = {**fields, "cid": command_id, "a": "processed,stats,persisted"}
+        head = encode_header(header)[:-1] + b',"s":'
+        table = commands.session.pending
+        pending, answered = _pending(command_id)
+        table.add(pending)
+        self.awaited_deletes.add(command_id)
+        try:
+            sequence = publisher.append(head, body)
+            await publisher.wait_synced()
+            publisher.flush()
+            await commands.waits.until(answered, "sow_delete")
+            while pending.ack is None:
+                lost = pending.error or DisconnectedError("the wait was ended")
+                if isinstance(lost, CommandError):
+                    raise explained(lost, fields)
+                if not isinstance(lost, DisconnectedError):
+                    raise lost
+                if publisher.publishes.is_done(sequence, "sow_delete"):
+                    return Message(
+                        kind="ack", ack_type="stats", status="success", sequence=sequence
+                    )
+                commands.status.check_expects_connection("sow_delete", lost)
+                # The next connection repeats it, unless that server has it already. A server
+                # answers before it sends "persisted": after that ack no answer follows.
+                publisher.flush()
+                table.forget(command_id)  # still pending if the watermark has released the wait
+                pending, answered = _pending(command_id)
+                table.add(pending)
+                await publisher.watermark.wait_for(sequence, "sow_delete", answered)
+        finally:
+            self.awaited_deletes.discard(command_id)
+            table.forget(command_id)
+        return pending.ack
+
+    # -- the end of a connection ----------------------------------------------------------------
+
+    async def drain(self, *, limit_s: float) -> None:
+        """Before the client leaves a server that works: have it take what was sent to it.
+
+        What it has not persisted within the limit, the next server gets; what it has not
+        acknowledged comes again.
+
+        Args:
+            limit_s: Seconds for the publishes, and for the acknowledgements.
+        """
+        for wait in (self._all_persisted, self.acks):
+            if await _confirmed(wait, limit_s=limit_s):
+                break
+
+    async def finish(self, *, limit_s: float) -> tuple[str, str]:
+        """Wait until the server has persisted all publishes and processed all acknowledgements.
+
+        Args:
+            limit_s: Seconds for both.
+
+        Returns:
+            What is not persisted, and what is not acknowledged, and why; empty if everything is.
+        """
+        began = trio.current_time()
+        unpersisted = await _confirmed(self._all_persisted, limit_s=limit_s)
+        count = self._publisher.log.unpersisted_count
+        if count and not unpersisted:
+            unpersisted = f"{count} were published during the shutdown"
+        try:
+            self._publisher.publishes.check_none_lost("publish_flush")
+        except DisconnectedError as lost:  # before, and nobody was told
+            unpersisted = unpersisted or str(lost)
+        if self._queue_acks.is_idle or not self._commands.status.is_logged_on:
+            return unpersisted, ""
+        rest_s = max(0.0, limit_s - (trio.current_time() - began))
+        return unpersisted, await _confirmed(self.acks, limit_s=rest_s)
+
+
+async def _confirmed(wait: Callable[..., Awaitable[None]], *, limit_s: float) -> str:
+    """Wait within the limit; why it was in vain, empty if it was not."""
+    try:
+        await wait(timeout=limit_s)
+    except _UNCONFIRMED as error:
+        return str(error)
+    return ""
+
+
+def _pending(command_id: str) -> tuple[PendingCommand, trio.Event]:
+    event = trio.Event()
+    return PendingCommand(command_id, "sow_delete", awaited="stats", wake=event.set), event

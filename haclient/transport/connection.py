@@ -33,7 +33,7 @@ from haclient.session.subscriptions import Marker
 from haclient.transport.back_pressure import BackPressure
 from haclient.transport.links.link import Link
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient.transport.writer import Writer
 from haclient_stores.logs import SafeLogger, logger_of
 

@@ -40,6 +40,7 @@ from haclient.session.connection_state import (
     Heartbeat,
     HeartbeatTimers,
 )
+from haclient.session.kept_subscriptions import KeptSubscriptions
 from haclient.session.leases import QueueAcks
 from haclient.session.logon import check_client_name
 from haclient.session.resume import ResumeContext
@@ -49,21 +50,16 @@ from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.ack_sender import AckSender
 from haclient.transport.active_consumers import ActiveConsumers, OpenClients, open_clients
 from haclient.transport.auditing import AuditedPublisher, Auditor
-from haclient.transport.automatic_pauses import AutomaticPauses
-from haclient.transport.client_thread import ClientThread
-from haclient.transport.commands import Commands, Fields, lost_error
+from haclient.transport.commands import Commands, Fields, Flusher, log_on, lost_error
 from haclient.transport.connection import ClosedByClient, Connection
-from haclient.transport.flushing import Flusher
-from haclient.transport.kept_subscriptions import KeptSubscriptions
 from haclient.transport.links.dial import Dialler
 from haclient.transport.links.link import log_state
-from haclient.transport.logon_exchange import log_on
 from haclient.transport.message_queue import MessageQueue, release_queues
-from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher
 from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
-from haclient.transport.subscription_changes import SubscriptionChanges
+from haclient.transport.subscription_changes import AutomaticPauses, SubscriptionChanges
+from haclient.transport.tasks import ClientThread, open_nursery
 from haclient.transport.writer import Writer
 from haclient_stores.audit_log import AuditLog
 

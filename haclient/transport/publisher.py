@@ -47,8 +47,8 @@ from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.session.publishes import Publishes
-from haclient.transport.ack_waits import AckWaits, Watermark
-from haclient.transport.client_thread import ClientThread
+from haclient.transport.back_pressure import AckWaits, Watermark
+from haclient.transport.tasks import ClientThread
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog

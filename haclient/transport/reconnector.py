@@ -50,9 +50,9 @@ from haclient.session.recovery import (
 )
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import ClosedByOwnError, Core, fail
-from haclient.transport.nursery import open_nursery
 from haclient.transport.rejected_publishes import RejectedPublishes
 from haclient.transport.subscriber import Subscriber
+from haclient.transport.tasks import open_nursery
 
 Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]
 """Logs on to a server under another name, within so many seconds; why it failed, if it did."""

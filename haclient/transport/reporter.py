@@ -26,7 +26,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.events import Event, EventListener, ExceptionRaised, MessagesReceived
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.transport.turns import Turn
+from haclient.transport.tasks import Turn
 from haclient_stores.checks import check_callable
 from haclient_stores.logs import SafeLogger, logger_of
 

@@ -38,14 +38,14 @@ from haclient.session.subscriptions import (
     SubscribeRequest,
     Subscription,
 )
-from haclient.transport.ack_waits import AckLot
 from haclient.transport.auditing import AuditedOwner
-from haclient.transport.client_thread import LoggedBy
+from haclient.transport.back_pressure import AckLot
 from haclient.transport.commands import Commands, Fields, header_fields
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.subscription_changes import timeout_of
+from haclient.transport.tasks import LoggedBy
 from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore

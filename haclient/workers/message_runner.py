@@ -22,7 +22,7 @@ from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
 from haclient.transport.message_queue import Handler, MessageQueue, ShuttingDown
 from haclient.transport.reporter import Reporter
-from haclient.transport.turns import Turn
+from haclient.transport.tasks import Turn
 from haclient.workers.lease_watch import LeaseWatch
 from haclient_stores.logs import logger_of
 

@@ -37,7 +37,7 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import HandlerErrorPolicy, check_policy
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient.workers.keyed_pool import KeyedPool
 from haclient.workers.message_runner import FailedMessages, MessageRunner, call
 from haclient_stores.checks import check_count, check_seconds

@@ -25,7 +25,7 @@ from haclient.protocol.options import Options
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import HandlerErrorPolicy
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -27,7 +27,7 @@ from haclient.servers.health import HealthAwareServerChooser
 from haclient.session.recovery import STABLE_AFTER_S
 from haclient.transport.links.link import TcpLink
 from haclient.transport.links.memory_network import MemoryLink, network
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from support.clock import in_virtual_time
 from support.listening import on_losses
 from support.peer import Peer, Server, answering

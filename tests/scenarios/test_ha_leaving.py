@@ -23,7 +23,7 @@ from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import Recovery
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient.workers import ThreadPool, run_workers
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.bookmark import EPOCH

@@ -20,8 +20,8 @@ from haclient.servers.delay import FixedDelayStrategy
 from haclient.servers.priority import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.subscription_manager import MemorySubscriptionManager
-from haclient.transport.nursery import open_nursery
 from haclient.transport.reconnector import MAX_RESUBSCRIBING
+from haclient.transport.tasks import open_nursery
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -22,7 +22,7 @@ from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscription_manager import MemorySubscriptionManager
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server.config import BrokerConfig, QueueTopic, SowTopic
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore

@@ -16,7 +16,7 @@ import trio
 
 from haclient.options import wall_clock
 from haclient.transport.links.memory_network import origin
-from haclient.transport.nursery import unwrapped
+from haclient.transport.tasks import unwrapped
 from simulation.disk import SimulatedDisk
 from simulation.wires import Wires
 

@@ -76,7 +76,7 @@ from trio._core import _run as scheduler  # its order is to come from the seed
 from haclient.errors import PublishGap
 from haclient.transport import store_maintenance
 from haclient.transport.links.memory_network import MemoryConnection
-from haclient.transport.nursery import unwrapped
+from haclient.transport.tasks import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers, queue_checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings

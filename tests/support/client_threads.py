@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haclient.transport.client_thread import ClientThread
+from haclient.transport.tasks import ClientThread
 
 
 def bound_thread() -> ClientThread:

@@ -17,7 +17,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.transport.links.memory_network import network
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.cluster import LocalBroker

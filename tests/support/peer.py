@@ -32,7 +32,7 @@ from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.transport.links.link import Link, TcpLink
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 

@@ -18,7 +18,7 @@ from haclient.servers.auth import Authenticator
 from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.recovery import STABLE_AFTER_S, Recovery
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from haclient.session.session import Received, Session
-from haclient.transport.ack_waits import AckWaits
-from haclient.transport.back_pressure import BackPressure
+from haclient.transport.back_pressure import AckWaits, BackPressure
 from haclient.transport.connection import Connection
 from haclient.transport.links.link import Link
 from haclient.transport.reporter import CallQueue, Reporter

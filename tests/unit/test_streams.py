@@ -10,7 +10,7 @@ from haclient.protocol.messages import Message, MessageLease
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time

@@ -27,7 +27,7 @@ import trio
 
 from haclient.errors import UsageError
 from haclient.transport.links.memory_network import network, origin
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server.config import (
     BrokerConfig,
     LogTopic,

@@ -48,7 +48,7 @@ from haclient.errors import HAClientError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES, FrameReader
 from haclient.transport.links.memory_network import MemoryConnection, MemoryNetwork, Pipe
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server.testing.faults import (
     BOTH,
     CLIENT,

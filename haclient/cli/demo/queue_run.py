@@ -48,7 +48,7 @@ from haclient.cli.demo.processes import (
 )
 from haclient.cli.output import Progress
 from haclient.cli.queue.statistics import find_queue
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 
 WORKERS: Final = 4
 WORKER_KILLS: Final = 8

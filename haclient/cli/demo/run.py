@@ -53,7 +53,7 @@ from haclient.cli.output import (
     progress_bar,
 )
 from haclient.cli.termination import ExitCode, run_until_signal
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 
 
 class Kill(enum.Enum):

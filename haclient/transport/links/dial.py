@@ -16,12 +16,11 @@ import trio
 
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.links.link import Link, TcpLink, close_in_forks
+from haclient.transport.links.link import Link, TcpLink, ZlibLink, close_in_forks
 from haclient.transport.links.memory_network import network
 from haclient.transport.links.preflight import request_upgrade
 from haclient.transport.links.tls import client_context, connect_tls
-from haclient.transport.links.zlib_link import ZlibLink
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 
 _NEXT_ADDRESS_AFTER_S: Final = 0.25  # as RFC 8305 recommends
 

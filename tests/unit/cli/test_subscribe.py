@@ -22,7 +22,7 @@ from haclient.session.connection_state import ConnectionState
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
 from support.command_line import CommandLine

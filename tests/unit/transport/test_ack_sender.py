@@ -18,8 +18,7 @@ from haclient.session.leases import QueueAcks, QueueLeases
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Session
 from haclient.transport.ack_sender import AckSender, QueueLease
-from haclient.transport.client_thread import ClientThread
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import ClientThread, open_nursery
 from haclient.transport.writer import Writer
 from support.clock import in_virtual_time
 

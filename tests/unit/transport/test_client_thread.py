@@ -12,7 +12,7 @@ import trio
 import haclient
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
-from haclient.transport.client_thread import ClientThread, LoggedBy
+from haclient.transport.tasks import ClientThread, LoggedBy
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.client_threads import bound_thread

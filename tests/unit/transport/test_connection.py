@@ -19,8 +19,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import Heartbeat, HeartbeatTimers
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Subscription
-from haclient.transport.ack_waits import AckWaits
-from haclient.transport.back_pressure import BackPressure
+from haclient.transport.back_pressure import AckWaits, BackPressure
 from haclient.transport.connection import Connection
 from haclient.transport.links.memory_network import MemoryLink, link_pair
 from haclient.transport.message_queue import MessageQueue

@@ -17,9 +17,8 @@ from haclient.servers.auth import DefaultAuthenticator
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.session import Session
-from haclient.transport.commands import Commands
+from haclient.transport.commands import Commands, log_on
 from haclient.transport.links.memory_network import link_pair
-from haclient.transport.logon_exchange import log_on
 from support.clock import in_virtual_time
 from support.peer import Peer, together
 from support.reporting import unheard_connection

@@ -10,7 +10,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
 from haclient.transport.message_queue import HandlerErrorPolicy, MessageQueue, check_policy
-from haclient.transport.turns import TURN_S
+from haclient.transport.tasks import TURN_S
 
 
 def batch(*bodies: bytes) -> list[Message]:

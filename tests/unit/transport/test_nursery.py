@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from haclient.errors import DisconnectedError, StoreFull
-from haclient.transport.nursery import open_nursery, unwrapped
+from haclient.transport.tasks import open_nursery, unwrapped
 
 
 def test_nested_groups_with_one_error_are_that_error() -> None:

@@ -10,7 +10,7 @@ import trio
 from haclient.errors import HAClientError, TimedOut
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
-from haclient.transport.query_queue import QueryQueue
+from haclient.transport.message_queue import QueryQueue
 from support.clock import in_virtual_time, pytest_collection_modifyitems
 
 __all__ = ["pytest_collection_modifyitems"]

@@ -14,7 +14,7 @@ from haclient.events import ConnectionMade
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.reporter import Reporter
-from haclient.transport.turns import TURN_S, Turn
+from haclient.transport.tasks import TURN_S, Turn
 from haclient.workers.message_runner import FailedMessages, MessageRunner
 from support.clock import in_virtual_time
 from support.peer import Server, answering

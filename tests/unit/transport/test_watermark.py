@@ -6,7 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
 from haclient.errors import SubscriptionFull
-from haclient.transport.ack_waits import AckWaits, Watermark
+from haclient.transport.back_pressure import AckWaits, Watermark
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from haclient.protocol.messages import Message
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient.workers.keyed_pool import KeyedPool
 from haclient.workers.message_runner import FailedMessages
 from support.clock import in_virtual_time

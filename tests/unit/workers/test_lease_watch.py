@@ -9,7 +9,7 @@ import trio
 from typing_extensions import override
 
 from haclient.protocol.messages import Message, MessageLease
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from haclient.workers.lease_watch import LeaseWatch
 from haclient_stores.logs import logger_of
 from support.clock import in_virtual_time

@@ -13,7 +13,7 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
 from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue
-from haclient.transport.turns import TURN_S
+from haclient.transport.tasks import TURN_S
 from haclient.workers.message_runner import FailedMessages, MessageRunner
 from haclient_stores.tracker.tracker import SubscriptionTracker
 

@@ -15,8 +15,8 @@ from haclient.session.dead_letter import DeadLetter
 from haclient.session.leases import QueueAcks, QueueLeases
 from haclient.session.session import Session
 from haclient.transport.ack_sender import AckSender
-from haclient.transport.client_thread import ClientThread
 from haclient.transport.message_queue import Handler, MessageQueue
+from haclient.transport.tasks import ClientThread
 from haclient.workers.queue_handlers import QueueHandling, serve_queue
 from support.clock import in_virtual_time
 from support.reporting import unheard

@@ -19,7 +19,7 @@ from haclient.transport.links.preflight import (
     check_preflight_headers,
     request_upgrade,
 )
-from haclient.transport.nursery import open_nursery
+from haclient.transport.tasks import open_nursery
 from support.lengths import length
 from support.links import Pieces, receive, send
 

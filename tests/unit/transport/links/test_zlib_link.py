@@ -10,8 +10,13 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from haclient.transport.links.link import (
+    ZLIB_FIRST_BYTE,
+    ZLIB_RECEIVE_BYTES,
+    ZLIB_SEND_BYTES,
+    ZlibLink,
+)
 from haclient.transport.links.memory_network import link_pair
-from haclient.transport.links.zlib_link import RECEIVE_BYTES, SEND_BYTES, ZLIB_FIRST_BYTE, ZlibLink
 from support.lengths import length
 from support.links import Pieces, receive, send
 
@@ -57,7 +62,7 @@ async def test_fewer_bytes_pass_and_what_one_call_sends_can_be_read_at_once() ->
         assert client.try_send(frame) == len(frame)
         assert await receive(server, len(frame)) == frame
     assert near.sending.sent_bytes < 50 * len(frame) / 20
-    assert client.try_send(bytes(2 * SEND_BYTES)) == SEND_BYTES
+    assert client.try_send(bytes(2 * ZLIB_SEND_BYTES)) == ZLIB_SEND_BYTES
 
 
 async def test_the_first_byte_tells_a_compressed_stream_from_a_frame() -> None:
@@ -82,7 +87,7 @@ async def test_a_few_bytes_that_unpack_to_a_lot_are_unpacked_as_they_are_read() 
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert total == 50 * len(buffer)
-    assert most < 4 * (len(buffer) + RECEIVE_BYTES)
+    assert most < 4 * (len(buffer) + ZLIB_RECEIVE_BYTES)
 
 
 async def test_a_damaged_stream_is_a_loss_and_an_ended_one_an_end() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from haclient.session.kept_subscriptions import KeptSubscriptions
 from haclient.session.subscriptions import Router, Subscription
 from haclient.subscription_manager import MemorySubscriptionManager
-from haclient.transport.kept_subscriptions import KeptSubscriptions
 from support.requests import request_of
 from support.sinks import NoQueue
 

@@ -1,4 +1,4 @@
-"""The one thread that a client runs in, and the calls that other threads may make.
+"""The tasks and the thread of a client: nurseries, turns, and the calls of other threads.
 
 A client belongs to the thread that runs trio: its stores, queues and counters have no locks. A call
 from another thread is refused before it changes anything. The exceptions are the methods of a
@@ -14,6 +14,19 @@ may be the client's. So `os.register_at_fork` resets the ident, and the comparis
 In a program that runs trio, a caller is a task. Each call of `haclient.blocking` and `haclient.aio`
 runs as a task of its own in the client's thread. Its caller is the thread or the asyncio task that
 has made the call, or the task of the handler that makes it.
+
+A nursery wraps even a single error into a group, and `except CommandError` around `async with`
+would never match. This package's context managers raise the error itself, unless several unrelated
+ones happened at once.
+
+Tasks share one thread. A loop that calls plain functions without suspending holds up heartbeats,
+acks and all other subscriptions, so it lets others run after a few milliseconds::
+
+    turn = Turn()
+    for message in messages:
+        handle(message)
+        if turn.now() >= turn.ends_at:
+            await turn.end()
 """
 
 from __future__ import annotations
@@ -22,11 +35,11 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from threading import get_ident
-from typing import Final, TypeVarTuple
+from typing import Final, TypeVarTuple, cast
 
 import trio
 
@@ -253,3 +266,82 @@ def _refuse_all() -> None:
 
 
 os.register_at_fork(after_in_child=_refuse_all)
+
+
+def unwrapped(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error inside nested groups that caused all others, or the group when there are several.
+
+    One failure may reach several tasks: the one where it occurred, and those that waited for it.
+    """
+    errors = list(_errors(group))
+    first = {id(error): error for error in errors if not _caused_by(error, errors)}
+    if len(first) == 1:
+        return first.popitem()[1]
+    only = group.exceptions[0]
+    if len(group.exceptions) == 1 and isinstance(only, BaseExceptionGroup):
+        return unwrapped(cast("BaseExceptionGroup[BaseException]", only))
+    return group
+
+
+def _errors(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _errors(cast("BaseExceptionGroup[BaseException]", error))
+        else:
+            yield error
+
+
+def _caused_by(error: BaseException, errors: list[BaseException]) -> bool:
+    cause, seen = error.__cause__, {id(error)}
+    while (
+        cause is not None and id(cause) not in seen
+    ):  # the causes set by an application may form a cycle
+        if any(cause is each for each in errors):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return False
+
+
+@asynccontextmanager
+async def open_nursery() -> AsyncGenerator[trio.Nursery]:
+    """A nursery that raises a single error itself instead of a group."""
+    try:
+        async with trio.open_nursery() as nursery:
+            yield nursery
+    except BaseExceptionGroup as group:  # trio wraps even a single error
+        error = unwrapped(group)
+        if error is group:
+            raise
+        # The group adds nothing to the error's own traceback and would only hide its type.
+        raise error from error.__cause__
+
+
+TURN_S: Final = 0.005
+"""How many seconds a task may call application code before others run."""
+
+
+class Turn:
+    """The current turn of one task; begins when it is made.
+
+    Attributes:
+        now: The clock of the trio run; a function, so that a loop can read it fast.
+        ends_at: When others have to run.
+    """
+
+    __slots__ = ("ends_at", "now")
+
+    def __init__(self) -> None:
+        self.now = trio.lowlevel.current_clock().current_time
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin the next turn: others have just run."""
+        self.ends_at = self.now() + TURN_S
+
+    async def end(self) -> None:
+        """Let others run, and begin the next turn."""
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:  # others have run, also if this task is cancelled, which may ask once more
+            self.begin()
