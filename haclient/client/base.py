@@ -726,6 +726,8 @@ class BaseClient(PublishingClient):
         Raises:
             TimedOut: It took longer than `timeout` seconds.
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
+                Or a `Client` has connected again, and sends the acknowledgements of its lost
+                connection when it subscribes to a queue.
         """
         self._core.thread.check("flush_acks")
         await self._core.flusher.acks(timeout=seconds(timeout))

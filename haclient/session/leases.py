@@ -353,7 +353,12 @@ class QueueAcks:
         """How many acknowledgements are collected, unconfirmed or kept for the next link."""
         collected = sum(batch.count for batch in self._batches)
         unconfirmed = sum(len(command.bookmarks) for command in self._unconfirmed.values())
-        return collected + unconfirmed + (0 if self._is_resumed else len(self.retained))
+        return collected + unconfirmed + self.unsent
+
+    @property
+    def unsent(self) -> int:
+        """How many wait for subscriptions to be back, since their link was lost."""
+        return 0 if self._is_resumed else len(self.retained)
 
     @property
     def is_idle(self) -> bool:

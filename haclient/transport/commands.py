@@ -417,10 +417,17 @@ class Flusher:
 
         Raises:
             TimedOut: It took longer than `timeout` seconds.
-            DisconnectedError: The connection was lost, and no other one follows.
+            DisconnectedError: The connection was lost, and no other one follows; or some wait for
+                the application to subscribe to a queue again.
         """
-        self._queue_acks.send_pending()
-        if not self._queue_acks.is_idle:  # a server processes commands in order
+        acks, status = self._queue_acks, self._commands.status
+        acks.send_pending()
+        if status.is_logged_on and not status.reconnects and acks.unsent:
+            raise DisconnectedError(
+                f"flush_acks: {acks.unsent} acknowledgement(s) of messages of a lost connection "
+                "are sent when you subscribe to a queue again"
+            )
+        if not acks.is_idle:  # a server processes commands in order
             await self._processed(timeout=timeout)
 
     async def persisted(self, *, timeout: float) -> None:

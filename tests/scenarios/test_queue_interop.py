@@ -13,7 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import BaseClient, Client, HAClient
-from haclient.errors import InvalidOptions, InvalidTopic
+from haclient.errors import DisconnectedError, InvalidOptions, InvalidTopic
 from haclient.options import HAOptions
 from haclient.protocol.messages import Message
 from haclient.servers.delay import FixedDelayStrategy
@@ -344,3 +344,29 @@ async def test_consumers_continue_on_a_replica() -> None:
         await consumer.unsubscribe(stream_id)
         await wait_all_tasks_blocked()
         assert await browsed(client) == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_flush_acks_reports_what_waits_for_a_subscription(*, is_late: bool) -> None:
+    """A `Client` sends the acknowledgements of a lost connection once it consumes a queue again."""
+    async with instances("east", config=CONFIG) as (east,), Client("consumer") as client:
+        async with publisher(east) as producer:
+            await publish(producer, 1)
+        await client.connect(east.uri)
+        await client.logon()
+        async with client.queue_stream("work", max_backlog=5) as messages:
+            message = await anext(messages)
+            if not is_late:
+                message.ack()
+            await east.cut()
+            await trio.sleep(0.1)
+            message.ack()
+        await client.connect(east.uri)
+        await client.logon()
+        with pytest.raises(DisconnectedError, match=r"1 acknowledgement.* subscribe"):
+            await client.flush_acks()
+        async with client.queue_stream("work", max_backlog=5):
+            await client.flush_acks()
+        assert client.metrics.unacknowledged == 0
+        async with client.sow("work") as left:
+            assert [each async for each in left] == []
