@@ -17,7 +17,7 @@ from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
 from haclient.errors import HAClientError
-from haclient.transport.links.link import shown_header
+from haclient.protocol.codec import shown_header
 from haclient_stores.logs import logger_of
 
 MAX_ENTRIES: Final = 100

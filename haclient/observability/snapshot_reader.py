@@ -14,9 +14,7 @@ from typing import Final, Protocol, cast
 
 import trio
 
-from haclient.client import BaseClient
 from haclient.errors import UsageError
-from haclient.facade.thread import Bridge, TrioThread
 from haclient.observability.health import Health
 from haclient.observability.instruments import ClientSnapshot
 from haclient.observability.metrics import ClientMetrics
@@ -48,6 +46,29 @@ class MeasuredClient(Protocol):
         """Its health."""
 
 
+class _ClientThread(Protocol):
+    """The thread of a client that does not run on the caller's trio."""
+
+    @property
+    @abstractmethod
+    def token(self) -> trio.lowlevel.TrioToken | None:
+        """The trio run in it; `None` if that was not started in this process."""
+
+
+class _Bridge(Protocol):
+    """What a blocking client, or one for asyncio, has as its `__bridge__`."""
+
+    @property
+    @abstractmethod
+    def inner(self) -> MeasuredClient:
+        """Its client of trio."""
+
+    @property
+    @abstractmethod
+    def thread(self) -> _ClientThread:
+        """The thread of that."""
+
+
 class SnapshotReader:
     """Reads one client.
 
@@ -66,17 +87,17 @@ class SnapshotReader:
         self._client = client
         self._answer_limit = answer_limit
         self._token: trio.lowlevel.TrioToken | None = None
-        bridge = cast("Bridge[BaseClient, TrioThread] | None", getattr(client, "__bridge__", None))
+        bridge = cast("_Bridge | None", getattr(client, "__bridge__", None))
         self._thread = None if bridge is None else bridge.thread
         if bridge is not None:
             self._client = bridge.inner  # it may be read as one of trio in its thread
-        elif isinstance(client, BaseClient):
-            if not trio.lowlevel.in_trio_run():
-                raise UsageError(
-                    f"client {client.name} runs on trio: give it to the exporter inside "
-                    "trio.run, or use a client of haclient.blocking"
-                )
+        elif trio.lowlevel.in_trio_run():
             self._token = trio.lowlevel.current_trio_token()
+        else:
+            raise UsageError(
+                f"client {client.name} runs on trio: give it to the exporter inside trio.run, or "
+                "use a client of haclient.blocking"
+            )
         self.client_name = self._client.name
 
     def read(self) -> ClientSnapshot:
@@ -90,11 +111,9 @@ class SnapshotReader:
 
     def _read(self) -> ClientSnapshot:
         token = self._token if self._thread is None else self._thread.token
-        if self._thread is not None and token is None:
+        if token is None:
             raise UsageError("it was not opened in this process")
-        if token is None or (
-            trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token
-        ):
+        if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
             return self._snapshot()
         answer: Future[ClientSnapshot] = Future()
 

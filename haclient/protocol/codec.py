@@ -371,6 +371,15 @@ def json_body(value: object) -> bytes:
         raise UsageError(f"the value cannot be written as JSON: {error}") from error
 
 
+# A header may be cut at a `}` within a value: then the password has no closing quote.
+_PASSWORD: Final = re.compile(r'("(?:pw|password)"\s*:\s*")(?:[^"\\]|\\.)*')
+
+
+def shown_header(head: bytes) -> str:
+    """A header as text, the password masked."""
+    return _PASSWORD.sub(r"\1***", head.decode("utf-8", "backslashreplace"))
+
+
 # -- the lenient parser ------------------------------------------------------
 
 _QUOTED: Final = rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'

@@ -28,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import socket
 import weakref
 import zlib
@@ -39,6 +38,7 @@ from typing import Final, Protocol
 import trio
 from typing_extensions import override
 
+from haclient.protocol.codec import shown_header
 from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
 from haclient_stores.logs import logger_of
 
@@ -245,8 +245,6 @@ def _peer_of(sock: socket.socket) -> str:
 
 
 _logger = logger_of("haclient.wire")
-# A header may be cut at a `}` within a value: then the password has no closing quote.
-_PASSWORD: Final = re.compile(r'("(?:pw|password)"\s*:\s*")(?:[^"\\]|\\.)*')
 
 
 class WireLog:
@@ -284,11 +282,6 @@ class WireLog:
 def log_state(client_name: str, state: str) -> None:
     """A client has reached a state."""
     _logger.debug("= %s %s", client_name, state)
-
-
-def shown_header(head: bytes) -> str:
-    """A header as text, the password masked."""
-    return _PASSWORD.sub(r"\1***", head.decode("utf-8", "backslashreplace"))
 
 
 ZLIB_FIRST_BYTE: Final = 0x78
