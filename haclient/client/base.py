@@ -15,7 +15,6 @@ from typing import Final, TypeVar, cast, overload
 from typing_extensions import Unpack
 
 from haclient.client.publishing import PublishingClient
-from haclient.client.queues import Queues
 from haclient.client.receiver import Receiver
 from haclient.codecs import Topic
 from haclient.live_records import JsonRecord, LiveRecords, RecordView
@@ -65,8 +64,7 @@ class BaseClient(PublishingClient):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._subscriber = Subscriber(core)
-        self._receiver = Receiver(core, self._subscriber, core.settings.on_handler_error)
-        self._queues = Queues(core, self._receiver)
+        self._receiver = Receiver(core, self._subscriber)
 
     # -- subscribing ----------------------------------------------------------
 
@@ -608,7 +606,7 @@ class BaseClient(PublishingClient):
             sub_id=sub_id,
             timeout=seconds(timeout),
         )
-        return await self._queues.subscribe(command, handler, handling)
+        return await self._receiver.handle_queue(command, handler, handling)
 
     def queue_stream(  # noqa: PLR0913  # the parts of one command
         self,
@@ -651,7 +649,7 @@ class BaseClient(PublishingClient):
             sub_id=sub_id,
             timeout=seconds(timeout),
         )
-        return self._queues.stream(command, max_backlog=max_backlog, auto_ack=auto_ack)
+        return self._receiver.queue_stream(command, max_backlog=max_backlog, auto_ack=auto_ack)
 
     async def ack(
         self,
@@ -682,7 +680,7 @@ class BaseClient(PublishingClient):
             TimedOut: The server did not answer in time.
         """
         options = Options(cancel=cancel, expire=expire)
-        await self._queues.ack(topic, bookmarks, options, timeout=seconds(timeout))
+        await self._receiver.ack(topic, bookmarks, options, timeout=seconds(timeout))
 
     async def ack_matching(
         self,
@@ -713,7 +711,7 @@ class BaseClient(PublishingClient):
             TimedOut: The server did not answer in time.
         """
         options = Options(cancel=cancel, expire=expire)
-        return await self._queues.ack_matching(topic, filter, options, timeout=seconds(timeout))
+        return await self._receiver.ack_matching(topic, filter, options, timeout=seconds(timeout))
 
     async def flush_acks(self, *, timeout: float | None = TIMEOUT_S) -> None:
         """Wait until the server has answered every acknowledgement of a message so far.

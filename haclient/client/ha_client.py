@@ -92,7 +92,7 @@ class HAClient(BaseClient):
         check = partial(_check, check_name, options=same)
         super().__init__(core)
         self._reconnector = Reconnector(core, self._subscriber, settings, check=check)
-        self._restorer = SubscriptionRestorer(core, manager, self._receiver, self._queues)
+        self._restorer = SubscriptionRestorer(core, manager, self._receiver)
 
     @classmethod
     def memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:

@@ -180,18 +180,7 @@ class PublishingClient(ConnectedClient):
             StoreFull: The store has no room; nothing was stored.
             UsageError: As for `publish`.
         """
-        limit_s = seconds(timeout)
-        sequence = None
-        with trio.move_on_after(limit_s) as scope:  # publish may wait for room
-            sequence = await self.publish(topic, data)
-        if sequence is None:
-            late = f"publish_persisted: no room to publish within {limit_s:g} s"
-            raise self._core.status.timed_out(late)
-        left_s = max(0.0, scope.deadline - trio.current_time())
-        await self._core.flusher.wait_persisted(
-            sequence, timeout=left_s, limit_s=limit_s, what="publish_persisted"
-        )
-        return sequence
+        return await self._core.flusher.publish_persisted(topic, data, timeout=seconds(timeout))
 
     async def publish_json(
         self, topic: str, value: object, *, expiration: int | None = None, sow_key: str = ""

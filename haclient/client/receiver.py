@@ -7,7 +7,8 @@ user's (`processed`, `completed`, `persisted`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from inspect import isawaitable
 from typing import Final
@@ -21,23 +22,25 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.events import SubscriptionEnded
+from haclient.options import TIMEOUT_S
 from haclient.protocol.codec import as_bytes
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
 from haclient.session.historical import is_historical
-from haclient.session.leases import QueueLeases
+from haclient.session.leases import MAX_BOOKMARKS, QueueLeases
 from haclient.session.subscriptions import (
     QUERIES,
     Subscription,
 )
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue, QueryQueue
+from haclient.transport.message_queue import Handler, MessageQueue, QueryQueue
 from haclient.transport.subscriber import Subscriber, has_receiver
 from haclient.transport.subscription_changes import timeout_of
-from haclient.workers.message_runner import FailedMessages, MessageRunner, PublishDeadLetter
-from haclient.workers.queue_handlers import QueueHandling, serve_queue
-from haclient_stores.checks import check_callable
+from haclient.workers.message_runner import FailedMessages, MessageRunner
+from haclient.workers.queue_handlers import QueueHandlerOptions, QueueHandling, serve_queue
+from haclient_stores.checks import check_callable, check_texts
 
 _OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
 _PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
@@ -49,15 +52,12 @@ class Receiver:
     Args:
         core: The client.
         subscriber: Opens and ends subscriptions.
-        on_handler_error: What to do when a handler raises.
     """
 
-    def __init__(
-        self, core: Core, subscriber: Subscriber, on_handler_error: HandlerErrorPolicy
-    ) -> None:
+    def __init__(self, core: Core, subscriber: Subscriber) -> None:
         self._core = core
         self._subscriber = subscriber
-        self._on_handler_error: HandlerErrorPolicy = on_handler_error
+        self._on_handler_error = core.settings.on_handler_error
 
     def stream(
         self,
@@ -178,30 +178,27 @@ class Receiver:
         return subscription.sub_id
 
     async def handle_queue(
-        self,
-        command: Command,
-        leases: QueueLeases,
-        handler: Handler,
-        handling: QueueHandling,
-        publish: PublishDeadLetter,
+        self, command: Command, handler: Handler, options: QueueHandlerOptions
     ) -> str:
-        """Subscribe to a queue and give its messages to a handler.
+        """Consume a queue: the handler gets each message that the server leases to it.
 
         Args:
-            command: What to send.
-            leases: The leases of the subscription.
+            command: The subscribe, without a backlog.
             handler: Called with each message.
-            handling: How.
-            publish: Publishes dead letters.
+            options: The backlog, and what becomes of the messages.
 
         Returns:
             The subscription id.
 
         Raises:
+            UsageError: An argument can never work.
             CommandError: The server refused it.
             DisconnectedError: There is no connection, and none will follow.
             TimedOut: The server did not answer in time.
         """
+        check_callable("handler", handler, optional=False)
+        handling = QueueHandling(**options)
+        leases = self._leases(command, handling.max_backlog)
         self._core.running("queue_subscribe")
         queue = self._queue_for(command, raises=False)
         subscription = await self._subscriber.open(
@@ -213,11 +210,36 @@ class Receiver:
             handler,
             handling,
             leases=leases,
-            publish=publish,
+            publish=self._publish_dead_letter,
             reporter=self._core.reporter,
         )
         self._serve(subscription, queue, serving)
         return subscription.sub_id
+
+    def queue_stream(self, command: Command, *, max_backlog: int, auto_ack: bool) -> MessageStream:
+        """The stream form of `handle_queue`."""
+        leases = self._leases(command, max_backlog)
+        return self.stream(command, resumes=True, leases=leases, auto_ack=auto_ack)
+
+    def _leases(self, command: Command, backlog: int) -> QueueLeases:
+        """Have a command ask for a backlog; the leases of its subscription."""
+        given = Options.parse(str(command.options))
+        if given.max_backlog is not None:
+            raise UsageError(
+                f"give the backlog of a queue as max_backlog={given.max_backlog}, not in the "
+                "options"
+            )
+        command.options = dataclasses.replace(given, max_backlog=backlog)
+        return self._core.ack_sender.leases(command.topic, is_queue=True, asked=backlog)
+
+    async def _publish_dead_letter(self, topic: str, data: bytes, correlation_id: str) -> None:
+        await self._core.flusher.publish_persisted(
+            topic,
+            data,
+            correlation_id=correlation_id,
+            timeout=TIMEOUT_S,
+            what=f"the publish to {topic!r}",
+        )
 
     def _runner(
         self, queue: MessageQueue, handler: Handler, *, auto_discard: bool = False
@@ -402,6 +424,28 @@ class Receiver:
         )
         if handler is not None and isawaitable(result := handler(stats)):
             await result
+
+    async def ack(
+        self, topic: str, bookmarks: str | Sequence[str], options: Options, *, timeout: float
+    ) -> None:
+        """Acknowledge messages by their bookmarks; see `BaseClient.ack`."""
+        names = check_texts("bookmarks", bookmarks)
+        for first in range(0, len(names), MAX_BOOKMARKS):
+            part = ",".join(names[first : first + MAX_BOOKMARKS])
+            command = Command("sow_delete", topic=topic, bookmark=part, options=str(options))
+            command.validate()
+            await self.acknowledge(command, timeout=timeout)
+
+    async def ack_matching(
+        self, topic: str, content_filter: str, options: Options, *, timeout: float
+    ) -> int:
+        """Acknowledge all messages that match a filter; see `BaseClient.ack_matching`."""
+        if not content_filter:
+            raise UsageError("ack_matching needs a filter; '1=1' matches every message")
+        command = Command("sow_delete", topic=topic, filter=content_filter, options=str(options))
+        command.validate()
+        stats = await self.acknowledge(command, awaited="stats", timeout=timeout)
+        return stats.records_deleted or 0
 
     async def acknowledge(
         self, command: Command, *, awaited: str = "processed", timeout: float

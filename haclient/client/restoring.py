@@ -6,7 +6,6 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from haclient.client.queues import Queues
 from haclient.client.receiver import Receiver
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
@@ -51,13 +50,10 @@ class Restored:
 class SubscriptionRestorer:
     """Restores the subscriptions of a manager; see `HAClient.restore_subscriptions`."""
 
-    def __init__(
-        self, core: Core, manager: SubscriptionManager, receiver: Receiver, queues: Queues
-    ) -> None:
+    def __init__(self, core: Core, manager: SubscriptionManager, receiver: Receiver) -> None:
         self._core = core
         self._manager = manager
         self._receiver = receiver
-        self._queues = queues
 
     async def restore(
         self,
@@ -91,7 +87,7 @@ class SubscriptionRestorer:
             command.timeout = timeout
             if each.backlog is not None:
                 handling: QueueHandlerOptions = {"max_backlog": each.backlog, **queues[sub_id]}
-                await self._queues.subscribe(command, handlers[sub_id], handling)
+                await self._receiver.handle_queue(command, handlers[sub_id], handling)
                 continue
             discards = auto_discard if isinstance(auto_discard, bool) else sub_id in auto_discard
             await self._receiver.handle(

@@ -29,7 +29,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.protocol.codec import encode_frame, encode_header
+from haclient.protocol.codec import Payload, encode_frame, encode_header
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -498,6 +498,43 @@ class Flusher:
             return
         late = f"{what}: {sequence} is not persisted after {limit_s or timeout:.3g} s"
         raise self._commands.status.timed_out(late)
+
+    async def publish_persisted(
+        self,
+        topic: str,
+        data: Payload,
+        *,
+        timeout: float,
+        correlation_id: str = "",
+        what: str = "publish_persisted",
+    ) -> int:
+        """Publish one message, and wait until it, and all before it, is persisted.
+
+        Args:
+            topic: A literal topic.
+            data: The body.
+            timeout: Seconds for the publish, which may wait for room, and for the wait.
+            correlation_id: Its correlation id.
+            what: The call of the application, for errors.
+
+        Returns:
+            Its sequence.
+
+        Raises:
+            PublishFailed: The server refused it.
+            TimedOut: It took longer.
+            DisconnectedError: The connection was lost.
+        """
+        sequence = None
+        with trio.move_on_after(timeout) as scope:
+            publish = self._publisher.publish_with
+            sequence = await publish(topic, data, correlation_id=correlation_id)
+        if sequence is None:
+            late = f"{what}: no room to publish within {timeout:g} s"
+            raise self._commands.status.timed_out(late)
+        left_s = max(0.0, scope.deadline - trio.current_time())
+        await self.wait_persisted(sequence, timeout=left_s, limit_s=timeout, what=what)
+        return sequence
 
     async def sow_delete(self, fields: Fields, body: bytes, *, timeout: float) -> Message:
         """Publish a `sow_delete`, and wait for its `stats` ack.

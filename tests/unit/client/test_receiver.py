@@ -15,13 +15,13 @@ from haclient.transport.subscriber import Subscriber
 
 def receiver() -> Receiver:
     core = Core(Settings(name="c"))
-    return Receiver(core, Subscriber(core), "raise")
+    return Receiver(core, Subscriber(core))
 
 
 def open_receiver() -> Receiver:
     core = Core(Settings(name="c"))
     core.thread.bind()
-    return Receiver(core, Subscriber(core), "raise")
+    return Receiver(core, Subscriber(core))
 
 
 @pytest.mark.row("CC18")
