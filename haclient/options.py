@@ -26,6 +26,8 @@ from haclient.servers.chooser import AsyncServerChooser, ServerChooser, check_ur
 from haclient.servers.delay import DelayStrategy
 from haclient.session.connection_state import Heartbeat, HeartbeatTimers
 from haclient.session.leases import DEFAULT_ACK_TIMEOUT_S
+from haclient.session.recovery import policy_word
+from haclient.session.resume import OVERLAP_S
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.links.dial import DialOptions
 from haclient.transport.links.preflight import check_preflight_headers
@@ -227,6 +229,15 @@ class Settings:
         check_seconds("ack_timeout", self.ack_timeout, zero=True, endless=False)
 
     @property
+    def overlap_s(self) -> float:
+        """How long before the last data received the replay on another server starts."""
+        return OVERLAP_S
+
+    def drops(self, sub_id: str, error: HAClientError) -> bool:  # noqa: ARG002  # see `HASettings`
+        """Whether a subscription that the server has ended with an error ends without raising."""
+        return False
+
+    @property
     def dial_options(self) -> DialOptions:
         """What every connection of the client begins with."""
         return DialOptions(
@@ -280,7 +291,7 @@ class HASettings(Settings):
     on_publish_gap: OnPublishGap = "refuse"
     on_resubscribe_failure: OnResubscribeFailure = "fail"
     on_rejected_frame: OnRejectedFrame = "raise"
-    failover_overlap: float = 5.0
+    failover_overlap: float = OVERLAP_S
     progress_timeout: float | None = None
 
     @override
@@ -313,6 +324,15 @@ class HASettings(Settings):
                 "on_publish_gap='continue' goes on where error_on_publish_gap=True of the publish "
                 "store says stop: give one of the two"
             )
+
+    @property
+    @override
+    def overlap_s(self) -> float:
+        return self.failover_overlap
+
+    @override
+    def drops(self, sub_id: str, error: HAClientError) -> bool:
+        return policy_word(self.on_resubscribe_failure, sub_id, error) == "drop"
 
     @property
     def refuses_gaps(self) -> bool:

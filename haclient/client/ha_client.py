@@ -177,7 +177,7 @@ class HAClient(BaseClient):
             TimedOut: The new server did not answer in time; the client has stayed.
         """
         self._core.thread.check("move_to")
-        await self._reconnector.move_to(uri, timeout=seconds(timeout))
+        await self._reconnector.moves.move_to(uri, timeout=seconds(timeout))
 
     async def restore_subscriptions(
         self,

@@ -308,7 +308,7 @@ class Receiver:
                 self._core.consumers.remove(queue)
             self._subscriber.release(subscription)
             refused = queue.failed
-            if refused is not None and not self._core.drops(subscription.sub_id, refused):
+            if refused is not None and not self._core.settings.drops(subscription.sub_id, refused):
                 raise refused  # no other task would report that it has ended
             cut = queue.end_reason
             is_incomplete = subscription.is_query or isinstance(cut, TimedOut)

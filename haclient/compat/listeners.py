@@ -24,8 +24,7 @@ from haclient.events import (
     StateChanged,
 )
 from haclient.protocol.commands import CommandName
-from haclient.session.connection_state import ConnectionState
-from haclient.transport.connection import ClosedByClient
+from haclient.session.connection_state import ClosedByClient, ConnectionState
 from haclient_stores.logs import logger_of
 
 MessageHandler: TypeAlias = Callable[[Message], object]

@@ -55,6 +55,14 @@ class ConnectionState(enum.StrEnum):
         return self in {S.LOGGED_ON, S.HEARTBEAT_INITIATED, S.PUBLISH_REPLAYED, S.RESUBSCRIBED}
 
 
+class ClosedByClient(DisconnectedError):
+    """This client has closed the connection."""
+
+
+class ClosedByOwnError(DisconnectedError):
+    """The connection ended with an error of this client, which is raised from its block."""
+
+
 class ConnectionStatus:
     """The state of one client's connection.
 

@@ -34,7 +34,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from haclient.errors import SubscriptionStalled
+from haclient.errors import NameInUse, SubscriptionStalled
+from haclient.session.logon import LoggedOn
+from haclient.session.publishes import Publishes
 from haclient.session.subscriptions import Subscription
 
 _SHORT_S: Final = 60.0  # a connection lasts less while two clients displace each other
@@ -66,6 +68,30 @@ class NameConflicts:
         self._servers.add(server)
         before, self._highest = self._highest, max(self._highest, seen or 0)
         return is_known and seen is not None and seen > max(before, highest)
+
+    def check(
+        self, name: str, address: str, server: LoggedOn, publishes: Publishes
+    ) -> NameInUse | None:
+        """Note a logon; the error that ends the client if another one publishes under its name.
+
+        This has to come before the store is reconciled, which would trim it to what the other
+        client has published.
+
+        Args:
+            name: The client name.
+            address: The address of the server.
+            server: Its answer to the logon.
+            publishes: What this client has published.
+        """
+        highest = publishes.highest
+        if not self.note_logon(address, seen=server.seen, highest=highest) or not highest:
+            return None
+        return NameInUse(
+            f"another client publishes as {name!r}: the server has seen sequence {server.seen}, "
+            f"this client has used {highest} at most. Its publishes that are not persisted: "
+            f"{publishes.log.unpersisted_count}; under this name the server drops them as "
+            "duplicates. Give each client a name of its own"
+        )
 
     def note_closed(self, lived_s: float) -> bool:
         """Note that a connection was closed.

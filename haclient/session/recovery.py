@@ -22,30 +22,42 @@ Everything lost before that counts as a failure of the server, so a server that 
 and immediately cuts the connection is abandoned for the next one, after growing waits.
 
 What a failure means (`Failures.judge`) follows from the state and from the kind of failure, in the
-table `MEANINGS`.
+table `MEANINGS`; what becomes of a subscription that a server does not take back, from `REFUSALS`.
+
+A *planned move* leaves a server that works for another one: the chooser's, or one that the
+application names. `check_may_move` says when one may begin, and `MOVES` what becomes of it.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 from haclient.errors import (
     AuthenticationError,
     CommandError,
+    DisconnectedError,
     HAClientError,
     NameInUse,
+    ProtocolError,
     PublishGap,
     ReconnectGaveUp,
     SubscriptionStalled,
     TimedOut,
+    UsageError,
 )
+from haclient.protocol.uri import Uri
+from haclient.session.connection_state import ClosedByOwnError, ConnectionStatus
 
 STABLE_AFTER_S: Final = 5.0
 """How long a connection has to be LIVE before it counts as a success, in seconds."""
+
+EXPECTED: Final = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
+"""What may fail on the way; anything else is a defect, which ends the client."""
 
 _WARN_AGAIN_AFTER_S: Final = 10.0
 _WARN_AT_LEAST_EVERY_S: Final = 600.0
@@ -124,6 +136,7 @@ class Failure(enum.Enum):
 
     ORDINARY = enum.auto()  # the next attempt may succeed
     STALLED = enum.auto()  # a live server has forgotten a subscription
+    OWN = enum.auto()  # an error of this client, which leaves its block by itself
     FINAL = enum.auto()  # no attempt can help
 
 
@@ -131,34 +144,58 @@ class FailureAction(enum.Enum):
     """What the client does about a failure; it tries again unless it ends."""
 
     COUNT = enum.auto()  # as a failed attempt
+    TELL_ATTEMPT = enum.auto()  # log it, and report it to the listeners
+    TELL_LOSS = enum.auto()  # log it: the lost connection itself is reported by whoever had it
     BLAME_UNLESS_STABLE = enum.auto()  # tell the chooser, if the connection was not stable
     BLAME = enum.auto()  # tell the chooser
     END = enum.auto()
 
 
-_AT_SERVER: Final = frozenset({FailureAction.COUNT, FailureAction.BLAME_UNLESS_STABLE})
+_TELLS: Final = frozenset({FailureAction.TELL_ATTEMPT, FailureAction.TELL_LOSS})
+_AT_SERVER: Final = frozenset(
+    {FailureAction.COUNT, FailureAction.BLAME_UNLESS_STABLE, FailureAction.TELL_ATTEMPT}
+)
 _BY_STATE: Final[Mapping[Recovery, frozenset[FailureAction]]] = {
-    Recovery.CHOOSING: frozenset(),  # no server was tried
+    **dict.fromkeys(Recovery, _AT_SERVER),
+    Recovery.CHOOSING: frozenset(),  # no server was tried: this ends the client, which raises it
     Recovery.WAITING: frozenset(),
-    Recovery.DIALLING: _AT_SERVER,
-    Recovery.LOGGING_ON: _AT_SERVER,
-    Recovery.RECONCILING: _AT_SERVER,
-    Recovery.HEARTBEAT: _AT_SERVER,
-    Recovery.REPLAYING: _AT_SERVER,
-    Recovery.RESUBSCRIBING: _AT_SERVER,
-    Recovery.LIVE: frozenset({FailureAction.BLAME_UNLESS_STABLE}),
+    Recovery.LIVE: frozenset({FailureAction.BLAME_UNLESS_STABLE, FailureAction.TELL_LOSS}),
 }
 _BY_FAILURE: Final[Mapping[Failure, frozenset[FailureAction]]] = {
     Failure.ORDINARY: frozenset(),
     Failure.STALLED: frozenset({FailureAction.BLAME}),
+    Failure.OWN: frozenset(),
     Failure.FINAL: frozenset({FailureAction.END}),
 }
 MEANINGS: Final[Mapping[tuple[Recovery, Failure], frozenset[FailureAction]]] = {
-    (state, failure): _BY_STATE[state] | _BY_FAILURE[failure]
+    (state, failure): (_BY_STATE[state] | _BY_FAILURE[failure])
+    - (_TELLS if failure is Failure.OWN else frozenset())
     for state in Recovery
     for failure in Failure
 }
 """What the client does, by the state and the kind of failure."""
+
+
+class Refusal(enum.Enum):
+    """What becomes of a subscription that a server does not take back."""
+
+    NEXT_SERVER = enum.auto()  # it may take it
+    DROP = enum.auto()  # the subscription ends, the connection stays
+    END = enum.auto()  # the client ends
+
+
+REFUSALS: Final[Mapping[tuple[bool, str], Refusal]] = {
+    (False, "fail"): Refusal.NEXT_SERVER,
+    (False, "retry"): Refusal.NEXT_SERVER,
+    (False, "drop"): Refusal.NEXT_SERVER,
+    (True, "fail"): Refusal.END,
+    (True, "retry"): Refusal.NEXT_SERVER,
+    (True, "drop"): Refusal.DROP,
+}
+"""By whether every server was asked, and by what the application says then."""
+
+ResubscribePolicy: TypeAlias = str | Callable[[str, HAClientError], str]
+"""One of the words of `REFUSALS`, or a function of the id and the error that returns one."""
 
 
 class Failures:
@@ -166,43 +203,69 @@ class Failures:
 
     Args:
         raises_gaps: Whether a `PublishGap` ends the client.
+        on_refusal: What happens to a subscription that no server takes back.
 
     Attributes:
         fatal: The error that ends the client; `None` while there is none.
     """
 
-    __slots__ = ("_logon_errors", "_raises_gaps", "_refusals", "_unanswered", "fatal")
+    __slots__ = (
+        "_has_logged_on",
+        "_logon_errors",
+        "_on_refusal",
+        "_raises_gaps",
+        "_refusals",
+        "_unanswered",
+        "fatal",
+    )
 
-    def __init__(self, *, raises_gaps: bool) -> None:
+    def __init__(self, *, raises_gaps: bool, on_refusal: ResubscribePolicy = "fail") -> None:
         self._raises_gaps = raises_gaps
+        self._on_refusal = on_refusal
         self._unanswered: set[str] = set()  # server addresses with a logon that was not answered
         self._refusals: set[tuple[str, str]] = set()  # (sub id, server), since the last LIVE
+        self._has_logged_on = False
         self._logon_errors: dict[str, HAClientError] = {}  # by server, before any logon
         self.fatal: HAClientError | None = None
 
     def judge(
-        self, state: Recovery, error: HAClientError, *, address: str, is_moving: bool
+        self,
+        state: Recovery,
+        error: HAClientError,
+        *,
+        uri: str,
+        is_stable: bool = False,
+        is_moving: bool = False,
     ) -> frozenset[FailureAction]:
         """What a failure means.
 
         Args:
             state: The state in which it happened.
             error: The failure.
-            address: The address of the server.
+            uri: The server; empty if none was chosen.
+            is_stable: Whether the connection was stable.
             is_moving: Whether the client has left another server for this one.
-        """
-        return MEANINGS[state, self._kind(state, error, address=address, is_moving=is_moving)]
 
-    def _kind(
-        self, state: Recovery, error: HAClientError, *, address: str, is_moving: bool
-    ) -> Failure:
+        Returns:
+            The actions; `BLAME_UNLESS_STABLE` is decided.
+        """
+        if not self._has_logged_on and state in {Recovery.DIALLING, Recovery.LOGGING_ON}:
+            self._logon_errors[uri] = error
+        actions = MEANINGS[state, self._kind(state, error, uri=uri, is_moving=is_moving)]
+        if FailureAction.BLAME_UNLESS_STABLE not in actions:
+            return actions
+        blame = frozenset() if is_stable else frozenset({FailureAction.BLAME})
+        return (actions - {FailureAction.BLAME_UNLESS_STABLE}) | blame
+
+    def _kind(self, state: Recovery, error: HAClientError, *, uri: str, is_moving: bool) -> Failure:
+        address = Uri.parse(uri).address if uri else ""
         match error:
-            case _ if error is self.fatal:
-                return Failure.FINAL
-            case ReconnectGaveUp():
+            case _ if error is self.fatal or isinstance(error, ReconnectGaveUp):
                 return Failure.FINAL
             case SubscriptionStalled():
                 return Failure.STALLED
+            case ClosedByOwnError():
+                return Failure.OWN
             case PublishGap():  # no reason to end if another server worked just now
                 ends = self._raises_gaps and not is_moving
                 return Failure.FINAL if ends else Failure.ORDINARY
@@ -222,24 +285,27 @@ class Failures:
         """The client is live: each server may be asked again for what it has refused."""
         self._refusals.clear()
 
-    def note_refusal(self, sub_id: str, uri: str) -> bool:
-        """Note that a server does not take a subscription back.
+    def refused(self, sub_id: str, uri: str, error: HAClientError) -> Refusal:
+        """What becomes of a subscription that a server does not take back.
 
-        Another server may, so each is asked once, in the chooser's order.
+        Another server may take it, so each is asked once, in the chooser's order. When every server
+        was asked, the application's word counts.
 
-        Returns:
-            Whether every server was asked: then the application's word counts.
+        Raises:
+            UsageError: The application does not answer with one of the words.
         """
-        is_repeated = (sub_id, uri) in self._refusals
-        self._refusals.add((sub_id, uri))
-        return is_repeated
+        if (sub_id, uri) not in self._refusals:
+            self._refusals.add((sub_id, uri))
+            return Refusal.NEXT_SERVER
+        refusal = REFUSALS[True, policy_word(self._on_refusal, sub_id, error)]
+        if refusal is Refusal.END:
+            self.fatal = error
+        return refusal
 
-    def note_logon(self, uri: str, error: HAClientError | None) -> None:
-        """Note how an attempt at a server has ended, before the first logon of this client."""
-        if error is None:
-            self._logon_errors.clear()
-        else:
-            self._logon_errors[uri] = error
+    def logged_on(self) -> None:
+        """A server has accepted the credentials."""
+        self._has_logged_on = True
+        self._logon_errors.clear()
 
     def refused_credentials(self, uri: str) -> AuthenticationError | None:
         """The error that ends the client at the end of a sweep of all servers.
@@ -264,6 +330,20 @@ class Failures:
         return error
 
 
+def policy_word(policy: ResubscribePolicy, sub_id: str, error: HAClientError) -> str:
+    """What the application says about a subscription that ended with an error.
+
+    Raises:
+        UsageError: It is none of the words.
+    """
+    word = policy(sub_id, error) if callable(policy) else policy
+    if (True, word) not in REFUSALS:
+        raise UsageError(
+            f"on_resubscribe_failure has to answer 'fail', 'retry' or 'drop', not {word!r}"
+        )
+    return word
+
+
 def _may_be_read_late(error: HAClientError) -> bool:
     """Whether a server may still read a logon that failed with this error.
 
@@ -276,6 +356,103 @@ def _may_be_read_late(error: HAClientError) -> bool:
 def _is_refusal(error: HAClientError) -> bool:
     """Whether a server has refused the logon; else it had accepted it, and cut the connection."""
     return isinstance(error.__cause__, CommandError)
+
+
+# -- planned moves ---------------------------------------------------------------------------------
+
+
+class MoveState(enum.Enum):
+    """How far a planned move is."""
+
+    CHECKING = enum.auto()  # another connection logs on to the new server, under another name
+    DRAINING = enum.auto()  # the server in use has to take what was sent to it
+    LEFT = enum.auto()  # its connection was closed: one attempt at the new server
+    ENDED = enum.auto()
+
+
+class MoveEvent(enum.Enum):
+    """What happens to a planned move."""
+
+    CHECKED = enum.auto()  # the new server can be used
+    GIVEN_UP = enum.auto()  # it cannot, or nobody waits for the move any more
+    DRAINED = enum.auto()
+    FAILED = enum.auto()  # the connection was lost, or the attempt at the new server failed
+    LIVE = enum.auto()
+
+
+MOVES: Final[Mapping[tuple[MoveState, MoveEvent], MoveState]] = {
+    (MoveState.CHECKING, MoveEvent.CHECKED): MoveState.DRAINING,
+    (MoveState.CHECKING, MoveEvent.GIVEN_UP): MoveState.ENDED,
+    (MoveState.DRAINING, MoveEvent.GIVEN_UP): MoveState.ENDED,
+    (MoveState.DRAINING, MoveEvent.DRAINED): MoveState.LEFT,
+    (MoveState.DRAINING, MoveEvent.FAILED): MoveState.ENDED,
+    (MoveState.LEFT, MoveEvent.FAILED): MoveState.ENDED,
+    (MoveState.LEFT, MoveEvent.LIVE): MoveState.ENDED,
+}
+"""What becomes of it; what is not listed changes nothing.
+
+A loss during the check does, since the check finds out by itself; and a move whose connection was
+closed cannot be called off.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Move:
+    """A planned move.
+
+    Attributes:
+        uri: Where to; empty for the server that the chooser says.
+        state: How far it is.
+        error: Why the client is not there, for whoever waits for it.
+    """
+
+    uri: str
+    state: MoveState
+    error: HAClientError | None = None
+
+    def next(self, event: MoveEvent, error: HAClientError | None = None) -> bool:
+        """Note an event, with its error if it has one; return whether it has ended the move."""
+        before, self.state = self.state, MOVES.get((self.state, event), self.state)
+        has_ended = self.state is MoveState.ENDED and before is not MoveState.ENDED
+        if has_ended and error is not None:
+            self.error = DisconnectedError(
+                f"move_to: the client is not at {self.target} but reconnects: {error}"
+            )
+            self.error.__cause__ = error
+        return has_ended
+
+    @property
+    def target(self) -> str:
+        """Where to, in words and without a password."""
+        return Uri.parse(self.uri).safe if self.uri else "a server of higher priority"
+
+
+def check_may_move(status: ConnectionStatus, uri: str, current: Move) -> bool:
+    """Check that a client may begin to move to a server.
+
+    Args:
+        status: The connection.
+        uri: The connection string of the server.
+        current: The last planned move.
+
+    Returns:
+        Whether it has to: not if it is there.
+
+    Raises:
+        UsageError: Another move is under way, or the URI is wrong.
+        HAClientError: There is no connection that it could leave.
+    """
+    address = Uri.parse(uri).address
+    if current.state is not MoveState.ENDED:
+        raise UsageError(f"a move to {current.target} is under way: wait for its end")
+    if status.stop_reason is not None:
+        raise status.stop_reason
+    if not status.is_live:
+        raise DisconnectedError(
+            "move_to: the client is reconnecting, and goes to the server that its chooser says: "
+            "wait until it is connected, or add the server to the chooser"
+        )
+    return address != status.address
 
 
 # -- what is logged --------------------------------------------------------------------------------

@@ -538,18 +538,18 @@ class ResumeContext:
 
     Args:
         clock_us: Returns microseconds since 1970, from a clock that may step.
+        overlap_s: How long before the caught-up time the replay on another server starts.
 
     Attributes:
         servers: The logs of the servers.
-        overlap_us: How many microseconds before the caught-up time the replay on another server
-            starts.
+        overlap_us: As above, in microseconds.
     """
 
     __slots__ = ("_ahead", "_clock", "_clock_us", "_progress", "overlap_us", "servers")
 
-    def __init__(self, clock_us: Callable[[], int]) -> None:
+    def __init__(self, clock_us: Callable[[], int], *, overlap_s: float = OVERLAP_S) -> None:
         self.servers = ServerLogs()
-        self.overlap_us = int(OVERLAP_S * 1_000_000)
+        self.overlap_us = int(overlap_s * 1_000_000)
         self._clock_us = clock_us
         self._clock: StepProofClock | None = None
         self._ahead: dict[ResumePosition, None] = {}  # of what the store knows of the server's log

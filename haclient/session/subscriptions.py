@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from haclient.errors import HAClientError, SubIdInUse
+from haclient.errors import DisconnectedError, HAClientError, SubIdInUse
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
 from haclient.session.leases import QueueLeases
@@ -553,6 +553,54 @@ class Subscription:
             queued: Messages that are dropped before the resume.
         """
         return bookmarks
+
+    def end(self, reason: HAClientError) -> None:
+        """End it with its connection; what has arrived is still delivered."""
+        self.queue.end(reason, raises=self.is_query)
+
+    def fail(self, error: HAClientError) -> None:
+        """End it with an error: a stream raises it, a handler's task ends."""
+        self.queue.end(error, raises=True)
+
+    def lost(self, reason: HAClientError, *, is_kept: bool, is_followed: bool) -> bool:
+        """Its connection is lost: do what `LOST` says.
+
+        Args:
+            reason: Why.
+            is_kept: Whether it is sent again on another connection.
+            is_followed: Whether another connection is expected.
+
+        Returns:
+            Whether it goes on, and messages may be missing.
+        """
+        actions = LOST[kind_of(self, is_kept=is_kept), is_followed]
+        for action in actions:
+            match action:
+                case LossAction.DROP_QUEUED:
+                    self.drop_queued(keep_replaced=is_kept)
+                case LossAction.DROP_ALL:
+                    self.drop_queued()
+                case LossAction.SEND_AGAIN:
+                    self.phase = Phase.LOST
+                case LossAction.MARK_REPLAY:
+                    self.queue.mark(Marker.REPLAY)
+                case LossAction.MARK_GAP:
+                    self.queue.mark(Marker.GAP)
+                case LossAction.FAIL:
+                    self.fail(self._not_continued(reason))
+                case LossAction.END:
+                    self.end(reason)
+        return LossAction.MARK_GAP in actions
+
+    def _not_continued(self, reason: HAClientError) -> HAClientError:
+        """The error of a stream that nothing continues on the next connection."""
+        error = DisconnectedError(
+            f"the stream {self.sub_id!r} ended with its connection, and messages may be missing "
+            f"from here on: {reason}: open it again, open it with resumes=True to go on after a "
+            "gap, or use a bookmark_stream to miss nothing"
+        )
+        error.__cause__ = reason
+        return error
 
     def drop_queued(self, *, keep_replaced: bool = False) -> None:
         """Drop its undelivered messages, which a resume redelivers.

@@ -26,7 +26,7 @@ from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import disconnect_error
 from haclient.session.back_pressure import weight_of
-from haclient.session.connection_state import Due, HeartbeatTimers
+from haclient.session.connection_state import ClosedByClient, Due, HeartbeatTimers
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker
@@ -52,10 +52,6 @@ _RIGHT_PORT: Final = "are the port and the scheme (tcp:// or tcps://) right?"
 
 _logger = logger_of(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
-
-
-class ClosedByClient(DisconnectedError):
-    """This client has closed the connection."""
 
 
 class ConnectionOwner(Protocol):

@@ -12,7 +12,6 @@ redelivered, and delivered, undiscarded ones are de-duplicated by the bookmark s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from types import TracebackType
@@ -34,6 +33,8 @@ from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.session.acks import refused_publish
 from haclient.session.connection_state import (
+    ClosedByClient,
+    ClosedByOwnError,
     ConnectionState,
     ConnectionStatus,
     Counters,
@@ -45,16 +46,15 @@ from haclient.session.leases import QueueAcks
 from haclient.session.logon import check_client_name
 from haclient.session.resume import ResumeContext
 from haclient.session.session import Received, Session
-from haclient.session.subscriptions import LOST, LossAction, Marker, Phase, Subscription, kind_of
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.ack_sender import AckSender
 from haclient.transport.active_consumers import ActiveConsumers, OpenClients, open_clients
 from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.commands import Commands, Fields, Flusher, log_on, lost_error
-from haclient.transport.connection import ClosedByClient, Connection
+from haclient.transport.connection import Connection
 from haclient.transport.links.dial import Dialler
 from haclient.transport.links.link import log_state
-from haclient.transport.message_queue import MessageQueue, release_queues
+from haclient.transport.message_queue import release_queues
 from haclient.transport.publisher import Publisher
 from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
@@ -64,10 +64,6 @@ from haclient.transport.writer import Writer
 from haclient_stores.audit_log import AuditLog
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
-
-
-class ClosedByOwnError(DisconnectedError):
-    """The connection ended with an error of this client, which is raised from its block."""
 
 
 class Core:
@@ -81,8 +77,6 @@ class Core:
         status: The state of the connection; its single owner.
         kept: The subscriptions that survive a lost connection.
         resume: Where bookmark subscriptions resume.
-        drops: Whether a handler's subscription that the server has ended (its id, the error) may
-            end with a log line; a client that reconnects has a policy for that.
     """
 
     def __init__(self, settings: Settings, manager: SubscriptionManager | None = None) -> None:
@@ -94,7 +88,7 @@ class Core:
         self.reporter = Reporter(self.name, settings.clock_us, settings.on_event)
         self.auditor = _auditor_of(settings)
         self.commands = Commands(self.session, self.status)
-        self.resume = ResumeContext(self.reporter.clock_us)
+        self.resume = ResumeContext(self.reporter.clock_us, overlap_s=settings.overlap_s)
         self.kept = KeptSubscriptions(manager, self.session.router)
         self.changes = SubscriptionChanges(self.commands, self.kept, self.reporter, self.thread)
         self.queue_acks = QueueAcks(
@@ -121,7 +115,6 @@ class Core:
         self.heartbeat_round_trip_s: float | None = None
         self.consumers = ActiveConsumers()
         self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
-        self.drops: Callable[[str, HAClientError], bool] = lambda _, __: False
         self._manager = manager
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
@@ -234,7 +227,7 @@ class Core:
                 await self._stack.__aexit__(kind, error, traceback)
         finally:
             for subscription in self.kept:  # no connection ends them if there is none
-                self.end(subscription, reason)
+                subscription.end(reason)
             try:
                 self.set_state(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:
@@ -471,17 +464,19 @@ class Core:
         self.status.lost(reason)
         self.counters.disconnections += 1
         self.flight.ended(reason)
-        active = self.session.router.all()
+        active, is_followed = self.session.router.all(), self.status.expects_connection
         try:
             self.publisher.lost()
             queues = [one.leases for one in active if one.leases is not None]
             self.queue_acks.lost(sum(one.most_unacknowledged for one in queues if one.is_queue))
             for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
-                self._end_or_keep(subscription, reason)
+                is_kept = subscription in self.kept
+                if subscription.lost(reason, is_kept=is_kept, is_followed=is_followed):
+                    self.reporter.emit(events.SubscriptionGap, sub_id=subscription.sub_id)
         except BaseException:  # a store has failed, which ends the client: nobody may wait for it
             self.session.lost(lambda pending: lost_error(pending, reason))
             for subscription in active:
-                self.end(subscription, reason)
+                subscription.end(reason)
             raise
         finally:
             self._closed.set()  # `abandon` waits for it, shielded
@@ -493,34 +488,6 @@ class Core:
         if not self.status.reconnects and not connection.closed_by_us:
             self.flight.log_before(reason)
         self.reporter.emit(events.ConnectionLost, error=reason)
-
-    def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
-        """The connection of a subscription is lost."""
-        expects_connection = self.status.expects_connection
-        is_kept = subscription in self.kept
-        for action in LOST[kind_of(subscription, is_kept=is_kept), expects_connection]:
-            match action:
-                case LossAction.DROP_QUEUED:
-                    subscription.drop_queued(keep_replaced=is_kept)
-                case LossAction.DROP_ALL:
-                    subscription.drop_queued()
-                case LossAction.SEND_AGAIN:
-                    subscription.phase = Phase.LOST
-                case LossAction.MARK_REPLAY:
-                    subscription.queue.mark(Marker.REPLAY)
-                case LossAction.MARK_GAP:
-                    subscription.queue.mark(Marker.GAP)
-                    self.reporter.emit(events.SubscriptionGap, sub_id=subscription.sub_id)
-                case LossAction.FAIL:
-                    fail(subscription, _plain_stream_lost(subscription, reason))
-                case LossAction.END:
-                    self.end(subscription, reason)
-
-    @staticmethod
-    def end(subscription: Subscription, reason: HAClientError) -> None:
-        """End it with its connection; what has arrived is still delivered."""
-        if isinstance(subscription.queue, MessageQueue):
-            subscription.queue.end(reason, raises=subscription.is_query)
 
     async def wait_lost(self) -> None:
         """Wait until the current connection has ended."""
@@ -673,20 +640,3 @@ class Core:
 def _auditor_of(settings: Settings) -> Auditor | None:
     log = settings.audit_log
     return None if log is None else Auditor(log, settings.clock_us)
-
-
-def _plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAClientError:
-    """The error of a stream that nothing continues on the next connection."""
-    error = DisconnectedError(
-        f"the stream {subscription.sub_id!r} ended with its connection, and messages may be "
-        f"missing from here on: {reason}: open it again, open it with resumes=True to go on after "
-        "a gap, or use a bookmark_stream to miss nothing"
-    )
-    error.__cause__ = reason
-    return error
-
-
-def fail(subscription: Subscription, error: HAClientError) -> None:
-    """End it with an error: a stream raises it, a handler's task ends."""
-    if isinstance(subscription.queue, MessageQueue):
-        subscription.queue.end(error, raises=True)

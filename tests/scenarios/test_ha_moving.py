@@ -27,7 +27,7 @@ from haclient.servers.delay import FixedDelayStrategy, SpreadDelayStrategy
 from haclient.servers.priority import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import STABLE_AFTER_S
-from haclient.transport.reconnector import CHOOSING_LIMIT_S
+from haclient.transport.moves import CHOOSING_LIMIT_S
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.listening import both, on_losses, on_states

@@ -11,8 +11,7 @@ from haclient import compat
 from haclient.compat.listeners import Listeners
 from haclient.errors import DisconnectedError, UsageError
 from haclient.events import ConnectionLost, DuplicatesDropped, MessagesUnrouted
-from haclient.session.connection_state import ConnectionState
-from haclient.transport.connection import ClosedByClient
+from haclient.session.connection_state import ClosedByClient, ConnectionState
 from support.listening import reached
 
 pytestmark = pytest.mark.row("B18")
