@@ -28,10 +28,12 @@ from haclient.session.back_pressure import ConflationKey, QueueConflation, sow_k
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.tasks import current_caller
 from haclient_stores.checks import check_count, check_seconds
+from haclient_stores.logs import logger_of
 
 __all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages", "TypedStream"]
 
 T = TypeVar("T")
+_logger = logger_of(__name__)
 
 _LONGEST_RUN: Final = 64  # messages that a stream delivers before it looks at the turn again
 
@@ -388,6 +390,8 @@ class QueueStream(MessageStream):
         self._auto_ack = auto_ack
         # By the caller that may still process them; one that has ended takes its entry along.
         self._taken: WeakKeyDictionary[object, list[Message]] = WeakKeyDictionary()
+        self._taker_count = 0
+        self._has_warned = False
 
     @override
     def conflate(self, key: ConflationKey = sow_key) -> Self:
@@ -420,8 +424,18 @@ class QueueStream(MessageStream):
     @override
     def _finish_taken(self) -> None:
         if self._auto_ack:
+            if len(self._taken) < self._taker_count and not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "the stream %s: a task or thread that took a message has ended without asking "
+                    "for another one, so auto_ack does not acknowledge it: call message.ack(), or "
+                    "take all messages in one task",
+                    self.sub_id,
+                    extra={"sub_id": self.sub_id},
+                )
             for message in self._taken.pop(current_caller(), ()):
                 message.ack()
+            self._taker_count = len(self._taken)
 
     @override
     def _deliverable(self, batch: list[Message]) -> list[Message]:
@@ -441,6 +455,7 @@ class QueueStream(MessageStream):
     def _taken_now(self, batch: list[Message]) -> None:
         if self._auto_ack:
             self._taken[current_caller()] = list(batch)  # the application may change its own list
+            self._taker_count = len(self._taken)
 
 
 def _is_deliverable(message: Message) -> bool:

@@ -149,7 +149,9 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
         a timeout of its own keeps that when it is placed.
 
         Args:
-            timeout: Milliseconds; 0 for no limit.
+            timeout: Milliseconds. 0 is no limit for subscriptions that are placed. After a lost
+                connection the timeout of the client still counts: a server that does not answer
+                must not hold up the fail-over.
 
         Raises:
             UsageError: It is negative or no number.

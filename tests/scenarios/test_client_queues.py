@@ -354,6 +354,24 @@ async def test_each_task_acknowledges_what_it_has_taken_itself(client: Client, p
             nursery.cancel_scope.cancel()
 
 
+async def test_a_task_that_takes_one_message_only_is_reported_once(
+    client: Client, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened_queue(client, peer, "max_backlog=3", auto_ack=True) as stream:
+        await leased(peer, 1, 2, 3)
+
+        async def take_one() -> None:
+            await anext(stream)
+
+        for _ in range(3):
+            async with open_nursery() as nursery:
+                nursery.start_soon(take_one)
+        assert await received_acks(peer) == []
+    warnings = [text for text in caplog.messages if "auto_ack" in text]
+    assert len(warnings) == 1
+    assert "call message.ack(), or take all messages in one task" in warnings[0]
+
+
 @pytest.mark.row("QC10", "MS9")
 async def test_a_list_of_messages_is_acknowledged_when_the_next_is_asked_for(
     client: Client, peer: Peer

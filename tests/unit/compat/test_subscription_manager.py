@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 
@@ -201,6 +202,8 @@ def test_the_resubscription_timeout_is_in_milliseconds(broker: BrokerThread) -> 
         manager.set_resubscription_timeout(30_000)
         assert manager.get_resubscription_timeout() == 30_000
         assert client._all_options().get("connect_timeout") == 30  # when a link was lost
+        manager.set_resubscription_timeout(0)
+        assert "connect_timeout" not in client._all_options()  # a silent server is left
         manager.resubscribe(client)
         assert [entry.sub_id for entry in manager.entries()] == ["s1"]
         with pytest.raises(UsageError, match="milliseconds"):
@@ -239,6 +242,11 @@ def test_each_subscription_is_placed_with_a_limit() -> None:
     manager.set_resubscription_timeout(7_000)
     manager.resubscribe(client)
     assert client.limits == {"plain": 7, "own": 0.5, "none": 7}
+    manager.connecting(print)
+    manager.set_resubscription_timeout(0)
+    manager.resubscribe(client)
+    assert client.limits == {"plain": math.inf, "own": 0.5, "none": math.inf}
+    assert manager.get_resubscription_timeout() == 0
 
 
 def test_what_cannot_be_is_refused_and_everything_can_be_forgotten() -> None:
