@@ -23,6 +23,7 @@ The object is pure; `haclient.transport.publisher` sends, waits and calls it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from typing import Final
 
 from haclient.errors import DisconnectedError, HAClientError, PublishFailed, UsageError
@@ -93,7 +94,8 @@ class Publishes:
         self._first_free = 0  # the last number in use when this connection began
         self._used_to = 0  # the last number of an earlier connection, where the log is not kept
         self._last_forgotten = 0  # the sequence that was last dropped from `refusals`
-        self._refused: set[int] = set()  # refused, and something before them is not acknowledged
+        # Refused, in order, while something before them is not acknowledged.
+        self._refused: list[int] = []
         self._losses: list[tuple[int, int, HAClientError | None]] = []  # first, last, and why
         self._known_above = 0  # the last number of the losses that were forgotten
         self._unreported = 0  # how many lost publishes no error has named yet
@@ -193,7 +195,7 @@ class Publishes:
         sequence, log = ack.sequence, self.log
         if sequence is None:  # nothing says which one it is
             return Message(kind="p", reason=ack.reason, detail=ack.detail)
-        if sequence in self.refusals or sequence in self._refused:
+        if sequence in self.refusals or self._is_refused(sequence):
             return None
         frame = log.replay_single(sequence)
         if frame is None and self.is_kept and sequence <= self._last_forgotten:
@@ -207,20 +209,25 @@ class Publishes:
             self._last_forgotten = next(iter(self.refusals))
             del self.refusals[self._last_forgotten]
         if frame is not None:
-            self._refused.add(sequence)
+            insort(self._refused, sequence)
             self._discard_refused()
         return message
 
+    def _is_refused(self, sequence: int) -> bool:
+        at = bisect_left(self._refused, sequence)
+        return self._refused[at : at + 1] == [sequence]
+
     def _discard_refused(self) -> None:
-        log = self.log
-        for sequence in sorted(self._refused):
+        log, done = self.log, 0
+        for sequence in self._refused:
             if sequence == log.lowest_unpersisted:
                 if sequence in self.parked and isinstance(log, PublishLog):
                     log.note_parked(sequence)
                 log.discard_up_to(sequence)
             elif sequence > log.last_persisted:
                 break
-            self._refused.remove(sequence)
+            done += 1
+        del self._refused[:done]
 
     # -- results ------------------------------------------------------------------------------
 

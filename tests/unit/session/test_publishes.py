@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from haclient.errors import DisconnectedError, PublishFailed, UsageError
 from haclient.protocol.codec import publish_head
@@ -188,6 +189,30 @@ def test_a_refused_publish_leaves_the_store_when_a_logon_covers_those_before_it(
     assert publishes.log.unsent_bytes == 0
     assert publishes.refused(refusal(last)) is None
     assert publishes.is_done(last, "wait")
+
+
+class Counted(int):
+    """A sequence that counts how often it is compared."""
+
+    compared = 0
+
+    @override
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    __eq__ = int.__eq__
+    __hash__ = int.__hash__
+
+
+def test_a_refusal_costs_the_same_however_many_wait_for_an_ack_before_them() -> None:
+    publishes, count = with_store(), 500
+    first = publish(publishes, 1 + count) - count
+    for sequence in range(first + 1, first + 1 + count):
+        publishes.refused(refusal(Counted(sequence)))
+    assert Counted.compared < 40 * count
+    publishes.acknowledged(first)
+    assert publishes.log.unpersisted_count == 0
 
 
 def test_a_refusal_that_names_no_publish_is_told_as_it_is() -> None:
