@@ -111,7 +111,7 @@ class Publisher:
     def reconcile(self, server: LoggedOn, clock_us: int) -> None:
         """Trim to what is persisted and number above what was seen; see `Publishes.logged_on`."""
         self.publishes.logged_on(server, clock_us)
-        self.watermark.advance(self.log.last_persisted)
+        self._advance_watermark()
 
     async def measure(self) -> None:
         """Before `open_log`: find out how much there is to send; other tasks run meanwhile."""
@@ -164,7 +164,12 @@ class Publisher:
         yield
         if self.writer is not None and log.unsent_bytes < unsent_bytes:
             self.writer.passed_over(unsent_bytes - log.unsent_bytes)
-        self.watermark.advance(log.last_persisted)
+        self._advance_watermark()
+
+    def _advance_watermark(self) -> None:
+        log = self.log
+        # The last number may be one that was skipped, which no server acknowledges.
+        self.watermark.advance(log.last_persisted if log.unpersisted_count else log.last_sequence)
 
     def _note_time(self) -> None:
         if self.log.unpersisted_count:

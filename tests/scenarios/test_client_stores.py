@@ -262,6 +262,27 @@ async def test_a_spilled_backlog_is_sent_in_order_after_a_restart(tmp_path: Path
             assert bodies == [b"%d" % number for number in range(301)]
 
 
+@pytest.mark.row("PS7")
+async def test_flush_ends_when_the_machine_was_restarted_before_the_last_publish_was_sent(
+    tmp_path: Path,
+) -> None:
+    """The clock then skips numbers above the stored ones, which no server acknowledges."""
+
+    def store(boot: bytes) -> FilePublishStore:
+        return FilePublishStore(tmp_path / "p", disk=WatchedDisk(boot=boot))
+
+    async with Client("pub", publish_store=store(b"first boot......")) as client:
+        await client.publish("orders", b"{}")
+    async with (
+        running_broker() as server,
+        HAClient(
+            "pub", servers=[server.uris[0] + AMPS], publish_store=store(b"second boot.....")
+        ) as again,
+    ):
+        assert again.unpersisted_count == 1
+        await again.publish_flush(timeout=10)
+
+
 # -- durability -----------------------------------------------------------------------------------
 
 
