@@ -38,7 +38,7 @@ from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler, MessageQueue, QueryQueue
 from haclient.transport.subscriber import Subscriber, has_receiver
 from haclient.transport.subscription_changes import timeout_of
-from haclient.workers.message_runner import FailedMessages, MessageRunner
+from haclient.workers.message_runner import MessageRunner
 from haclient.workers.queue_handlers import QueueHandlerOptions, QueueHandling, serve_queue
 from haclient_stores.checks import check_callable, check_texts
 
@@ -246,10 +246,9 @@ class Receiver:
     ) -> MessageRunner:
         """What calls a plain handler."""
         queue.handler = handler
-        failed_messages = FailedMessages(
-            self._on_handler_error, reporter=self._core.reporter, status=self._core.status
+        return MessageRunner(
+            queue, self._on_handler_error, discards=auto_discard, reporter=self._core.reporter
         )
-        return MessageRunner(queue, failed_messages, discards=auto_discard)
 
     def _queue_for(self, command: Command, *, raises: bool) -> MessageQueue:
         kind = QueryQueue if command.name in QUERIES else MessageQueue

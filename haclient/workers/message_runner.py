@@ -17,7 +17,6 @@ import trio
 
 from haclient.errors import DisconnectedError, HAClientError, WorkerError, failure_text
 from haclient.protocol.messages import Message
-from haclient.session.connection_state import ConnectionStatus
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
 from haclient.transport.message_queue import Handler, MessageQueue, ShuttingDown
@@ -74,35 +73,87 @@ class DeadLetters(NamedTuple):
     nursery: trio.Nursery
 
 
-class FailedMessages:
-    """What happens to the messages of one subscription whose handlers have raised.
+class MessageRunner:
+    """Handles the messages of one subscription.
 
     Args:
-        policy: What happens.
+        queue: Where the messages come from. It has the handler, which another one may replace.
+        policy: What happens to a message whose handler has raised.
+        discards: Whether a message is discarded when its handler has returned.
+        acks: Whether a message is acknowledged then.
         expire_after: After so many failures a message is expired instead of given back.
         letters: Publishes dead letters, if the policy is one.
+        watch: Watches the leases while handlers are at work; `None` if nobody wants it.
         reporter: Logs and reports the failures; without one they are logged by this module.
-        status: The state of the client's connection.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # all but two by keyword
         self,
+        queue: MessageQueue,
         policy: QueueErrorPolicy,
         *,
+        discards: bool = False,
+        acks: bool = False,
         expire_after: int | None = None,
         letters: DeadLetters | None = None,
+        watch: LeaseWatch | None = None,
         reporter: Reporter | None = None,
-        status: ConnectionStatus | None = None,
     ) -> None:
+        self._queue = queue
+        self._turn = queue.turn = Turn()
         self._policy = policy
+        self._discards = discards
+        self._acks = acks
         self._expire_after = expire_after
         self._letters = letters
+        self._watch = watch
         self._reporter = reporter
         self._log = _logger if reporter is None else reporter.log
-        self._status = status
+
+    async def run(self, messages: Iterable[Message], handler: Handler | None = None) -> None:
+        """Call the handler with messages, one after the other, and finish each of them.
+
+        Args:
+            messages: The messages.
+            handler: Called instead of the handler of the queue.
+
+        Raises:
+            Exception: What the handler raised, if the policy is `raise`; what a policy raised.
+        """
+        queue, turn, watch = self._queue, self._turn, self._watch
+        now, discards, acks = turn.now, self._discards, self._acks
+        queue.handler_tasks.add(trio.lowlevel.current_task())
+        for message in messages:
+            if now() >= turn.ends_at:
+                await turn.end()
+            lease = message.lease
+            if queue.skips_rest or (lease is not None and not lease.is_deliverable(message)):
+                continue  # the server redelivers it
+            call = handler or queue.handler
+            assert call is not None  # noqa: S101  # a queue that is served has one
+            try:
+                if watch is not None:
+                    await watch.call(call, message)
+                else:
+                    result = call(message)
+                    if result is not None and isawaitable(result):
+                        await result
+            except Exception as error:  # the application's: a policy decides
+                await self.failed(message, error)
+            else:
+                if discards:
+                    message.discard()
+                if acks:
+                    message.ack()
+
+    async def serve(self) -> None:
+        """Handle one message after the other until the subscription ends."""
+        queue = self._queue
+        while (batch := await queue.next_batch()) is not None:
+            await self.run(queue.each(batch))
 
     async def failed(self, message: Message, error: Exception) -> None:
-        """Do what the policy says.
+        """Do with a message whose handler has raised what the policy says.
 
         Raises:
             Exception: `error`, if the policy is `raise`; what a policy raised.
@@ -145,7 +196,8 @@ class FailedMessages:
 
     def _is_of_end(self, error: Exception) -> bool:
         """Whether a call of the client has failed since no connection will follow."""
-        reason = None if self._status is None else self._status.stop_reason
+        status = self._queue.status
+        reason = None if status is None else status.stop_reason
         if reason is None:
             return _is_only(error, ShuttingDown)
         return error is reason or _is_only(error, DisconnectedError)
@@ -193,73 +245,3 @@ def _give_back(message: Message, failures: int) -> None:
     """Give a message back to its queue; nothing happens to one that is acknowledged already."""
     if isinstance(message.lease, QueueLease):
         message.lease.give_back(message, failures)
-
-
-class MessageRunner:
-    """Handles the messages of one subscription.
-
-    Args:
-        queue: Where the messages come from. It has the handler, which another one may replace.
-        failed_messages: What happens to those whose handler has raised.
-        discards: Whether a message is discarded when its handler has returned.
-        acks: Whether a message is acknowledged then.
-        watch: Watches the leases while handlers are at work; `None` if nobody wants it.
-    """
-
-    def __init__(
-        self,
-        queue: MessageQueue,
-        failed_messages: FailedMessages,
-        *,
-        discards: bool = False,
-        acks: bool = False,
-        watch: LeaseWatch | None = None,
-    ) -> None:
-        self._queue = queue
-        self._turn = queue.turn = Turn()
-        self._failed = failed_messages.failed
-        self._discards = discards
-        self._acks = acks
-        self._watch = watch
-
-    async def run(self, messages: Iterable[Message], handler: Handler | None = None) -> None:
-        """Call the handler with messages, one after the other, and finish each of them.
-
-        Args:
-            messages: The messages.
-            handler: Called instead of the handler of the queue.
-
-        Raises:
-            Exception: What the handler raised, if the policy is `raise`; what a policy raised.
-        """
-        queue, turn, watch = self._queue, self._turn, self._watch
-        now, discards, acks = turn.now, self._discards, self._acks
-        queue.handler_tasks.add(trio.lowlevel.current_task())
-        for message in messages:
-            if now() >= turn.ends_at:
-                await turn.end()
-            lease = message.lease
-            if queue.skips_rest or (lease is not None and not lease.is_deliverable(message)):
-                continue  # the server redelivers it
-            call = handler or queue.handler
-            assert call is not None  # noqa: S101  # a queue that is served has one
-            try:
-                if watch is not None:
-                    await watch.call(call, message)
-                else:
-                    result = call(message)
-                    if result is not None and isawaitable(result):
-                        await result
-            except Exception as error:  # the application's: a policy decides
-                await self._failed(message, error)
-            else:
-                if discards:
-                    message.discard()
-                if acks:
-                    message.ack()
-
-    async def serve(self) -> None:
-        """Handle one message after the other until the subscription ends."""
-        queue = self._queue
-        while (batch := await queue.next_batch()) is not None:
-            await self.run(queue.each(batch))

@@ -26,10 +26,11 @@ seconds. What is not finished by then stays undiscarded: a process is killed, a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import trio
 
@@ -39,7 +40,7 @@ from haclient.streams import MessageStream
 from haclient.transport.message_queue import HandlerErrorPolicy, check_policy
 from haclient.transport.tasks import open_nursery
 from haclient.workers.keyed_pool import KeyedPool
-from haclient.workers.message_runner import FailedMessages, MessageRunner, call
+from haclient.workers.message_runner import MessageRunner, call
 from haclient_stores.checks import check_count, check_seconds
 from haclient_stores.logs import logger_of
 
@@ -50,20 +51,23 @@ DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
 """Seconds for the calls under way when a pool is cancelled, by default."""
 
 _T = TypeVar("_T")
-_T_co = TypeVar("_T_co", covariant=True)
 _logger = logger_of(__name__)
 
+Work: TypeAlias = Callable[[Message], _T]
+"""A plain function that is called in a worker with each message."""
 
-class _Worker(Protocol[_T_co]):
-    async def start(self) -> object: ...
-
-    async def call(self, message: Message) -> _T_co: ...
-
-    async def close(self, limit_s: float) -> None: ...
+_Call: TypeAlias = Callable[[Message], Awaitable[_T]]
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadPool:
+class _Pool:
+    workers: int
+
+    def __post_init__(self) -> None:
+        check_count("workers", self.workers, 1)
+
+
+class ThreadPool(_Pool):
     """Worker threads: for functions that wait, or compute outside the interpreter's lock.
 
     Args:
@@ -73,23 +77,26 @@ class ThreadPool:
         UsageError: It is below 1.
     """
 
-    workers: int
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        check_count("workers", self.workers, 1)
-
-    def open(self, work: Callable[[Message], _T]) -> Sequence[_Worker[_T]]:
-        """The workers, which are not started yet.
+    @asynccontextmanager
+    async def open(self, work: Work[_T], limit_s: float) -> AsyncGenerator[list[_Call[_T]]]:
+        """Have the workers call a function.
 
         Args:
             work: Called in them.
+            limit_s: Not needed: threads that still work are abandoned.
+
+        Yields:
+            Calls the function with a message, in a thread; one for each worker.
         """
+        del limit_s
         limiter = trio.CapacityLimiter(self.workers)
-        return [_WorkerThread(work, limiter) for _ in range(self.workers)]
+        run = partial(trio.to_thread.run_sync, abandon_on_cancel=True, limiter=limiter)
+        yield [partial(run, call, work)] * self.workers
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessPool:
+class ProcessPool(_Pool):
     """Worker processes: for functions that compute in Python.
 
     They are spawned, so each imports the modules that the function needs. The function and what it
@@ -103,16 +110,18 @@ class ProcessPool:
         UsageError: It is below 1.
     """
 
-    workers: int
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        check_count("workers", self.workers, 1)
-
-    def open(self, work: Callable[[Message], _T]) -> Sequence[_Worker[_T]]:
-        """The workers, which are not started yet.
+    @asynccontextmanager
+    async def open(self, work: Work[_T], limit_s: float) -> AsyncGenerator[list[_Call[_T]]]:
+        """Have the workers call a function; they end with the block.
 
         Args:
             work: Called in them.
+            limit_s: Seconds that an idle process has to end by itself.
+
+        Yields:
+            Calls the function with a message, in a process; one for each worker.
 
         Raises:
             UsageError: It cannot be pickled.
@@ -123,26 +132,17 @@ class ProcessPool:
         )
 
         check_picklable(work)
-        return [WorkerProcess(work) for _ in range(self.workers)]
-
-
-class _WorkerThread(Generic[_T]):
-    """A place among the threads of a pool."""
-
-    def __init__(self, work: Callable[[Message], _T], limiter: trio.CapacityLimiter) -> None:
-        self._work = work
-        self._limiter = limiter
-
-    async def start(self) -> None:
-        pass  # trio keeps threads, and starts them when they are needed
-
-    async def call(self, message: Message) -> _T:
-        return await trio.to_thread.run_sync(
-            call, self._work, message, abandon_on_cancel=True, limiter=self._limiter
-        )
-
-    async def close(self, limit_s: float) -> None:
-        pass
+        processes = [WorkerProcess(work) for _ in range(self.workers)]
+        try:
+            async with open_nursery() as nursery:
+                for each in processes:
+                    nursery.start_soon(each.start)
+            yield [each.call for each in processes]
+        finally:
+            with trio.CancelScope(shield=True):
+                async with open_nursery() as nursery:
+                    for each in processes:
+                        nursery.start_soon(each.close, limit_s)
 
 
 ResultHandler: TypeAlias = Callable[[Message, _T], Awaitable[None] | None]
@@ -151,7 +151,7 @@ ResultHandler: TypeAlias = Callable[[Message, _T], Awaitable[None] | None]
 
 def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
     stream: MessageStream,
-    work: Callable[[Message], _T],
+    work: Work[_T],
     pool: ThreadPool | ProcessPool,
     *,
     key: Callable[[Message], Hashable] | None = None,
@@ -195,18 +195,17 @@ def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
         check_policy(on_handler_error)
 
     async def process() -> None:
-        workers = pool.open(work)
         with stream.working() as queue:
             policy = on_handler_error or queue.error_policy
-            failed_messages = FailedMessages(policy, status=queue.status)
-            runner = MessageRunner(queue, failed_messages, discards=True, acks=True)
-            shared = KeyedPool(max_waiting + len(workers), key, failed_messages)
-            await _Run(stream, runner, workers, shared, on_result).run(exit_timeout)
+            runner = MessageRunner(queue, policy, discards=True, acks=True)
+            shared = KeyedPool(max_waiting + pool.workers, key, runner)
+            async with pool.open(work, exit_timeout) as calls:
+                await _Run(stream, shared, on_result).run(calls, exit_timeout)
 
     return process()
 
 
-def _check_stream_and_work(stream: MessageStream, work: Callable[[Message], object]) -> None:
+def _check_stream_and_work(stream: MessageStream, work: Work[object]) -> None:
     # Checked in the call: a program with a stream of `haclient.blocking` does not await the result.
     if not isinstance(stream, MessageStream):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
@@ -228,34 +227,22 @@ class _Run(Generic[_T]):
     """
 
     def __init__(
-        self,
-        stream: MessageStream,
-        runner: MessageRunner,
-        workers: Sequence[_Worker[_T]],
-        pool: KeyedPool,
-        on_result: ResultHandler[_T] | None,
+        self, stream: MessageStream, pool: KeyedPool, on_result: ResultHandler[_T] | None
     ) -> None:
         self._stream = stream
-        self._runner = runner
-        self._workers = workers
         self._pool = pool
         self._on_result = on_result
         self._error: Exception | None = None
         self._calls = trio.CancelScope(shield=True)
 
-    async def run(self, exit_timeout: float) -> None:
+    async def run(self, calls: list[_Call[_T]], exit_timeout: float) -> None:
         try:
             async with open_nursery() as nursery:
-                for worker in self._workers:
-                    nursery.start_soon(worker.start)
-            async with open_nursery() as nursery:
-                nursery.start_soon(self._watch, exit_timeout)
-                nursery.start_soon(self._distribute)
+                nursery.start_soon(self._distribute, exit_timeout)
                 with self._calls:
-                    async with open_nursery() as calls:
-                        for worker in self._workers:
-                            handle = partial(self._handle, worker, nursery.cancel_scope)
-                            calls.start_soon(self._pool.work, handle)
+                    async with open_nursery() as workers:
+                        for each in calls:
+                            workers.start_soon(self._work, each, nursery.cancel_scope)
                 nursery.cancel_scope.cancel()
         finally:
             if self._pool.count:
@@ -264,42 +251,34 @@ class _Run(Generic[_T]):
                     self._pool.count,
                     exit_timeout,
                 )
-            with trio.CancelScope(shield=True):
-                async with open_nursery() as closing:
-                    for worker in self._workers:
-                        closing.start_soon(worker.close, exit_timeout)
         if self._error is not None:
             raise self._error
 
-    async def _watch(self, exit_timeout: float) -> None:
-        """Give the calls under way a limit once this run is cancelled."""
+    async def _distribute(self, exit_timeout: float) -> None:
+        """Give messages to the pool; at a cancellation give the calls under way a limit."""
         try:
-            await trio.sleep_forever()
+            try:
+                async for message in self._stream:
+                    await self._pool.put(message)
+            except Exception as error:  # of the stream, or of the policy: after what came before it
+                self._error = self._error or error
+            self._pool.end()
+            await trio.sleep_forever()  # until the workers are done
         finally:
             self._calls.deadline = trio.current_time() + exit_timeout
             self._pool.drop_waiting()
 
-    async def _distribute(self) -> None:
+    async def _work(self, call: _Call[_T], run_scope: trio.CancelScope) -> None:
         try:
-            async for message in self._stream:
-                await self._pool.put(message)
-        except Exception as error:  # of the stream, or of the policy: after what came before it
-            self._error = self._error or error
-        finally:
-            self._pool.end()
-
-    async def _handle(
-        self, worker: _Worker[_T], run_scope: trio.CancelScope, messages: Iterable[Message]
-    ) -> None:
-        try:
-            await self._runner.run(messages, partial(self._call, worker))
+            await self._pool.work(partial(self._handle, call))
         except Exception as error:  # raised by `run`, after the other calls
             self._error = self._error or error
+            self._pool.count -= 1
             self._pool.drop_waiting()  # at once: no worker may take another before the cancellation
             run_scope.cancel()
 
-    async def _call(self, worker: _Worker[_T], message: Message) -> None:
-        result = await worker.call(message)
+    async def _handle(self, call: _Call[_T], message: Message) -> None:
+        result = await call(message)
         if self._on_result is not None:
             finishing = self._on_result(message, result)
             if inspect.isawaitable(finishing):

@@ -28,7 +28,6 @@ from haclient.workers.keyed_pool import KeyedPool
 from haclient.workers.lease_watch import LeaseWatch
 from haclient.workers.message_runner import (
     DeadLetters,
-    FailedMessages,
     MessageRunner,
     PublishDeadLetter,
     QueueErrorPolicy,
@@ -133,13 +132,6 @@ async def serve_queue(
             "them will always wait: ask for a larger max_backlog, and allow it at the server",
         )
     async with open_nursery() as nursery, open_nursery() as background:
-        failed_messages = FailedMessages(
-            handling.on_handler_error,
-            expire_after=handling.expire_after,
-            letters=DeadLetters(publish, nursery),
-            reporter=reporter,
-            status=queue.status,
-        )
         watch: LeaseWatch | None = None
         if handling.cancel_at_lease_end or handling.extend_lease is not None:
             watch = LeaseWatch(
@@ -148,24 +140,26 @@ async def serve_queue(
                 log=leases.log,
             )
             background.start_soon(watch.run)
-        runner = MessageRunner(queue, failed_messages, acks=handling.auto_ack, watch=watch)
+        runner = MessageRunner(
+            queue,
+            handling.on_handler_error,
+            acks=handling.auto_ack,
+            expire_after=handling.expire_after,
+            letters=DeadLetters(publish, nursery),
+            watch=watch,
+            reporter=reporter,
+        )
         queue.handler = handler
         if handling.workers == 1:
             await runner.serve()
         else:
             capacity = max(handling.workers, leases.most_unacknowledged)
-            pool = KeyedPool(capacity, handling.key, failed_messages)
-            await _serve_in_parallel(queue, runner, pool, handling.workers)
+            pool = KeyedPool(capacity, handling.key, runner)
+            async with open_nursery() as workers:
+                for _ in range(handling.workers):
+                    workers.start_soon(pool.work)
+                while (batch := await queue.next_batch()) is not None:
+                    for message in batch:
+                        await pool.put(message)
+                pool.end()
         background.cancel_scope.cancel()
-
-
-async def _serve_in_parallel(
-    queue: MessageQueue, runner: MessageRunner, pool: KeyedPool, workers: int
-) -> None:
-    async with open_nursery() as nursery:
-        for _ in range(workers):
-            nursery.start_soon(pool.work, runner.run)
-        while (batch := await queue.next_batch()) is not None:
-            for message in batch:
-                await pool.put(message)
-        pool.end()

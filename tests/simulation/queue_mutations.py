@@ -148,7 +148,7 @@ def _ack_of_a_failure(stack: contextlib.ExitStack) -> None:
     async def failed(_self: Ours, message: Ours, _error: Exception) -> None:
         message.ack()
 
-    replace_attribute(stack, message_runner.FailedMessages, "failed", failed)
+    replace_attribute(stack, message_runner.MessageRunner, "failed", failed)
 
 
 @_mutation("acknowledgements that were not confirmed when the link was lost are forgotten")

@@ -15,7 +15,7 @@ from haclient.protocol.messages import Message
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.reporter import Reporter
 from haclient.transport.tasks import TURN_S, Turn
-from haclient.workers.message_runner import FailedMessages, MessageRunner
+from haclient.workers.message_runner import MessageRunner
 from support.clock import in_virtual_time
 from support.peer import Server, answering
 
@@ -79,7 +79,7 @@ async def test_a_plain_handler_lets_others_run_within_a_batch_and_between_batche
         queue.put([Message(kind="p")], 1)
     queue.end()
     async with others() as found:
-        await MessageRunner(queue, FailedMessages("raise")).serve()
+        await MessageRunner(queue, "raise").serve()
     assert handled == 300
     assert found.longest_s <= 2 * (TURN_S + 0.002)
 

@@ -14,7 +14,7 @@ from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
 from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue
 from haclient.transport.tasks import TURN_S
-from haclient.workers.message_runner import FailedMessages, MessageRunner
+from haclient.workers.message_runner import MessageRunner
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
@@ -24,7 +24,7 @@ def batch(*bodies: bytes) -> list[Message]:
 
 async def serve(queue: MessageQueue, handler: Handler, policy: HandlerErrorPolicy) -> None:
     queue.handler = handler
-    await MessageRunner(queue, FailedMessages(policy)).serve()
+    await MessageRunner(queue, policy).serve()
 
 
 def queued(*bodies: bytes) -> MessageQueue:
