@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from haclient.errors import HAClientError, UsageError, did_you_mean
 from haclient.events import EventListener
+from haclient.protocol.http_upgrade import check_preflight_headers
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.servers.auth import Authenticator
@@ -30,7 +31,6 @@ from haclient.session.recovery import policy_word
 from haclient.session.resume import OVERLAP_S
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.links.dial import DialOptions
-from haclient.transport.links.preflight import check_preflight_headers
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient_stores.audit_log import AuditLog

@@ -21,9 +21,10 @@ import trio
 from haclient.errors import HAClientError, ProtocolError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
+from haclient.protocol.http_upgrade import HTTP_FIRST_BYTE
+from haclient.transport.links.dial import answer_upgrade
 from haclient.transport.links.dial import dial as dial_uri
 from haclient.transport.links.link import ZLIB_FIRST_BYTE, Link, ZlibLink
-from haclient.transport.links.preflight import HTTP_FIRST_BYTE, answer_upgrade
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK
 from haclient_fake_server.hub import Hub

@@ -24,6 +24,7 @@ The object is pure; `haclient.transport.publisher` sends, waits and calls it.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from typing import Final
 
 from haclient.errors import DisconnectedError, HAClientError, PublishFailed, UsageError
@@ -41,6 +42,7 @@ from haclient_stores.publish_stores.volatile import VolatilePublishLog
 
 _REMEMBERED_REFUSALS: Final = 1024  # for later queries about the result of one publish
 _REMEMBERED_LOSSES: Final = 1024  # likewise: lost connections
+_MOST_SAMPLES: Final = 1024  # above it every second sample is dropped: old ones get coarser
 
 
 class Publishes:
@@ -368,3 +370,33 @@ def _as_log(store: PublishStore | None) -> FrameLog:
     if store is None:
         return VolatilePublishLog()
     return store if isinstance(store, FrameLog) else SendingStore(store)
+
+
+class UnpersistedAges:
+    """Samples of the last sequence number over time: how old an unpersisted publish is."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, float]] = deque()
+
+    def note(self, last_sequence: int, now: float) -> None:
+        """Add a sample, if the number has risen since the last one."""
+        samples = self._samples
+        if samples and samples[-1][0] >= last_sequence:
+            return
+        samples.append((last_sequence, now))
+        if len(samples) > _MOST_SAMPLES:
+            kept = list(samples)[::2]
+            self._samples = deque(kept if kept[-1] == samples[-1] else [*kept, samples[-1]])
+
+    def forget(self, lowest_unpersisted: int) -> None:
+        """Drop the samples below the lowest unpersisted number; all of them when it is 0."""
+        samples = self._samples
+        while samples and (not lowest_unpersisted or samples[0][0] < lowest_unpersisted):
+            samples.popleft()
+
+    def age(self, lowest_unpersisted: int, now: float) -> float:
+        """Seconds that the message with this number has waited; 0 for the number 0."""
+        self.forget(lowest_unpersisted)
+        return now - self._samples[0][1] if self._samples else 0.0

@@ -363,7 +363,6 @@ class Flusher:
         commands: Sends the commands.
         publisher: Knows what is published, and what of it is persisted.
         queue_acks: Knows which acknowledgements of queue messages were sent.
-        until_answered: Sends a command until a server has answered it: see `Core.until_answered`.
     """
 
     def __init__(
@@ -371,15 +370,10 @@ class Flusher:
         commands: Commands,
         publisher: Publisher,
         queue_acks: QueueAcks,
-        *,
-        until_answered: Callable[
-            [Callable[[], Awaitable[Message]], str, float], Awaitable[Message]
-        ],
     ) -> None:
         self._commands = commands
         self._publisher = publisher
         self._queue_acks = queue_acks
-        self._until_answered = until_answered
         self.awaited_deletes: set[str] = set()  # command ids
 
     # -- what the application waits for ---------------------------------------------------------
@@ -407,7 +401,7 @@ class Flusher:
             fields: Fields = {"c": "flush", "cid": commands.session.next_command_id(), "a": ack}
             return await commands.send(fields, what="flush", awaited=ack, timeout=timeout)
 
-        await self._until_answered(flush, "flush: the server did not answer", timeout)
+        await commands.until_answered(flush, "flush: the server did not answer", timeout)
 
     async def acks(self, *, timeout: float) -> None:
         """Wait until the server has processed each acknowledgement so far.

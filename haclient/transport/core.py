@@ -32,6 +32,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.session.acks import refused_publish
+from haclient.session.auditing import Auditor
 from haclient.session.connection_state import (
     ClosedByClient,
     ClosedByOwnError,
@@ -49,13 +50,12 @@ from haclient.session.session import Received, Session
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.ack_sender import AckSender
 from haclient.transport.active_consumers import ActiveConsumers, OpenClients, open_clients
-from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.commands import Commands, Fields, Flusher, log_on, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.links.dial import Dialler
 from haclient.transport.links.link import log_state
 from haclient.transport.message_queue import release_queues
-from haclient.transport.publisher import Publisher
+from haclient.transport.publisher import AuditedPublisher, Publisher
 from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
 from haclient.transport.subscription_changes import AutomaticPauses, SubscriptionChanges
@@ -102,12 +102,7 @@ class Core:
             log=self.reporter.log,
         )
         self.publisher = self._new_publisher()
-        self.flusher = Flusher(
-            self.commands,
-            self.publisher,
-            self.queue_acks,
-            until_answered=self.commands.until_answered,
-        )
+        self.flusher = Flusher(self.commands, self.publisher, self.queue_acks)
         self.flight = FlightRecorder(self.name, settings.clock_us)
         self._tap = settings.wire_tap and self.reporter.guarded(settings.wire_tap)
         self.connection: Connection | None = None

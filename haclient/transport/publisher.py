@@ -21,9 +21,10 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from threading import get_ident
-from typing import Final, cast
+from typing import Final, Required, TypedDict, Unpack, cast
 
 import trio
+from typing_extensions import override
 
 from haclient.errors import (
     DisconnectedError,
@@ -43,6 +44,7 @@ from haclient.protocol.codec import (
 )
 from haclient.protocol.commands import AckType, Command, format_acks, parse_acks
 from haclient.protocol.messages import Message
+from haclient.session.auditing import Auditor
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
@@ -59,6 +61,13 @@ DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 _CACHED_HEADS: Final = 4096
 _TAIL: Final = b"}"
 _BATCH_PIECE: Final = 1024  # messages of a batch between two looks at the socket
+
+
+class _Parts(TypedDict, total=False):
+    max_unpersisted_bytes: int
+    waits: AckWaits
+    status: ConnectionStatus
+    thread: Required[ClientThread]
 
 
 class Publisher:
@@ -586,6 +595,63 @@ class Publisher:
             )
             self.flush()
             await self.watermark.wait_for(sequence, what)
+
+
+class AuditedPublisher(Publisher):
+    """A publisher that records what it publishes and what becomes of it.
+
+    A publish is recorded once it is stored, an ack before what waits for it is woken.
+
+    Args:
+        auditor: Records it.
+        store: See `Publisher`, as the others.
+    """
+
+    def __init__(
+        self, auditor: Auditor, store: PublishStore | None, **others: Unpack[_Parts]
+    ) -> None:
+        super().__init__(store, **others)
+        self.auditor = auditor
+
+    @override
+    def append(self, head: bytes, body: Payload) -> int:
+        sequence = super().append(head, body)
+        self.auditor.published(head, sequence)
+        return sequence
+
+    @override
+    def append_many(self, heads: Sequence[bytes], bodies: Sequence[Payload]) -> None:
+        before = self.log.last_sequence
+        try:
+            super().append_many(heads, bodies)
+        finally:
+            stored = range(before + 1, self.log.last_sequence + 1)
+            for head, sequence in zip(cycle(heads), stored, strict=False):
+                self.auditor.published(head, sequence)
+
+    @override
+    async def publish(self, topic: str, body: Payload) -> int:
+        sequence = await super().publish(topic, body)
+        # One that `append` has recorded is not recorded again.
+        self.auditor.log.published(sequence, topic, self.auditor.clock_us())
+        return sequence
+
+    @override
+    def reconcile(self, server: LoggedOn, clock_us: int) -> None:
+        if server.persisted:
+            self.auditor.log.acknowledged(server.persisted, self.auditor.clock_us())
+        super().reconcile(server, clock_us)
+
+    @override
+    def acknowledged(self, sequence: int) -> None:
+        self.auditor.log.acknowledged(sequence, self.auditor.clock_us())
+        super().acknowledged(sequence)
+
+    @override
+    def refused(self, ack: Message) -> Message | None:
+        if ack.sequence is not None:
+            self.auditor.log.refused(ack.sequence, self.auditor.clock_us())
+        return super().refused(ack)
 
 
 def _check_list(name: str, value: object, *, count: int | None = None) -> None:

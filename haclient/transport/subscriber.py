@@ -27,6 +27,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import MessageOwner
 from haclient.session.acks import PendingCommand, is_refusal
+from haclient.session.auditing import AuditedOwner
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.historical import HistoricalSubscription
 from haclient.session.leases import QueueLeases
@@ -38,7 +39,6 @@ from haclient.session.subscriptions import (
     SubscribeRequest,
     Subscription,
 )
-from haclient.transport.auditing import AuditedOwner
 from haclient.transport.back_pressure import AckLot
 from haclient.transport.commands import Commands, Fields, header_fields
 from haclient.transport.connection import Connection

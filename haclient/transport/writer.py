@@ -24,6 +24,7 @@ import trio
 
 from haclient.observability.flight_recorder import FlightRecorder
 from haclient.session.connection_state import Counters
+from haclient.session.publishes import UnpersistedAges
 from haclient.transport.links.link import Link, WireLog
 from haclient_stores.interfaces import FrameLog
 
@@ -31,39 +32,6 @@ FLUSH_BYTES: Final = 256 * 1024
 """Unsent bytes at which a publish sends by itself instead of leaving it to the writer's task."""
 
 _JOIN_BYTES: Final = 256 * 1024  # small control frames leave together, in pieces of this size
-
-
-_MOST_SAMPLES: Final = 1024  # above it every second sample is dropped: old ones get coarser
-
-
-class UnpersistedAges:
-    """Samples of the last sequence number over time: how old an unpersisted publish is."""
-
-    __slots__ = ("_samples",)
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, float]] = deque()
-
-    def note(self, last_sequence: int, now: float) -> None:
-        """Add a sample, if the number has risen since the last one."""
-        samples = self._samples
-        if samples and samples[-1][0] >= last_sequence:
-            return
-        samples.append((last_sequence, now))
-        if len(samples) > _MOST_SAMPLES:
-            kept = list(samples)[::2]
-            self._samples = deque(kept if kept[-1] == samples[-1] else [*kept, samples[-1]])
-
-    def forget(self, lowest_unpersisted: int) -> None:
-        """Drop the samples below the lowest unpersisted number; all of them when it is 0."""
-        samples = self._samples
-        while samples and (not lowest_unpersisted or samples[0][0] < lowest_unpersisted):
-            samples.popleft()
-
-    def age(self, lowest_unpersisted: int, now: float) -> float:
-        """Seconds that the message with this number has waited; 0 for the number 0."""
-        self.forget(lowest_unpersisted)
-        return now - self._samples[0][1] if self._samples else 0.0
 
 
 class SendGate:

@@ -1,4 +1,8 @@
-"""From a URI to a connected link."""
+"""From a URI to a connected link.
+
+Both heads of an HTTP upgrade (`haclient.protocol.http_upgrade`) are read byte by byte up to their
+blank line: whatever follows belongs to the stream, and needs no layer that gives it back.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,22 @@ from typing import Final
 
 import trio
 
-from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
+from haclient.errors import (
+    ConnectionRefused,
+    DisconnectedError,
+    ProtocolError,
+    TimedOut,
+    UsageError,
+)
+from haclient.protocol.http_upgrade import (
+    check_granted,
+    granting_answer,
+    is_whole_head,
+    upgrade_request,
+)
 from haclient.protocol.uri import Uri
 from haclient.transport.links.link import Link, TcpLink, ZlibLink, close_in_forks
 from haclient.transport.links.memory_network import network
-from haclient.transport.links.preflight import request_upgrade
 from haclient.transport.links.tls import client_context, connect_tls
 from haclient.transport.tasks import open_nursery
 
@@ -140,6 +155,66 @@ async def _upgrade(link: Link, uri: Uri, headers: Mapping[str, str]) -> None:
     except BaseException:  # refused or cancelled: do not leak the link
         link.close()
         raise
+
+
+async def request_upgrade(link: Link, uri: Uri, headers: Mapping[str, str]) -> None:
+    """Ask a server, or the proxy before it, to carry the stream.
+
+    Args:
+        link: Just connected.
+        uri: Of the server.
+        headers: More headers for the request.
+
+    Raises:
+        ConnectionRefused: It refuses, or what answers does not speak HTTP.
+        OSError: The link is broken.
+    """
+    await _send_all(link, upgrade_request(uri, headers))
+    try:
+        head = await _read_head(link, b"HTTP/1.")
+    except ProtocolError as error:
+        raise ConnectionRefused(f"{uri.safe}: {error}") from None
+    check_granted(uri, head)
+
+
+async def answer_upgrade(link: Link, received: bytes) -> None:
+    """Grant the upgrade that a client asks for.
+
+    Args:
+        link: Of the client.
+        received: What was received from it already.
+
+    Raises:
+        ProtocolError: It is no request for an upgrade.
+        OSError: The link is broken.
+    """
+    await _send_all(link, granting_answer(await _read_head(link, b"GET /", received)))
+
+
+async def _send_all(link: Link, data: bytes) -> None:
+    unsent = memoryview(data)
+    while unsent:
+        count = link.try_send(unsent)
+        if count is None:
+            await link.wait_writable()
+        else:
+            unsent = unsent[count:]
+    while link.unsent_bytes:
+        await link.wait_writable()
+
+
+async def _read_head(link: Link, begin: bytes, received: bytes = b"") -> bytes:
+    """Read up to and including the blank line, and nothing of what follows it."""
+    head, byte = bytearray(received), memoryview(bytearray(1))
+    while not is_whole_head(head, begin):
+        count = link.recv_into(byte)
+        if count is None:
+            await link.wait_readable()
+        elif count == 0:
+            raise ProtocolError("the connection was closed before the HTTP upgrade was complete")
+        else:
+            head += byte
+    return bytes(head)
 
 
 async def _connect_memory(uri: Uri) -> Link:

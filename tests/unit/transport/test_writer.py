@@ -12,8 +12,9 @@ from typing_extensions import override
 
 from haclient.protocol.framing import FrameReader
 from haclient.session.custom_stores import SendingStore
+from haclient.session.publishes import UnpersistedAges
 from haclient.transport.links.memory_network import MemoryLink, link_pair
-from haclient.transport.writer import FLUSH_BYTES, SendGate, UnpersistedAges, Writer
+from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.custom import DictPublishStore

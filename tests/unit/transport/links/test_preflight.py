@@ -9,16 +9,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haclient.errors import ConnectionRefused, ProtocolError, UsageError
+from haclient.errors import ConnectionRefused, ProtocolError
+from haclient.protocol.http_upgrade import HTTP_FIRST_BYTE, MAX_HEAD_BYTES
 from haclient.protocol.uri import Uri
+from haclient.transport.links.dial import answer_upgrade, request_upgrade
 from haclient.transport.links.memory_network import MemoryLink, link_pair
-from haclient.transport.links.preflight import (
-    HTTP_FIRST_BYTE,
-    MAX_HEAD_BYTES,
-    answer_upgrade,
-    check_preflight_headers,
-    request_upgrade,
-)
 from haclient.transport.tasks import open_nursery
 from support.lengths import length
 from support.links import Pieces, receive, send
@@ -181,7 +176,6 @@ async def test_a_server_grants_the_first_protocol_that_is_asked_for(
     ("request_bytes", "why"),
     [
         (b"GOT / HTTP/1.1\r\n\r\n", "found 'GO'"),
-        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n", "wanted a request"),
         (b"GET / HTTP/1.1\r\n", "closed before"),
         (b"GET /" + b"a" * MAX_HEAD_BYTES, "exceeds"),
     ],
@@ -192,23 +186,3 @@ async def test_a_server_refuses_what_is_no_request(request_bytes: bytes, why: st
     far.close()
     with pytest.raises(ProtocolError, match=why):
         await answer_upgrade(near, b"")
-
-
-@pytest.mark.parametrize(
-    ("headers", "why"),
-    [
-        ({"": "x"}, "'' can be no name"),
-        ({"X Desk": "x"}, "'X Desk' can be no name"),
-        ({"X-Desk:": "x"}, "can be no name"),
-        ({"X-Desk": "secret\r\nHost: other"}, "the value of X-Desk has characters"),
-        ({"X-Desk": "secret €"}, "the value of X-Desk has characters"),
-        ({"Upgrade": "websocket"}, "Upgrade is set by the handshake itself"),
-        ({"content-length": "7"}, "content-length is set by the handshake itself"),
-    ],
-)
-def test_headers_that_cannot_be_sent_are_refused_without_their_values(
-    headers: dict[str, str], why: str
-) -> None:
-    with pytest.raises(UsageError, match=why) as caught:
-        check_preflight_headers(headers)
-    assert "secret" not in str(caught.value)

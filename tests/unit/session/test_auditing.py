@@ -7,7 +7,7 @@ import pytest
 
 from haclient.errors import StoreError
 from haclient.protocol.codec import publish_head
-from haclient.transport.auditing import AuditedOwner, Auditor
+from haclient.session.auditing import AuditedOwner, Auditor
 from haclient_stores.audit_log import AuditLog, AuditLogReader
 
 
