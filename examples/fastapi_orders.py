@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from haclient import Message
 from haclient.aio import HAClient
-from haclient.contrib.fastapi import EVENT_STREAM, lifespan
+from haclient.contrib.fastapi import EVENT_STREAM, Lifespan
 from haclient.errors import HAClientError
 
 LIMIT_S = 10.0  # of a publish, while no server can be reached
@@ -56,7 +56,7 @@ def on_shipped(message: Message) -> None:
 
 
 shipped_orders: list[str] = []
-amps = lifespan("orders-api", make, on_open=on_open)
+amps = Lifespan("orders-api", make, on_open=on_open)
 app = FastAPI(lifespan=amps)
 Client = Annotated[HAClient, Depends(amps.get)]
 

@@ -20,8 +20,8 @@ from typing_extensions import Unpack, override
 
 from haclient.client.base import BaseClient
 from haclient.client.client import Client
-from haclient.client.restoring import OnOthers, SubscriptionRestorer
-from haclient.errors import HAClientError, TimedOut
+from haclient.client.restoring import OnOthers, restorable
+from haclient.errors import HAClientError, TimedOut, UsageError
 from haclient.options import (
     TIMEOUT_S,
     ClientOptions,
@@ -92,7 +92,7 @@ class HAClient(BaseClient):
         check = partial(_check, check_name, options=same)
         super().__init__(core)
         self._reconnector = Reconnector(core, self._subscriber, settings, check=check)
-        self._restorer = SubscriptionRestorer(core, manager, self._receiver)
+        self._manager = manager
 
     @classmethod
     def memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
@@ -215,13 +215,26 @@ class HAClient(BaseClient):
             CommandError: The server refused a subscription; those before it are active.
             TimedOut: The server did not answer in time; those before it are active.
         """
-        return await self._restorer.restore(
-            handlers,
-            auto_discard=auto_discard,
-            queues=queues,
-            others=others,
-            timeout=seconds(timeout),
+        core = self._core
+        core.running("restore_subscriptions")
+        if isinstance(auto_discard, str):
+            raise UsageError(f"auto_discard is a bool or a list of ids, not {auto_discard!r}")
+        store = core.settings.bookmark_store
+        restored = restorable(
+            self._manager, core.kept.ids(), handlers, others, queues=queues, store=store
         )
+        for command, start, backlog in restored:
+            sub_id = command.sub_id
+            command.timeout = seconds(timeout)
+            if backlog is not None:
+                handling: QueueHandlerOptions = {"max_backlog": backlog, **queues[sub_id]}
+                await self._receiver.handle_queue(command, handlers[sub_id], handling)
+                continue
+            discards = auto_discard if isinstance(auto_discard, bool) else sub_id in auto_discard
+            await self._receiver.handle(
+                command, handlers[sub_id], auto_discard=discards, first_bookmark=start
+            )
+        return [each.command.sub_id for each in restored]
 
 
 async def _check(

@@ -1,27 +1,23 @@
-"""Restoring the subscriptions of an earlier process."""
+"""Which subscriptions of an earlier process are sent again, and how."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Container
+from dataclasses import replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from haclient.client.receiver import Receiver
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import HEADERS
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import QUERIES
 from haclient.subscription_manager import Entry, SubscriptionManager
-from haclient.transport.core import Core
-from haclient.transport.message_queue import Handler
-from haclient.workers.queue_handlers import QueueHandlerOptions
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.checks import check_word
 from haclient_stores.interfaces import BookmarkStore
 
-__all__ = ["OnOthers", "SubscriptionRestorer"]
+__all__ = ["OnOthers", "Restored", "restorable"]
 
 OnOthers: TypeAlias = Literal["refuse", "keep", "drop"]
 """What happens to subscriptions without a handler."""
@@ -32,8 +28,7 @@ _SET_ANEW: Final = frozenset({"c", "cid", "a"})
 _MAX_NAMED: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(NamedTuple):
     """A subscription of an earlier process.
 
     Attributes:
@@ -45,55 +40,6 @@ class Restored:
     command: Command
     start: str
     backlog: int | None
-
-
-class SubscriptionRestorer:
-    """Restores the subscriptions of a manager; see `HAClient.restore_subscriptions`."""
-
-    def __init__(self, core: Core, manager: SubscriptionManager, receiver: Receiver) -> None:
-        self._core = core
-        self._manager = manager
-        self._receiver = receiver
-
-    async def restore(
-        self,
-        handlers: Mapping[str, Handler],
-        *,
-        auto_discard: bool | Collection[str],
-        queues: Mapping[str, QueueHandlerOptions],
-        others: OnOthers,
-        timeout: float,
-    ) -> list[str]:
-        """Send the subscriptions that have a handler and are not active, in order.
-
-        Returns:
-            Their ids.
-
-        Raises:
-            UsageError: A subscription has no handler, or is in `queues` and consumes none, or the
-                other way round; nothing was sent.
-            CommandError: The server refused one; those before it are active.
-        """
-        self._core.running("restore_subscriptions")
-        if isinstance(auto_discard, str):
-            raise UsageError(f"auto_discard is a bool or a list of ids, not {auto_discard!r}")
-        store = self._core.settings.bookmark_store
-        restored = restorable(
-            self._manager, self._core.kept.ids(), handlers, others, queues=queues, store=store
-        )
-        for each in restored:
-            command = each.command
-            sub_id = command.sub_id
-            command.timeout = timeout
-            if each.backlog is not None:
-                handling: QueueHandlerOptions = {"max_backlog": each.backlog, **queues[sub_id]}
-                await self._receiver.handle_queue(command, handlers[sub_id], handling)
-                continue
-            discards = auto_discard if isinstance(auto_discard, bool) else sub_id in auto_discard
-            await self._receiver.handle(
-                command, handlers[sub_id], auto_discard=discards, first_bookmark=each.start
-            )
-        return [each.command.sub_id for each in restored]
 
 
 def restorable(

@@ -2,7 +2,7 @@
 
 ::
 
-    amps = lifespan("orders-api", lambda name: HAClient.memory_backed(name, servers=SERVERS))
+    amps = Lifespan("orders-api", lambda name: HAClient.memory_backed(name, servers=SERVERS))
     app = FastAPI(lifespan=amps)
     Client = Annotated[HAClient, Depends(amps.get)]
 
@@ -38,7 +38,7 @@ from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageErr
 from haclient.protocol.messages import Message
 from haclient.service import STOP_SIGNALS
 
-__all__ = ["EVENT_STREAM", "Lifespan", "lifespan", "server_sent_event"]
+__all__ = ["EVENT_STREAM", "Lifespan", "server_sent_event"]
 
 EVENT_STREAM: Final = "text/event-stream"
 """The media type of `Lifespan.events`."""
@@ -50,21 +50,12 @@ KEEP_ALIVE_S: Final = 15.0
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")  # each of them ends a field
 
 
-async def _do_nothing(_client: HAClient) -> None:
-    """`on_open` by default."""
-
-
-def lifespan(
-    name: str,
-    make: Callable[[str], HAClient],
-    *,
-    on_open: Callable[[HAClient], Awaitable[object]] = _do_nothing,
-    open_timeout: float = OPEN_TIMEOUT_S,
-) -> Lifespan:
-    """Keep one client open while an application runs: `FastAPI(lifespan=lifespan(...))`.
+class Lifespan:
+    """Keeps one client open while an application runs: `FastAPI(lifespan=Lifespan(...))`.
 
     The application also starts while no AMPS server is reachable; each request then tries again.
-    The next request replaces a client that an error of a handler or a refused logon has ended.
+    The next request replaces a client that an error of a handler or a refused logon has ended. Use
+    it as a dependency: `Depends(amps.get)`.
 
     Args:
         name: The first part of the client's name. Host and process id are appended, since the
@@ -73,23 +64,15 @@ def lifespan(
         on_open: Called with each client that was opened, such as to subscribe; if it raises, the
             client is closed and `get` raises that.
         open_timeout: Seconds for `get` to open the client.
-
-    Returns:
-        The lifespan. Use it as a dependency: `Depends(amps.get)`.
     """
-    return Lifespan(name, make, on_open=on_open, open_timeout=open_timeout)
-
-
-class Lifespan:
-    """The client of an application; made by `lifespan`."""
 
     def __init__(
         self,
         name: str,
         make: Callable[[str], HAClient],
         *,
-        on_open: Callable[[HAClient], Awaitable[object]],
-        open_timeout: float,
+        on_open: Callable[[HAClient], Awaitable[object]] | None = None,
+        open_timeout: float = OPEN_TIMEOUT_S,
     ) -> None:
         self._name = name
         self._make = make
@@ -161,8 +144,9 @@ class Lifespan:
         client = self._make(process_name(self._name))
         await client.open(timeout=self._open_timeout_s)
         try:
-            async with self._limited("get: on_open took"):
-                await self._on_open(client)
+            if self._on_open is not None:
+                async with self._limited("get: on_open took"):
+                    await self._on_open(client)
         except BaseException:  # refused, or cancelled with the request
             with suppress(Exception):  # the caller gets the error of `on_open`
                 await client.aclose()

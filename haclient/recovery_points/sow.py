@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import astuple
 from typing import Final
 
 import msgspec
@@ -32,7 +33,7 @@ from haclient_stores.logs import logger_of
 
 __all__ = ["SOWRecoveryPointAdapter"]
 
-_FIELDS: Final = "client_name", "sub_id", "bookmark", "server", "caught_up", "generation"
+_EXTRA_FIELDS: Final = "server", "caughtUpUs", "generation"
 _FORGOTTEN: Final = "0"  # the bookmark of a subscription that was purged
 _CLOSE_S: Final = 5.0
 _logger = logger_of(__name__)
@@ -42,7 +43,9 @@ class SOWRecoveryPointAdapter(TimedAdapter):
     """Keeps recovery points in a SOW topic with the keys `/clientName` and `/subId`.
 
     A point that cannot be published is kept and retried ten times a second; only the newest point
-    of each subscription is kept.
+    of each subscription is kept. Beside the three fields that can have other names, a record has
+    `server`, in whose order the point is valid; `caughtUpUs`, the caught-up time in microseconds
+    since 1970; and `generation`, how often the subscription was started over.
 
     Args:
         client: A separate client, connected and logged on. The caller owns it and closes it after
@@ -51,10 +54,6 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         client_name_field: The field for the name of the tracked client.
         sub_id_field: The field for the subscription.
         bookmark_field: The field for the recovery point.
-        server_field: The field for the server in whose order the recovery point is valid.
-        caught_up_field: The field for the caught-up time: everything that the servers had at this
-            time was received and discarded. In microseconds since 1970.
-        generation_field: The field for how often the subscription was started over.
         on_error: Called with the error when a point cannot be published; a warning in the
             log by default.
 
@@ -62,7 +61,7 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         UsageError: An argument is invalid.
     """
 
-    def __init__(  # noqa: PLR0913  # the names of the fields, all by keyword
+    def __init__(  # the names of the fields, all by keyword
         self,
         client: BaseClient,
         *,
@@ -70,9 +69,6 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         client_name_field: str = "clientName",
         sub_id_field: str = "subId",
         bookmark_field: str = "bookmark",
-        server_field: str = "server",
-        caught_up_field: str = "caughtUpUs",
-        generation_field: str = "generation",
         on_error: Callable[[HAClientError], object] | None = None,
     ) -> None:
         if hasattr(client, "__bridge__"):  # its methods would not fit, and only much later
@@ -83,16 +79,10 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         check_text("topic", topic)
         self._client = client
         self._topic = topic
-        self._fields = (
-            client_name_field,
-            sub_id_field,
-            bookmark_field,
-            server_field,
-            caught_up_field,
-            generation_field,
-        )
-        for name, field in zip(_FIELDS, self._fields, strict=True):
+        named = client_name_field, sub_id_field, bookmark_field
+        for name, field in zip(("client_name", "sub_id", "bookmark"), named, strict=True):
             check_text(f"{name}_field", field)
+        self._fields = *named, *_EXTRA_FIELDS
         self._on_error = on_error or _warn
         self._tracked = ""
         self._known: set[str] = set()
@@ -112,14 +102,7 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         Returns:
             The body of the record.
         """
-        values = (
-            client_name,
-            point.sub_id,
-            point.bookmark,
-            point.server,
-            point.caught_up_us,
-            point.generation,
-        )
+        values = client_name, *astuple(point)
         return msgspec.json.encode(dict(zip(self._fields, values, strict=True)))
 
     def decode(self, data: bytes) -> tuple[str, RecoveryPoint] | None:

@@ -24,7 +24,7 @@ from haclient import (
     aio,
     blocking,
 )
-from haclient.contrib.fastapi import Lifespan, lifespan
+from haclient.contrib.fastapi import Lifespan
 from haclient.contrib.wsgi import ProcessClient
 from haclient.errors import HAClientError
 from haclient.stores import FilePublishStore, MemoryBookmarkStore
@@ -137,7 +137,7 @@ async def web(stream: aio.MessageStream) -> None:
     async def on_open(client: aio.HAClient) -> None:
         await client.subscribe("orders", handler=handle)
 
-    amps = lifespan("api", make, on_open=on_open, open_timeout=1.0)
+    amps = Lifespan("api", make, on_open=on_open, open_timeout=1.0)
     assert_type(amps, Lifespan)
     assert_type(await amps.get(), aio.HAClient)
     async for text in amps.events(stream, event=lambda message: message.text):

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from haclient import Message
 from haclient.aio import HAClient
-from haclient.contrib.fastapi import EVENT_STREAM, Lifespan, lifespan, server_sent_event
+from haclient.contrib.fastapi import EVENT_STREAM, Lifespan, server_sent_event
 from haclient.errors import TimedOut, UsageError
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker_thread import BrokerThread, broker_thread
@@ -42,7 +42,7 @@ def make_lifespan(
 
     async def nothing(_client: HAClient) -> None: ...
 
-    return lifespan("api", make, on_open=on_open or nothing, open_timeout=LIMIT_S)
+    return Lifespan("api", make, on_open=on_open or nothing, open_timeout=LIMIT_S)
 
 
 def run(main: Callable[[], Awaitable[T]]) -> T:
@@ -140,7 +140,7 @@ def test_an_application_starts_without_a_server() -> None:
         def make(name: str) -> HAClient:
             return HAClient.memory_backed(name, servers=["tcp://127.0.0.1:1/amps/json"])
 
-        amps = lifespan("api", make, open_timeout=0.3)
+        amps = Lifespan("api", make, open_timeout=0.3)
         async with amps(FastAPI()):
             with pytest.raises(TimedOut, match=r"not logged on within 0\.3 s; .*127\.0\.0\.1:1"):
                 await amps.get()
@@ -168,7 +168,7 @@ def test_a_request_waits_neither_for_another_one_nor_for_on_open_without_end(
             with pytest.raises(TimedOut, match=r"another request .* for more than 0\.01 s"):
                 await amps.get()
 
-    amps = lifespan(
+    amps = Lifespan(
         "api",
         lambda name: Opened.memory_backed(name, servers=[broker.uri]),
         on_open=prepare,

@@ -231,15 +231,15 @@ async def test_records_of_other_programs_are_points_without_a_server(
     broker: BrokerServer,
 ) -> None:
     async with points_client(broker) as client:
-        adapter = SOWRecoveryPointAdapter(client, server_field="at", caught_up_field="until")
+        adapter = SOWRecoveryPointAdapter(client)
         point = RecoveryPoint("s", "7|1|", "east:9007", 12)
         assert adapter.decode(adapter.encode("me", point)) == ("me", point)
-        assert b'"at":"east:9007","until":12' in adapter.encode("me", point)
+        assert b'"server":"east:9007","caughtUpUs":12' in adapter.encode("me", point)
         base = b'{"clientName":"me","subId":"s","bookmark":"7|1|"'
         bare = "me", RecoveryPoint("s", "7|1|")
         assert adapter.decode(base + b"}") == bare
-        assert adapter.decode(base + b',"at":5,"until":"x"}') == bare
-        assert adapter.decode(base + b',"until":true,"generation":"x"}') == bare
+        assert adapter.decode(base + b',"server":5,"caughtUpUs":"x"}') == bare
+        assert adapter.decode(base + b',"caughtUpUs":true,"generation":"x"}') == bare
         later = RecoveryPoint("s", "7|1|", "east:9007", 12, 3)
         assert adapter.decode(adapter.encode("me", later)) == ("me", later)
 
