@@ -34,7 +34,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from haclient.errors import NameInUse, SubscriptionStalled
+from haclient.errors import NameInUse, PublishFailed, SubscriptionStalled
+from haclient.protocol.codec import MessageDecoder
+from haclient.protocol.framing import FrameReader
+from haclient.protocol.messages import Message
 from haclient.session.logon import LoggedOn
 from haclient.session.publishes import Publishes
 from haclient.session.subscriptions import Subscription
@@ -148,6 +151,26 @@ class RejectedFrames:
     def is_rejected(self) -> bool:
         """Whether no server takes the publish."""
         return self._losses >= MAX_LOSSES
+
+
+def rejected_publish(frame: bytes) -> Message:
+    """The publish in a rejected frame, with the reason why it is rejected."""
+    (message,) = MessageDecoder(expand_sow=False).decode(*FrameReader().feed(frame))
+    message.reason = (
+        f"{MAX_LOSSES} connections in a row were closed when it was sent (topic {message.topic!r}, "
+        f"{len(frame)} bytes): it is probably above the limit of the server"
+    )
+    return message
+
+
+def rejection(message: Message) -> PublishFailed:
+    """The error that ends a client whose publish is rejected."""
+    return PublishFailed(
+        f"publish {message.sequence} is not accepted: {message.reason}; it stays in the store: "
+        "raise the limit of the server, or give on_rejected_frame='park'",
+        reason=message.reason,
+        sequence=message.sequence or 0,
+    )
 
 
 # -- a subscription that the server has forgotten --------------------------------------------------

@@ -215,6 +215,27 @@ class Publishes:
             self._discard_refused()
         return message
 
+    def first_in_flight(self) -> tuple[int, bytes]:
+        """Sequence and frame of the first publish that the server may not have read; 0 for none.
+
+        A server holds its acks back for its replicas, but has named at the logon what it has seen.
+        """
+        after = max(self.log.last_persisted, self.seen or 0, self.sent_after)
+        return next(iter(self.log.replay(after)), (0, b""))
+
+    def park(self, sequence: int) -> str:
+        """Move a publish to a file beside the store, and return its path.
+
+        It leaves the log as if a server had refused it: `refused` has to follow.
+
+        Raises:
+            StoreError: The file cannot be written.
+        """
+        assert isinstance(self.log, PublishLog)  # noqa: S101  # the options say so
+        path = str(self.log.park_publish(sequence))
+        self.parked.add(sequence)
+        return path
+
     def _is_refused(self, sequence: int) -> bool:
         at = bisect_left(self._refused, sequence)
         return self._refused[at : at + 1] == [sequence]

@@ -23,12 +23,14 @@ from haclient import events
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
+    PublishFailed,
     TimedOut,
     UsageError,
 )
 from haclient.observability.flight_recorder import FlightRecorder
 from haclient.options import TIMEOUT_S, Settings, seconds
 from haclient.protocol.codec import encode_frame
+from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.session.acks import refused_publish
@@ -610,9 +612,7 @@ class Core:
             is_raised = ack.command_id in self.flusher.awaited_deletes
             tell = self.reporter.log.info if is_raised else self.reporter.log.warning
             tell("publish %s was refused: %s", which, why)
-            self.reporter.emit(events.PublishRefused, error=refused, message=message)
-            if (on_failed_write := self.settings.on_failed_write) is not None:
-                self.reporter.calls.put(on_failed_write, message, ack.reason, messages=[message])
+            self.report_refused(message, refused)
         for subscription, error in received.ended:
             extra = {"sub_id": subscription.sub_id}
             self.reporter.log.error(
@@ -630,6 +630,12 @@ class Core:
             self.reporter.emit(events.DuplicatesDropped, messages=tuple(received.duplicates))
         if received.unrouted:
             self.reporter.emit(events.MessagesUnrouted, messages=tuple(received.unrouted))
+
+    def report_refused(self, message: Message, error: PublishFailed) -> None:
+        """Tell the application that a publish was refused."""
+        self.reporter.emit(events.PublishRefused, error=error, message=message)
+        if (on_failed_write := self.settings.on_failed_write) is not None:
+            self.reporter.calls.put(on_failed_write, message, error.reason, messages=[message])
 
 
 def _auditor_of(settings: Settings) -> Auditor | None:

@@ -22,18 +22,27 @@ from haclient.errors import (
     ConnectionRefused,
     DisconnectedError,
     HAClientError,
+    PublishFailed,
     ReconnectGaveUp,
     TimedOut,
     UsageError,
 )
 from haclient.events import AttemptFailed, Resubscribed, SubscriptionEnded, SubscriptionSilent
 from haclient.options import HASettings
+from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import DefaultServerChooser, MovingServerChooser
 from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy, asked_by
 from haclient.session.connection_state import ConnectionState
-from haclient.session.diagnosis import NameConflicts, SilenceWatch
+from haclient.session.diagnosis import (
+    QUIET_S,
+    NameConflicts,
+    RejectedFrames,
+    SilenceWatch,
+    rejected_publish,
+    rejection,
+)
 from haclient.session.recovery import (
     EXPECTED,
     STABLE_AFTER_S,
@@ -45,10 +54,10 @@ from haclient.session.recovery import (
     Refusal,
     StepOutcome,
 )
+from haclient.session.session import Received
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
 from haclient.transport.moves import Check, Moves, answer_of
-from haclient.transport.rejected_publishes import RejectedPublishes
 from haclient.transport.subscriber import Subscriber
 from haclient.transport.tasks import open_nursery
 
@@ -89,7 +98,8 @@ class Reconnector:
         self._uri = ""  # of this attempt
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._name_conflicts = NameConflicts()
-        self._rejected = RejectedPublishes(core, parks=settings.on_rejected_frame == "park")
+        self._rejected = RejectedFrames()
+        self._sending_since = 0.0  # when this connection began to send publishes, in seconds
         self._live_since = 0.0  # when this connection became live, in seconds
         limit_s = settings.progress_timeout
         self._silence = None if limit_s is None else SilenceWatch(limit_s)
@@ -155,7 +165,7 @@ class Reconnector:
         if lost_reason is not None and error.__cause__ is lost_reason:
             error = lost_reason  # a command failed for no other reason than the lost connection
         self.moves.failed(self._uri, error)
-        rejected = self._rejected.note_loss(state, error)
+        rejected = self._reject_publish(state, error)
         if rejected is not None:
             self._failures.fatal = error = rejected
         is_stable, is_moving = self._plan.is_stable, self.moves.is_moving
@@ -173,6 +183,34 @@ class Reconnector:
             self._give_up(error)
         elif core.status.state is ConnectionState.DISCONNECTED:
             core.set_state(ConnectionState.RECONNECTING)
+
+    def _reject_publish(self, state: Recovery, error: HAClientError) -> PublishFailed | None:
+        """Look whether a publish that no server takes has ended the connection.
+
+        Returns:
+            The error that ends the client, if there is one and it is not moved to a file.
+
+        Raises:
+            StoreError: The file for it cannot be written.
+        """
+        is_sending = state in {Recovery.RESUBSCRIBING, Recovery.LIVE}
+        if not is_sending or type(error) is not DisconnectedError:  # a subclass has another reason
+            return None
+        core, publishes = self._core, self._core.publisher.publishes
+        sequence, frame = publishes.first_in_flight()
+        after_s = trio.current_time() - self._sending_since
+        self._rejected.note_loss(sequence, len(frame), after_s=after_s)
+        if not self._rejected.is_rejected:
+            return None
+        message = rejected_publish(frame)
+        if self._settings.on_rejected_frame == "park":
+            reason = f"{message.reason}; moved to {publishes.park(sequence)}"
+            received = Received()
+            received.failed.append(Message(kind="ack", sequence=sequence, reason=reason))
+            core.received(received)
+            return None
+        core.report_refused(message, refused := rejection(message))
+        return refused
 
     def _moved(self) -> None:
         """The client has left a server that works; the next attempt is at another one."""
@@ -323,7 +361,7 @@ class Reconnector:
 
     def _warn_of_conflict(self, error: HAClientError) -> None:
         """Warn if live connections end as another client of the same name ends them."""
-        if type(error) is not DisconnectedError or self._rejected.has_rejected:
+        if type(error) is not DisconnectedError or self._rejected.is_rejected:
             return  # a subclass, or the publish, names another reason
         if self._name_conflicts.note_closed(trio.current_time() - self._live_since):
             self._core.reporter.log.warning(
@@ -341,7 +379,10 @@ class Reconnector:
 
     async def _replay(self) -> None:
         core = self._core
-        await self._rejected.wait_if_suspected()
+        if self._rejected.suspects(core.publisher.publishes.first_in_flight()[0]):
+            with trio.move_on_after(QUIET_S):  # without publishes, does the server mind as well?
+                await core.wait_lost()
+        self._sending_since = trio.current_time()
         core.check_connected()
         await core.open_log()
         core.set_state(ConnectionState.PUBLISH_REPLAYED)
