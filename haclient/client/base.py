@@ -10,7 +10,7 @@ bookmark store that is full) cancels the block and is raised from it unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final, TypeVar, cast, overload
+from typing import Final, TypedDict, TypeVar, cast, overload
 
 from typing_extensions import Unpack
 
@@ -86,13 +86,8 @@ class BaseClient(PublishingClient):
         is replaced in place, and its messages go to this handler from then on. The arguments are
         those of `BaseClient`.
         """
-        command = Command(
-            "delta_subscribe" if delta else "subscribe",
-            topic=topic,
-            filter=filter,
-            options=options,
-            sub_id=sub_id,
-            timeout=seconds(timeout),
+        command = _subscribe(
+            topic, timeout, delta=delta, filter=filter, options=options, sub_id=sub_id
         )
         return await self._receiver.handle(command, handler)
 
@@ -116,13 +111,8 @@ class BaseClient(PublishingClient):
         Raises:
             UsageError: `resumes`, and this client does not reconnect by itself.
         """
-        command = Command(
-            "delta_subscribe" if delta else "subscribe",
-            topic=topic,
-            filter=filter,
-            options=options,
-            sub_id=sub_id,
-            timeout=seconds(timeout),
+        command = _subscribe(
+            topic, timeout, delta=delta, filter=filter, options=options, sub_id=sub_id
         )
         return self._receiver.stream(command, resumes=self._receiver.checked(resumes=resumes))
 
@@ -168,14 +158,8 @@ class BaseClient(PublishingClient):
             StoreError: The bookmark store cannot remember the subscription.
             TimedOut: The server did not answer within `timeout` seconds.
         """
-        command = Command(
-            "subscribe",
-            topic=topic,
-            filter=filter,
-            options=options,
-            sub_id=sub_id,
-            bookmark=bookmark,
-            timeout=seconds(timeout),
+        command = _subscribe(
+            topic, timeout, filter=filter, options=options, sub_id=sub_id, bookmark=bookmark
         )
         return await self._receiver.handle(command, handler, auto_discard=auto_discard)
 
@@ -194,14 +178,8 @@ class BaseClient(PublishingClient):
         The arguments are those of `bookmark_subscribe`. On an `HAClient` the stream continues after
         a lost connection, and nothing is missing.
         """
-        command = Command(
-            "subscribe",
-            topic=topic,
-            filter=filter,
-            options=options,
-            sub_id=sub_id,
-            bookmark=bookmark,
-            timeout=seconds(timeout),
+        command = _subscribe(
+            topic, timeout, filter=filter, options=options, sub_id=sub_id, bookmark=bookmark
         )
         return self._receiver.stream(command, resumes=True)
 
@@ -295,16 +273,17 @@ class BaseClient(PublishingClient):
             SubIdInUse: The id is active on this connection.
             TimedOut: The server did not answer within `timeout` seconds.
         """
-        command = Command(
-            "sow_and_delta_subscribe" if delta else "sow_and_subscribe",
-            topic=topic,
+        command = _subscribe(
+            topic,
+            timeout,
+            queries=True,
+            delta=delta,
             filter=filter,
             order_by=order_by,
             bookmark=bookmark,
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
-            timeout=seconds(timeout),
         )
         return await self._receiver.handle(command, handler)
 
@@ -335,16 +314,17 @@ class BaseClient(PublishingClient):
         Raises:
             UsageError: `resumes`, and this client does not reconnect by itself.
         """
-        command = Command(
-            "sow_and_delta_subscribe" if delta else "sow_and_subscribe",
-            topic=topic,
+        command = _subscribe(
+            topic,
+            timeout,
+            queries=True,
+            delta=delta,
             filter=filter,
             order_by=order_by,
             bookmark=bookmark,
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
-            timeout=seconds(timeout),
         )
         return self._receiver.stream(command, resumes=self._receiver.checked(resumes=resumes))
 
@@ -394,16 +374,17 @@ class BaseClient(PublishingClient):
         Returns:
             The records. Enter them with `async with`; that sends the command.
         """
-        command = Command(
-            "sow_and_delta_subscribe" if deltas else "sow_and_subscribe",
-            topic=topic.name if isinstance(topic, Topic) else topic,
+        decoder = topic if isinstance(topic, Topic) else cast("Topic[T]", Topic(topic, JsonRecord))
+        command = _subscribe(
+            decoder.name,
+            timeout,
+            queries=True,
+            delta=deltas,
             filter=filter,
             batch_size=_RECORDS_IN_FRAME,
             options="oof",
-            timeout=seconds(timeout),
         )
         stream = self._receiver.stream(command, markers=True, resumes=self._core.status.reconnects)
-        decoder = topic if isinstance(topic, Topic) else cast("Topic[T]", Topic(topic, JsonRecord))
         view = RecordView(decoder, key=cast("Callable[[T], Hashable] | None", key), deltas=deltas)
         return LiveRecords(view, stream, self._core)
 
@@ -598,14 +579,7 @@ class BaseClient(PublishingClient):
             SubIdInUse: The id is active on this connection.
             TimedOut: The server did not answer within `timeout` seconds.
         """
-        command = Command(
-            "subscribe",
-            topic=topic,
-            filter=filter,
-            options=options,
-            sub_id=sub_id,
-            timeout=seconds(timeout),
-        )
+        command = _subscribe(topic, timeout, filter=filter, options=options, sub_id=sub_id)
         return await self._receiver.handle_queue(command, handler, handling)
 
     def queue_stream(  # noqa: PLR0913  # the parts of one command
@@ -641,14 +615,7 @@ class BaseClient(PublishingClient):
             The stream. Enter it with `async with`; that sends the command and raises what
             `queue_subscribe` does.
         """
-        command = Command(
-            "subscribe",
-            topic=topic,
-            filter=filter,
-            options=options,
-            sub_id=sub_id,
-            timeout=seconds(timeout),
-        )
+        command = _subscribe(topic, timeout, filter=filter, options=options, sub_id=sub_id)
         return self._receiver.queue_stream(command, max_backlog=max_backlog, auto_ack=auto_ack)
 
     async def ack(
@@ -729,3 +696,35 @@ class BaseClient(PublishingClient):
         """
         self._core.thread.check("flush_acks")
         await self._core.flusher.acks(timeout=seconds(timeout))
+
+
+class _Parts(TypedDict, total=False):
+    """What the command of a subscription may have; the names are those of `Command`."""
+
+    filter: str
+    order_by: str
+    bookmark: StartPoint | str
+    batch_size: int
+    options: str | Options
+    sub_id: str
+
+
+def _subscribe(
+    topic: str,
+    timeout: float | None,
+    *,
+    queries: bool = False,
+    delta: bool = False,
+    **parts: Unpack[_Parts],
+) -> Command:
+    """The command of a subscription.
+
+    Args:
+        topic: Its topic.
+        timeout: Seconds, as the application gives them.
+        queries: Whether it begins with a query.
+        delta: Whether updates have only the fields that have changed.
+        **parts: What else it has.
+    """
+    name = f"{'sow_and_' if queries else ''}{'delta_' if delta else ''}subscribe"
+    return Command(name, topic=topic, timeout=seconds(timeout), **parts)
