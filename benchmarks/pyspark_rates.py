@@ -38,7 +38,7 @@ from typing_extensions import override
 from benchmarks.machine import describe
 from haclient import EPOCH, Client
 from haclient.pyspark import audit, export, publish_frame, reconcile, register, sow_as_of
-from haclient.pyspark.journal.source import JournalReader, JournalSettings
+from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient_fake_server.testing.processes import BrokerProcess
 
@@ -76,7 +76,7 @@ class _ConstantReader(DataSourceReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        reader = JournalReader(JournalSettings.read({"journalPath": self._path}))
+        reader = JournalRangeReader(JournalSettings.read({"journalPath": self._path}))
         batch = next(iter(reader.read(reader.partitions()[0])))
         for _ in range(self._rows // self._parts // batch.num_rows):
             yield batch

@@ -24,7 +24,7 @@ _FILE = FilePath(path_type=Path, dir_okay=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _BrokerRequest:
     listen: tuple[str, ...]
     data: Path | None
     name: str
@@ -55,7 +55,7 @@ def check_data_directory(path: Path) -> None:
         )
 
 
-def _config(request: _Request) -> BrokerConfig:
+def _config(request: _BrokerRequest) -> BrokerConfig:
     from haclient_fake_server import config  # noqa: PLC0415 - only this command needs a broker
     from haclient_fake_server.listener import check_reachable  # noqa: PLC0415 - as above
 
@@ -89,7 +89,7 @@ def _config(request: _Request) -> BrokerConfig:
     return checked
 
 
-async def _serve(config: BrokerConfig, request: _Request) -> int:
+async def _serve(config: BrokerConfig, request: _BrokerRequest) -> int:
     from haclient_fake_server.server import BrokerServer  # noqa: PLC0415 - as above
 
     has_started = False
@@ -198,8 +198,8 @@ def broker() -> None:
     type=_FILE,
     help="Accept only clients with a certificate of these authorities. Default: anyone.",
 )
-@with_request(_Request)
-def run_broker(request: _Request) -> int:
+@with_request(_BrokerRequest)
+def run_broker(request: _BrokerRequest) -> int:
     """Run one broker until SIGTERM."""
     return run_until_signal(
         partial(_serve, _config(request), request),

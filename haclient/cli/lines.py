@@ -95,7 +95,7 @@ class LineSplitter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class FileScan:
     """The contents of a file now, and whether its beginning is unchanged.
 
     Attributes:
@@ -126,7 +126,7 @@ def _chunks(path: Path, limits: list[int]) -> Iterator[bytes]:
                 yield chunk
 
 
-def scan_file(path: Path, delimiter: bytes, *, prefix: int = 0) -> Scan:
+def scan_file(path: Path, delimiter: bytes, *, prefix: int = 0) -> FileScan:
     """Read a file once: its size, digest and messages, and the digest of its first bytes."""
     size = path.stat().st_size
     digest, splitter = hashlib.blake2b(digest_size=20), LineSplitter(delimiter)
@@ -139,7 +139,7 @@ def scan_file(path: Path, delimiter: bytes, *, prefix: int = 0) -> Scan:
         done += len(chunk)
         if done == prefix:
             prefix_digest = digest.hexdigest()
-    return Scan(
+    return FileScan(
         size=done,
         digest=digest.hexdigest(),
         lines=lines + len(splitter.finish()),

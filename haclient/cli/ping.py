@@ -37,7 +37,7 @@ _REFUSALS: Final = (AuthenticationError, NameInUse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _PingRequest:
     servers: tuple[str, ...]
     client_name: str | None
     timeout: float | None
@@ -46,7 +46,7 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _PingResult:
     server: str
     version: str
     logon_ms: float
@@ -65,14 +65,14 @@ def _milliseconds_since(start: float) -> float:
     return round((trio.current_time() - start) * 1000.0, 3)
 
 
-async def _ping_one(request: _Request, server: str, limit_s: float) -> _Answer:
+async def _ping_one(request: _PingRequest, server: str, limit_s: float) -> _PingResult:
     connection = ConnectionRequest(servers=(server,), name=request.client_name, timeout_s=limit_s)
     start = trio.current_time()
     async with open_client(connection) as client:
         logon_ms = _milliseconds_since(start)
         start = trio.current_time()
         await client.flush(timeout=limit_s)
-        return _Answer(
+        return _PingResult(
             server=Uri.parse(server).safe,
             version=client.connection_info["server_version"],
             logon_ms=logon_ms,
@@ -80,7 +80,7 @@ async def _ping_one(request: _Request, server: str, limit_s: float) -> _Answer:
         )
 
 
-async def _ping_until(request: _Request, server: str, deadline: float) -> _Answer:
+async def _ping_until(request: _PingRequest, server: str, deadline: float) -> _PingResult:
     """Ping a server until it answers.
 
     Raises:
@@ -106,7 +106,7 @@ async def _ping_until(request: _Request, server: str, deadline: float) -> _Answe
         await trio.sleep(_RETRY_S)
 
 
-async def _ping_all(request: _Request) -> int:
+async def _ping_all(request: _PingRequest) -> int:
     worst, deadline = ExitCode.OK, trio.current_time() + (request.wait or 0.0)
     for server in request.servers:
         try:
@@ -129,8 +129,8 @@ async def _ping_all(request: _Request) -> int:
     help="Try again until each server answers, for so long: for scripts that start one.",
 )
 @json_option
-@with_request(_Request)
-def ping(request: _Request) -> int:
+@with_request(_PingRequest)
+def ping(request: _PingRequest) -> int:
     """Log on to each server and measure a round trip.
 
     Fails if one of them does. Example: haclient ping --wait 10

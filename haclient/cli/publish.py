@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from haclient.cli.connection import ConnectionRequest, open_client
-from haclient.cli.lines import Scan, open_lines, parse_delimiter, scan_file
+from haclient.cli.lines import FileScan, open_lines, parse_delimiter, scan_file
 from haclient.cli.options import (
     POSITIVE_NUMBER,
     Count,
@@ -28,7 +28,7 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import check_open, print_report, progress_bar
-from haclient.cli.publish_ledger import NOTE, Plan, PublishLedger, Source
+from haclient.cli.publish_ledger import NOTE, PublishLedger, PublishPlan, Source
 from haclient.cli.termination import (
     ExitCode,
     hidden_warnings,
@@ -57,7 +57,7 @@ _NAMED_FAILURES: Final = 5
 _UPDATE_EVERY: Final = 256
 """Lines between two updates of the progress; with a rate, which is slow, each line is one."""
 
-_EMPTY_SCAN: Final = Scan(size=0, digest="", lines=0, prefix_digest="", prefix_is_open=False)
+_EMPTY_SCAN: Final = FileScan(size=0, digest="", lines=0, prefix_digest="", prefix_is_open=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class PublishRun:
     store: FilePublishStore | MemoryPublishStore
     delimiter: bytes
     summary: PublishSummary
-    scan: Scan = _EMPTY_SCAN
+    scan: FileScan = _EMPTY_SCAN
     ledger: PublishLedger = field(default_factory=PublishLedger)
     was_connected: bool = False
     base: int = 0
@@ -177,7 +177,7 @@ def read_ledger(run: PublishRun) -> None:
         run.scan = scan_file(path, run.delimiter, prefix=prefix)
 
 
-def make_plan(run: PublishRun) -> Plan:
+def make_plan(run: PublishRun) -> PublishPlan:
     """Close the open file and open this one: after the logon, before the first message."""
     store = run.store
     last = store.last_sequence
@@ -186,7 +186,7 @@ def make_plan(run: PublishRun) -> Plan:
     if run.source is None:
         if settled != run.ledger:
             run.note(settled)
-        return Plan(skip=0, base=last)
+        return PublishPlan(skip=0, base=last)
     ledger, plan = settled.begin(run.source, run.scan, last)
     run.note(ledger)
     return plan
@@ -207,7 +207,7 @@ class PublishPace:
 
 
 async def publish_lines(
-    run: PublishRun, client: BaseClient, plan: Plan, update: Callable[[int], None]
+    run: PublishRun, client: BaseClient, plan: PublishPlan, update: Callable[[int], None]
 ) -> None:
     """Publish the lines that the plan does not skip; works without a connection, too.
 

@@ -29,7 +29,7 @@ from typing import Final
 
 import msgspec
 
-from haclient.cli.lines import Scan
+from haclient.cli.lines import FileScan
 from haclient.errors import StoreError, UsageError
 
 NOTE: Final = "haclient-publish-lines"
@@ -63,7 +63,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PublishPlan:
     """The starting point of a run.
 
     Attributes:
@@ -156,7 +156,7 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         closed = msgspec.structs.replace(entry, taken=taken)
         return PublishLedger(files={**self.files, self.open: closed})
 
-    def begin(self, source: Source, scan: Scan, last: int) -> tuple[PublishLedger, Plan]:
+    def begin(self, source: Source, scan: FileScan, last: int) -> tuple[PublishLedger, PublishPlan]:
         """Open a source for publishing; the ledger has to be settled.
 
         Args:
@@ -174,10 +174,10 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         base = last - skip
         opened = _Entry(size=scan.size, digest=scan.digest, lines=scan.lines, taken=skip)
         ledger = PublishLedger(open=source.key, base=base, files={**self.files, source.key: opened})
-        return ledger, Plan(skip=skip, base=base)
+        return ledger, PublishPlan(skip=skip, base=base)
 
 
-def _lines_to_skip(source: Source, entry: _Entry, scan: Scan) -> int:
+def _lines_to_skip(source: Source, entry: _Entry, scan: FileScan) -> int:
     """How many lines of a known file were published before.
 
     Raises:

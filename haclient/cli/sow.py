@@ -32,7 +32,7 @@ from haclient.protocol.options import Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _SowRequest:
     servers: tuple[str, ...]
     client_name: str | None
     topic: str
@@ -49,7 +49,7 @@ class _Request:
     pretty: bool
 
 
-async def _print_records(request: _Request, form: Form, output: OutputWriter) -> None:
+async def _print_records(request: _SowRequest, form: Form, output: OutputWriter) -> None:
     connection = ConnectionRequest(
         servers=request.servers,
         name=request.client_name,
@@ -71,7 +71,7 @@ async def _print_records(request: _Request, form: Form, output: OutputWriter) ->
             await output.write(form(record))
 
 
-async def _query(request: _Request, form: Form, output: OutputWriter) -> int:
+async def _query(request: _SowRequest, form: Form, output: OutputWriter) -> int:
     try:
         with trio.fail_after(request.timeout or float("inf")):
             await _print_records(request, form, output)
@@ -104,8 +104,8 @@ async def _query(request: _Request, form: Form, output: OutputWriter) -> int:
 @format_option
 @json_option
 @pretty_option
-@with_request(_Request)
-def sow(request: _Request) -> int:
+@with_request(_SowRequest)
+def sow(request: _SowRequest) -> int:
     """Print the records of a SOW topic, one per line.
 
     Example: haclient sow --topic prices --order-by '/px DESC' --top-n 10

@@ -37,7 +37,7 @@ from haclient.streams import MessageStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _SowAndSubscribeRequest:
     servers: tuple[str, ...]
     client_name: str | None
     topic: str
@@ -57,8 +57,8 @@ class _Request:
 
 
 @dataclass(slots=True)
-class _Run:
-    request: _Request
+class _SubscribeRun:
+    request: _SowAndSubscribeRequest
     form: Form
     output: OutputWriter = field(default_factory=lambda: OutputWriter(STDOUT))
     printed: int = 0
@@ -68,7 +68,7 @@ class _Run:
         return self.request.count is not None and self.printed >= self.request.count
 
 
-async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
+async def _print_until_idle(run: _SubscribeRun, messages: MessageStream) -> None:
     limit_s, batches = run.request.timeout or float("inf"), messages.batches()
     while True:
         batch = None
@@ -89,7 +89,7 @@ async def _print_until_idle(run: _Run, messages: MessageStream) -> None:
         raise TimedOut(f"the query on {run.request.topic} is not complete after {limit_s:g} s")
 
 
-def _stream_of(client: BaseClient, request: _Request) -> MessageStream:
+def _stream_of(client: BaseClient, request: _SowAndSubscribeRequest) -> MessageStream:
     page = Options(select=request.select, top_n=request.top_n, skip_n=request.skip_n)
     answer_limit_s = request.timeout or CONNECT_TIMEOUT_S
     return client.sow_and_stream(
@@ -104,7 +104,7 @@ def _stream_of(client: BaseClient, request: _Request) -> MessageStream:
     )
 
 
-async def _work(run: _Run) -> int:
+async def _work(run: _SubscribeRun) -> int:
     request = run.request
     connection = ConnectionRequest(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
@@ -152,8 +152,8 @@ async def _work(run: _Run) -> int:
 @json_option
 @pretty_option
 @delta_option
-@with_request(_Request)
-def sow_and_subscribe(request: _Request) -> int:
+@with_request(_SowAndSubscribeRequest)
+def sow_and_subscribe(request: _SowAndSubscribeRequest) -> int:
     """Print the records of a SOW topic, then its messages.
 
     Example: haclient sow-and-subscribe --topic prices --filter '/px > 10'
@@ -162,7 +162,7 @@ def sow_and_subscribe(request: _Request) -> int:
         raise UsageError("--at has no deltas and no pages: leave --delta and --skip-n out")
     parse_moment(request.at)  # a mistake comes before the connection
     form = message_form(request.format, as_json=request.as_json, pretty=request.pretty)
-    run = _Run(request, form)
+    run = _SubscribeRun(request, form)
     return run_until_signal(
         partial(_work, run),
         lambda: f"interrupted after {run.printed} messages",

@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _SowDeleteRequest:
     servers: tuple[str, ...]
     client_name: str | None
     topic: str
@@ -36,7 +36,7 @@ class _Request:
     as_json: bool
 
 
-async def _delete(request: _Request) -> int:
+async def _delete(request: _SowDeleteRequest) -> int:
     connection = ConnectionRequest(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
@@ -72,8 +72,8 @@ async def _delete(request: _Request) -> int:
 @client_name_option
 @timeout_option(help="How long the server may take to answer. Default: 30.")
 @json_option
-@with_request(_Request)
-def sow_delete(request: _Request) -> int:
+@with_request(_SowDeleteRequest)
+def sow_delete(request: _SowDeleteRequest) -> int:
     """Delete records of a SOW topic.
 
     Example: haclient sow-delete --topic prices --filter '/px > 10'

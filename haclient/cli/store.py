@@ -172,7 +172,7 @@ class _Explained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Exported:
+class _ExportedStore:
     file: Path
     sqlite: Path | None
 
@@ -304,8 +304,8 @@ def explain(request: _Explained) -> None:
     type=FilePath(path_type=Path, dir_okay=False),
     help="Write tables into this SQLite database. Default: JSON objects on standard output.",
 )
-@with_request(_Exported)
-def export(request: _Exported) -> None:
+@with_request(_ExportedStore)
+def export(request: _ExportedStore) -> None:
     """Export the contents of a store as JSON, or to SQLite.
 
     Those of a bookmark store are subscriptions and entries, those of a publish store messages.

@@ -50,7 +50,7 @@ class Reading(enum.Enum):
 
 
 @dataclass(slots=True)
-class _Level:
+class _FullQueue:
     """One full queue.
 
     Attributes:
@@ -70,7 +70,7 @@ class FullQueues(Generic[_Queue]):
     """
 
     def __init__(self) -> None:
-        self._levels: dict[_Queue, _Level] = {}
+        self._levels: dict[_Queue, _FullQueue] = {}
         self._unpaused: set[_Queue] = set()
         self._moved_at = 0.0
         self.excess_bytes = 0
@@ -102,7 +102,7 @@ class FullQueues(Generic[_Queue]):
         if level is None:
             if not is_full:
                 return
-            level = self._levels[queue] = _Level(0, None)
+            level = self._levels[queue] = _FullQueue(0, None)
             self._unpaused.add(queue)
         if level.progress != progress:
             level.progress = progress

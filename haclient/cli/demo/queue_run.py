@@ -65,7 +65,7 @@ _MARKS_PER_JOB: Final = 6
 
 
 @dataclass(slots=True)
-class _Worker:
+class _DemoWorker:
     """The present process of one worker, and its trace."""
 
     name: str
@@ -99,7 +99,7 @@ class _QueueRun:
         self._patience_s = patience_s
         self._listen = f"tcp://127.0.0.1:{port}"
         self._random = random.Random()  # noqa: S311  # chooses whom to kill, and no secret
-        self._workers: list[_Worker] = []
+        self._workers: list[_DemoWorker] = []
         self._ready: set[DemoProcess] = set()
         self._listening: set[DemoProcess] = set()
         self._done: set[int] = set()
@@ -134,7 +134,7 @@ class _QueueRun:
         self._progress.update(len(self._done))
         return sum(len(each.steps) for each in self.lives), self.published, self.persisted
 
-    def _note(self, worker: _Worker, steps: list[JobStep]) -> None:
+    def _note(self, worker: _DemoWorker, steps: list[JobStep]) -> None:
         worker.life.steps += steps
         for mark, number, at_ns in steps:
             if mark is JobMark.DONE:
@@ -176,10 +176,10 @@ class _QueueRun:
             marks=_MARKS_PER_JOB * self._jobs,
         )
 
-    async def _start_worker(self, name: str) -> _Worker:
+    async def _start_worker(self, name: str) -> _DemoWorker:
         task = self._task(name)
         process = await self._start_client(name, "queue-worker", task)
-        worker = _Worker(name, process, JobTraceReader(self._group.directory / task.trace))
+        worker = _DemoWorker(name, process, JobTraceReader(self._group.directory / task.trace))
         self.lives.append(worker.life)
         return worker
 

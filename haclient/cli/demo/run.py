@@ -56,7 +56,7 @@ from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.transport.tasks import open_nursery
 
 
-class Kill(enum.Enum):
+class KillTarget(enum.Enum):
     """Which process to kill."""
 
     PRIMARY = "primary"
@@ -64,7 +64,7 @@ class Kill(enum.Enum):
     SUBSCRIBER = "subscriber"
 
 
-KILLS: Final = (Kill.PRIMARY, Kill.SUBSCRIBER, Kill.PRIMARY, Kill.PRIMARY)
+KILLS: Final = (KillTarget.PRIMARY, KillTarget.SUBSCRIBER, KillTarget.PRIMARY, KillTarget.PRIMARY)
 """What happens, in this order: three fail-overs and one restart of the subscriber."""
 
 
@@ -208,9 +208,9 @@ class _DemoRun:
             await self._until_arrived(due_at(index, self._messages, kills=len(KILLS)))
             pace.killed()
             match kill:
-                case Kill.PRIMARY:
+                case KillTarget.PRIMARY:
                     await self._fail_over()
-                case Kill.SUBSCRIBER:
+                case KillTarget.SUBSCRIBER:
                     subscriber = await self._restart(subscriber)
         await self._until(lambda: self.persisted == self._messages)
         await self._until_arrived(self._messages)
@@ -306,19 +306,19 @@ _DEFAULT_MESSAGES: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _DemoRequest:
     messages: int | None
     is_queue: bool
     as_json: bool
 
 
-async def _run(request: _Request, progress: Progress, messages: int) -> Verdict | JobVerdict:
+async def _run(request: _DemoRequest, progress: Progress, messages: int) -> Verdict | JobVerdict:
     if request.is_queue:
         return await run_queue_demo(messages, progress)
     return await run_demo(messages, progress)
 
 
-async def _work(request: _Request) -> int:
+async def _work(request: _DemoRequest) -> int:
     what, default = "messages arrived", _DEFAULT_MESSAGES
     if request.is_queue:
         what, default = "jobs done", DEFAULT_JOBS
@@ -349,8 +349,8 @@ async def _work(request: _Request) -> int:
     help="Kill the workers of a message queue and its broker instead: every job is done.",
 )
 @json_option
-@with_request(_Request)
-def demo(request: _Request) -> int:
+@with_request(_DemoRequest)
+def demo(request: _DemoRequest) -> int:
     """Kill brokers and clients, and account for each message.
 
     Two replicating brokers, a publisher and a subscriber run as processes of this machine. Exit

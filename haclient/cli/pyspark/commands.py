@@ -81,7 +81,7 @@ class _Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Exported(_Range):
+class _ExportedRange(_Range):
     directory: str
     mode: str
     partitions: int | None
@@ -165,8 +165,8 @@ class _Fleet:
 @click.option("--partitions", type=Count(min=1), metavar="N", help="How many tasks write.")
 @master_option
 @json_option
-@with_request(_Exported)
-def export(request: _Exported) -> None:
+@with_request(_ExportedRange)
+def export(request: _ExportedRange) -> None:
     """Write a journal as Parquet, by date and topic."""
     target = request.directory
     check_target(request.journal, target)

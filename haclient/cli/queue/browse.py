@@ -30,7 +30,7 @@ _BATCH_SIZE: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _BrowseRequest:
     servers: tuple[str, ...]
     client_name: str | None
     name: str
@@ -42,7 +42,7 @@ class _Request:
     pretty: bool
 
 
-async def _print_messages(request: _Request, form: Form, output: OutputWriter) -> None:
+async def _print_messages(request: _BrowseRequest, form: Form, output: OutputWriter) -> None:
     connection = ConnectionRequest(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
@@ -55,7 +55,7 @@ async def _print_messages(request: _Request, form: Form, output: OutputWriter) -
                 await output.write(form(message))
 
 
-async def _work(request: _Request, form: Form, output: OutputWriter) -> int:
+async def _work(request: _BrowseRequest, form: Form, output: OutputWriter) -> int:
     try:
         with trio.fail_after(request.timeout or float("inf")):
             await _print_messages(request, form, output)
@@ -78,8 +78,8 @@ async def _work(request: _Request, form: Form, output: OutputWriter) -> int:
 @format_option
 @json_option
 @pretty_option
-@with_request(_Request)
-def browse(request: _Request) -> int:
+@with_request(_BrowseRequest)
+def browse(request: _BrowseRequest) -> int:
     """Print the available messages of a queue, and leave them in it.
 
     Messages that a consumer has leased are not printed.

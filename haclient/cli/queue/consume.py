@@ -56,7 +56,7 @@ _KEEPS: Final = frozenset({"cancel", "no-ack"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _ConsumeRequest:
     servers: tuple[str, ...]
     client_name: str | None
     name: str
@@ -108,7 +108,7 @@ class _Request:
             )
 
 
-def consumer_for(request: _Request) -> BoundedConsumer:
+def consumer_for(request: _ConsumeRequest) -> BoundedConsumer:
     """The consumer for a request."""
     return BoundedConsumer(
         name=request.name,
@@ -133,7 +133,7 @@ async def _print(
 
 
 async def _consume(
-    request: _Request,
+    request: _ConsumeRequest,
     consumer: BoundedConsumer,
     process: Process,
     client: HAClient,
@@ -147,7 +147,7 @@ async def _consume(
     await consumer.consume(client, process)
 
 
-async def _work(request: _Request, consumer: BoundedConsumer, process: Process) -> int:
+async def _work(request: _ConsumeRequest, consumer: BoundedConsumer, process: Process) -> int:
     connection = ConnectionRequest(
         servers=request.servers,
         name=request.client_name,
@@ -201,8 +201,8 @@ async def _work(request: _Request, consumer: BoundedConsumer, process: Process) 
 @format_option
 @json_option
 @pretty_option
-@with_request(_Request)
-def consume(request: _Request) -> int:
+@with_request(_ConsumeRequest)
+def consume(request: _ConsumeRequest) -> int:
     """Print messages of a queue as they arrive, and acknowledge them.
 
     A message is acknowledged after it was printed, so a killed process loses none.

@@ -26,7 +26,7 @@ _TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _DepthRequest:
     servers: tuple[str, ...]
     client_name: str | None
     name: str | None
@@ -49,7 +49,7 @@ def as_text(queue: QueueStatistics) -> str:
     )
 
 
-async def _query(request: _Request) -> ServerQueues:
+async def _query(request: _DepthRequest) -> ServerQueues:
     connection = ConnectionRequest(
         servers=request.servers, name=request.client_name, timeout_s=request.timeout
     )
@@ -66,7 +66,7 @@ async def _query(request: _Request) -> ServerQueues:
     raise TimedOut(f"the query of the queues took longer than {limit_s:g} s")
 
 
-async def _work(request: _Request) -> int:
+async def _work(request: _DepthRequest) -> int:
     for queue, record in (await _query(request)).all:
         print_result(record.decode() if request.as_json else as_text(queue))
     return ExitCode.OK
@@ -78,8 +78,8 @@ async def _work(request: _Request) -> int:
 @client_name_option
 @timeout_option(help="How long the query may take. Default: 30.")
 @json_option
-@with_request(_Request)
-def depth(request: _Request) -> int:
+@with_request(_DepthRequest)
+def depth(request: _DepthRequest) -> int:
     """Print how many messages a queue has, or each queue of the server.
 
     The counts of deliveries, acknowledgements and expirations begin when the broker is started.

@@ -54,7 +54,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _MoveRequest:
     servers: tuple[str, ...]
     client_name: str | None
     source: str
@@ -228,7 +228,7 @@ async def move_messages(
     await consumer.consume(client, Mover(client, consumer, target, timeout_s).move)
 
 
-async def _work(request: _Request, consumer: BoundedConsumer) -> int:
+async def _work(request: _MoveRequest, consumer: BoundedConsumer) -> int:
     connection = ConnectionRequest(
         servers=request.servers,
         name=request.client_name,
@@ -271,8 +271,8 @@ async def _work(request: _Request, consumer: BoundedConsumer) -> int:
     "connection is looked for (default: 30)."
 )
 @json_option
-@with_request(_Request)
-def move(request: _Request) -> int:
+@with_request(_MoveRequest)
+def move(request: _MoveRequest) -> int:
     """Move the messages of a queue to another queue or topic.
 
     A message is acknowledged when its copy is persisted. So a kill loses none, and may leave some

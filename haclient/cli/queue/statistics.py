@@ -64,7 +64,7 @@ class QueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
     max_per_subscription_backlog: int
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _StatisticsAnswer(msgspec.Struct, frozen=True):
     queues: tuple[msgspec.Raw, ...]
 
 
@@ -174,7 +174,7 @@ async def query_queues(
     if not records:  # a server that takes it for an ordinary topic without records
         return None
     return ServerQueues(
-        [bytes(raw) for raw in msgspec.json.decode(records[0], type=_Answer).queues]
+        [bytes(raw) for raw in msgspec.json.decode(records[0], type=_StatisticsAnswer).queues]
     )
 
 

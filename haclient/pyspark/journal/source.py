@@ -260,7 +260,7 @@ class JournalDataSource(DataSource):
         settings = self._settings
         check_schema(schema.names, settings.columns)
         # PySpark fails a query whose reader has `pushFilters` while its own setting is off.
-        kind = FilteringJournalReader if settings.has_pushdown else JournalReader
+        kind = FilteringJournalReader if settings.has_pushdown else JournalRangeReader
         return kind(settings)
 
     @override
@@ -276,7 +276,7 @@ class JournalDataSource(DataSource):
         return JournalStreamReader(settings)
 
 
-class JournalReader(DataSourceReader):
+class JournalRangeReader(DataSourceReader):
     """Reads a range that ends where the log ended when the query was planned.
 
     Args:
@@ -319,7 +319,7 @@ class JournalReader(DataSourceReader):
         return self._settings.is_wanted(topic) and all(test(topic) for test in self._is_pushed)
 
 
-class FilteringJournalReader(JournalReader):
+class FilteringJournalReader(JournalRangeReader):
     """Also reads less where the filters of a query allow it; PySpark applies them again."""
 
     @override

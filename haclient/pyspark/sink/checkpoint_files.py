@@ -17,7 +17,7 @@ from typing import Final, cast
 import pyarrow.fs
 
 from haclient.errors import UsageError
-from haclient.pyspark.sink.lanes import Guard, RowRange
+from haclient.pyspark.sink.lanes import LaneGuard, RowRange
 
 GUARD_FILE: Final = "haclient-sink.json"
 """What must not change while the checkpoint is used."""
@@ -112,7 +112,7 @@ def query_id(checkpoint: str) -> str:
         ) from error
 
 
-def check_guard(checkpoint: str, guard: Guard) -> None:
+def check_guard(checkpoint: str, guard: LaneGuard) -> None:
     """Check that nothing has changed since the checkpoint began.
 
     Args:

@@ -149,7 +149,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRow:
     """A row that the server has refused.
 
     Attributes:
@@ -490,7 +490,7 @@ def _shown_rows(rows: Sequence[RowRange]) -> str:
 
 async def publish_at_least_once(
     name: str, batches: Iterable[Rows], target: Target, *, keeps_refused: bool
-) -> tuple[int, list[Refused]]:
+) -> tuple[int, list[RefusedRow]]:
     """Publish rows in the order of arrival, above everything that the publisher has sent before.
 
     Args:
@@ -509,7 +509,7 @@ async def publish_at_least_once(
     """
     waiting: Iterator[Rows] = iter(batches)
     unpersisted = _UnpersistedRows()
-    refused: list[Refused] = []
+    refused: list[RefusedRow] = []
     count = 0
 
     async def publish(connection: _Connection) -> int:
@@ -564,7 +564,7 @@ class _UnpersistedRows:
         self._persisted = persisted or 0
         pieces.append((first, rows))
 
-    def take_refused(self, refusals: list[tuple[int, str]]) -> list[Refused]:
+    def take_refused(self, refusals: list[tuple[int, str]]) -> list[RefusedRow]:
         """The rows of refusals, whose list is empty then.
 
         Args:
@@ -574,12 +574,12 @@ class _UnpersistedRows:
         refusals.clear()
         return rows
 
-    def _row(self, number: int, reason: str) -> Refused:
+    def _row(self, number: int, reason: str) -> RefusedRow:
         for first, rows in self._pieces:
             if first <= number < first + len(rows.bodies):
                 index = number - first
                 topic = rows.topics if isinstance(rows.topics, str) else rows.topics[index]
-                return Refused(topic, rows.bodies[index], reason)
+                return RefusedRow(topic, rows.bodies[index], reason)
         raise PublishFailed(
             f"the server has refused a row ({reason}) that it had acknowledged, or that was not "
             "sent",

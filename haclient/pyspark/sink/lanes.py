@@ -18,7 +18,7 @@ Three checks make a mistake loud, since what the server drops it drops without a
 * `check_count` and `check_resume`: the server has more rows of this batch than the batch has, or
   its last message has another digest. A message carries in its correlation id the chained digest of
   all rows of the lane's batch up to its own: one message tells whether all before it are the same.
-* `Guard`: a file in the checkpoint records what must not change between restarts.
+* `LaneGuard`: a file in the checkpoint records what must not change between restarts.
 
 Everything here is pure: tables, numbers and text.
 """
@@ -272,7 +272,7 @@ def chained_digests(topics: Sequence[str] | str, bodies: Sequence[bytes]) -> lis
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class LaneGuard:
     """What decides how a row is published, besides its content.
 
     Attributes:
@@ -309,7 +309,7 @@ class Guard:
         """
         try:
             found = json.loads(content)
-            before = Guard(
+            before = LaneGuard(
                 int(found["lanes"]),
                 found["key"],
                 tuple(found["order_by"]),

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType, St
 from haclient.errors import UsageError
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.sink.lane_publisher import Command, Target
-from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED, Guard
+from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED, LaneGuard
 
 EXACTLY_ONCE: Final = "exactly-once"
 STAGED: Final = "exactly-once-staged"
@@ -69,15 +69,15 @@ class SinkSettings:
     staging: str = ""
 
     @property
-    def guard(self) -> Guard:
+    def guard(self) -> LaneGuard:
         """What must not change while a checkpoint is used.
 
         A staged batch keeps its own lanes, so that only the guarantee counts: rows that one of them
         has published in part would be in other lanes with the other one.
         """
         if self.staging:
-            return Guard(0, "", (), "", guarantee=STAGED)
-        return Guard(
+            return LaneGuard(0, "", (), "", guarantee=STAGED)
+        return LaneGuard(
             self.lanes,
             self.lane_key,
             self.order_by,

@@ -44,7 +44,7 @@ from haclient.pyspark.sink.checkpoint_files import (
     resolved_rows,
 )
 from haclient.pyspark.sink.lane_publisher import (
-    Refused,
+    RefusedRow,
     Rows,
     RowsNotLogged,
     publish_at_least_once,
@@ -241,7 +241,7 @@ def _write_in_order_of_arrival(
     return LaneDone(task.lane, trio.run(publish), 0)
 
 
-def _write_refused(path: str, task: Task, refused: Sequence[Refused]) -> None:
+def _write_refused(path: str, task: Task, refused: Sequence[RefusedRow]) -> None:
     """Write refused rows to a Parquet file of their own."""
     import pyarrow.parquet as pq  # noqa: PLC0415  # only where it is needed
 

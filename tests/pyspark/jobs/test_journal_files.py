@@ -15,7 +15,7 @@ from haclient.cli.app import run
 from haclient.cli.pyspark.session import is_whole
 from haclient.pyspark.jobs.reconcile import reconcile
 from haclient.pyspark.jobs.verdict import Audit, FindingKind
-from haclient.pyspark.journal.source import JournalReader, JournalSettings
+from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.stores import AuditLog, AuditLogReader, MemoryBookmarkStore, MemoryPublishStore
 from haclient_fake_server.journal.format import Record
 from haclient_fake_server.testing.processes import BrokerProcess
@@ -85,7 +85,7 @@ def test_a_journal_whose_first_message_was_refused_has_its_beginning(tmp_path: P
     with BrokerProcess(data_dir=tmp_path / "east") as broker:
         trio.run(refused_first, broker.uri)
     settings = JournalSettings.read({"journalPath": str(tmp_path / "east"), "columns": "position"})
-    reader = JournalReader(settings)
+    reader = JournalRangeReader(settings)
     rows = [row for part in reader.partitions() for row in reader.read(part)]
     assert rows[0].column(0).to_pylist() == [2]
     assert is_whole(str(tmp_path / "east")) is True

@@ -24,7 +24,7 @@ from haclient.errors import StoreCorrupt, UsageError
 from haclient.pyspark.journal.source import (
     FilteringJournalReader,
     JournalDataSource,
-    JournalReader,
+    JournalRangeReader,
     JournalSettings,
     JournalStreamReader,
     decode_place,
@@ -65,7 +65,7 @@ def write(folder: Path, count: int = 600, *, segment_bytes: int = 64 * 1024) -> 
     return writer
 
 
-def rows_of(reader: JournalReader | JournalStreamReader, *splits: InputPartition) -> list[Any]:
+def rows_of(reader: JournalRangeReader | JournalStreamReader, *splits: InputPartition) -> list[Any]:
     """The rows of some splits, as tuples, read in this process."""
     batches = [batch for split in splits for batch in reader.read(split)]
     return [row for batch in batches for row in zip(*map(values_of, batch.columns), strict=True)]
@@ -78,8 +78,8 @@ def values_of(column: pa.Array) -> list[Any]:
     return values
 
 
-def reader(folder: Path, **options: str) -> JournalReader:
-    return JournalReader(JournalSettings.read({"journalPath": str(folder), **options}))
+def reader(folder: Path, **options: str) -> JournalRangeReader:
+    return JournalRangeReader(JournalSettings.read({"journalPath": str(folder), **options}))
 
 
 def stream(folder: Path, **options: str) -> JournalStreamReader:

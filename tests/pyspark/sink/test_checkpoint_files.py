@@ -17,9 +17,9 @@ from haclient.pyspark.sink.checkpoint_files import (
     query_id,
     resolved_rows,
 )
-from haclient.pyspark.sink.lanes import Guard
+from haclient.pyspark.sink.lanes import LaneGuard
 
-GUARD = Guard(2, "key", ("at",), "spark")
+GUARD = LaneGuard(2, "key", ("at",), "spark")
 
 
 @pytest.mark.row("SK6")
@@ -30,7 +30,7 @@ def test_a_location_is_a_path_or_a_uri(tmp_path: Path, form: str) -> None:
     check_guard(checkpoint, GUARD)
     assert [each.name for each in (tmp_path / "c").iterdir()] == ["haclient-sink.json"]
     with pytest.raises(UsageError, match="key is id and was key when this checkpoint began"):
-        check_guard(checkpoint, Guard(2, "id", ("at",), "spark"))
+        check_guard(checkpoint, LaneGuard(2, "id", ("at",), "spark"))
 
 
 @pytest.mark.row("SK6")

@@ -16,7 +16,7 @@ from haclient.pyspark.sink.lanes import (
     MAX_ROWS,
     ChangedContent,
     Fenced,
-    Guard,
+    LaneGuard,
     chained_digests,
     check_count,
     check_fence,
@@ -150,16 +150,16 @@ def test_rows_of_another_lane_are_noticed() -> None:
 
 
 def test_a_guard_is_what_it_wrote() -> None:
-    guard = Guard(4, "key", ("a", "b"), "spark")
+    guard = LaneGuard(4, "key", ("a", "b"), "spark")
     guard.check(guard.to_json(), "guard.json")
     with pytest.raises(UsageError, match="lanes is 5 and was 4 when this checkpoint began"):
-        Guard(5, "key", ("a", "b"), "spark").check(guard.to_json(), "guard.json")
+        LaneGuard(5, "key", ("a", "b"), "spark").check(guard.to_json(), "guard.json")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"lanes": 3}', b'{"lanes": "x"}'])
 def test_a_damaged_guard_is_refused(content: bytes) -> None:
     with pytest.raises(UsageError, match=r"guard\.json is damaged"):
-        Guard(4, "key", ("a",), "spark").check(content, "guard.json")
+        LaneGuard(4, "key", ("a",), "spark").check(content, "guard.json")
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ async def test_the_limit_of_a_query_is_that_of_the_command(
     with (tmp_path / "out").open("wb") as file:
         output = OutputWriter(file.fileno())
         async with listening() as server:
-            request = sow._Request(**options_of(server, timeout))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # each by its name
+            request = sow._SowRequest(**options_of(server, timeout))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # each by its name
             code, _ = await together(
                 partial(sow._query, request, as_line, output), partial(answer_late, server)
             )
@@ -74,8 +74,8 @@ async def test_the_limit_of_a_query_that_is_followed_is_that_of_the_command(
     with (tmp_path / "out").open("wb") as file:
         async with listening() as server:
             given = {**options_of(server, 30.0), "count": 1, "delta": delta}
-            request = sow_and_subscribe._Request(**given)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # each by its name
-            run = sow_and_subscribe._Run(request, as_line, OutputWriter(file.fileno()))
+            request = sow_and_subscribe._SowAndSubscribeRequest(**given)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]  # each by its name
+            run = sow_and_subscribe._SubscribeRun(request, as_line, OutputWriter(file.fileno()))
             code, _ = await together(
                 partial(sow_and_subscribe._work, run), partial(answer_late, server)
             )
@@ -109,7 +109,7 @@ def subscribing(server: Server, output: OutputWriter, last: int | None) -> Await
 
 
 def consuming(server: Server, output: OutputWriter) -> Awaitable[int]:
-    request = consume._Request(
+    request = consume._ConsumeRequest(
         servers=(server.uri,),
         client_name=None,
         name="work",

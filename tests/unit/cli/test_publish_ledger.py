@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from haclient.cli import publish_ledger
-from haclient.cli.lines import Scan
+from haclient.cli.lines import FileScan
 from haclient.cli.publish_ledger import PublishLedger, Source
 from haclient.errors import StoreError, UsageError
 from support.lengths import length
@@ -22,9 +22,9 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
-def scan(data: bytes, prefix: int = 0) -> Scan:
+def scan(data: bytes, prefix: int = 0) -> FileScan:
     before, after = data[:prefix], data[prefix:]
-    return Scan(
+    return FileScan(
         size=len(data),
         digest=digest(data),
         lines=data.count(b"\n") + (not data.endswith(b"\n") and data != b""),

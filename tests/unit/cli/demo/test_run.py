@@ -15,7 +15,7 @@ import trio
 from haclient.cli.app import run
 from haclient.cli.demo.pace import MIN_MESSAGES
 from haclient.cli.demo.processes import DemoFailed
-from haclient.cli.demo.run import KILLS, Kill, run_demo
+from haclient.cli.demo.run import KILLS, KillTarget, run_demo
 from haclient.cli.demo.trace import Mark, Measures, Step, Verdict, judge
 from haclient.cli.output import Progress
 from support.documents import blocks
@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_there_are_at_least_two_fail_overs_and_a_restart() -> None:
-    assert KILLS.count(Kill.PRIMARY) >= 2
-    assert KILLS.count(Kill.SUBSCRIBER) >= 1
+    assert KILLS.count(KillTarget.PRIMARY) >= 2
+    assert KILLS.count(KillTarget.SUBSCRIBER) >= 1
 
 
 FAIL_OVER = ["killed broker", "delivers", "is back and has caught up"]
