@@ -7,8 +7,8 @@ store says, and `replace` is omitted, since there is nothing to replace yet.
 The file of a `FileSubscriptionManager` has one line for each change: the CRC-32 of the rest in
 hexadecimal, a blank, and JSON. The first line is
 `{"haclient-subscriptions":1,"client":NAME}`. Each further line is an entry,
-`{"sub_id":...,"fields":{...},"body":...}` with the body in Base64, and with `"acks":...` if the
-application asked for acks, or `{"removed":SUB_ID}`. A last line without its line feed was torn by a
+`{"sub_id":...,"fields":{...},"body":...,"acks":...}` with the body in Base64, or
+`{"removed":SUB_ID}`. A last line without its line feed was torn by a
 crash and is dropped, since no caller has seen its change succeed; the first line is written whole,
 and any other damage is an error. The lock file `PATH.lock` beside it is held by the process that
 uses the file.
@@ -21,7 +21,6 @@ the two files is there: it is read again before the next change.
 
 from __future__ import annotations
 
-import binascii
 import json
 import zlib
 from abc import abstractmethod
@@ -30,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+import msgspec
 from typing_extensions import override
 
 from haclient.errors import StoreCorrupt, StoreError
@@ -124,7 +124,7 @@ class MemorySubscriptionManager(SubscriptionManager):
         return iter(list(self._entries.values()))
 
 
-class FileSubscriptionManager(SubscriptionManager):
+class FileSubscriptionManager(MemorySubscriptionManager):
     """Keeps the subscriptions of one client in a file; `HAClient.restore_subscriptions` reads them.
 
     Args:
@@ -140,8 +140,8 @@ class FileSubscriptionManager(SubscriptionManager):
 
     def __init__(self, path: str | Path, *, disk: Disk | None = None) -> None:
         self.path = check_path(path, "the file of the subscriptions")
+        super().__init__()
         self._disk = disk or RealDisk()
-        self._entries: dict[str, Entry] = {}
         self._owner = ""
         self._lines = 0
         self._end = 0
@@ -190,8 +190,8 @@ class FileSubscriptionManager(SubscriptionManager):
     def add(self, entry: Entry) -> None:
         self._check_open()
         if self._entries.get(entry.sub_id) != entry:
-            self._append(_change_to(entry))
-            self._entries[entry.sub_id] = entry
+            self._append(msgspec.to_builtins(entry))
+            super().add(entry)
             self._rewrite_if_mostly_dead()
 
     @override
@@ -199,7 +199,7 @@ class FileSubscriptionManager(SubscriptionManager):
         self._check_open()
         if sub_id in self._entries:
             self._append({"removed": sub_id})
-            del self._entries[sub_id]
+            super().remove(sub_id)
             self._rewrite_if_mostly_dead()
 
     @override
@@ -207,10 +207,6 @@ class FileSubscriptionManager(SubscriptionManager):
         self._check_open()
         if self._entries:
             self._rewrite(self._owner, {})
-
-    @override
-    def entries(self) -> Iterator[Entry]:
-        return iter(list(self._entries.values()))
 
     # -- the file -------------------------------------------------------------------------
 
@@ -232,7 +228,7 @@ class FileSubscriptionManager(SubscriptionManager):
         """Write the live entries to a new file, which replaces this one."""
         self._check_open()
         changes: list[dict[str, object]] = [{_MAGIC: _VERSION, "client": owner}]
-        changes += map(_change_to, entries.values())
+        changes += map(msgspec.to_builtins, entries.values())
         data = b"".join(map(_line, changes))
         self._must_reread = True
         self._disk.replace(self._file_path, data)
@@ -265,11 +261,10 @@ class FileSubscriptionManager(SubscriptionManager):
             if number == 1:
                 self._owner = _owner_of(change)
             elif "removed" in change:
-                self._entries.pop(str(change["removed"]), None)
+                super().remove(str(change["removed"]))
             else:
-                entry = _entry_of(change)
-                self._entries[entry.sub_id] = entry
-        except (ValueError, KeyError, TypeError) as error:
+                super().add(msgspec.convert(change, Entry))
+        except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
             raise StoreCorrupt(
                 self.path, 0, f"line {number} cannot be read ({error}): restore it, or remove it"
             ) from error
@@ -285,12 +280,6 @@ class FileSubscriptionManager(SubscriptionManager):
             except StoreError:
                 self._must_reread = True
                 raise
-
-
-def _change_to(entry: Entry) -> dict[str, object]:
-    body = binascii.b2a_base64(entry.body, newline=False).decode("ascii")
-    change: dict[str, object] = {"sub_id": entry.sub_id, "fields": entry.fields, "body": body}
-    return {**change, "acks": entry.acks} if entry.acks else change
 
 
 def _line(change: dict[str, object]) -> bytes:
@@ -309,12 +298,3 @@ def _owner_of(change: dict[str, object]) -> str:
     if change[_MAGIC] != _VERSION:
         raise ValueError(f"its version is {change[_MAGIC]}, wanted {_VERSION}")
     return str(change["client"])
-
-
-def _entry_of(change: dict[str, object]) -> Entry:
-    fields = cast("dict[str, object]", change["fields"])
-    header = {
-        name: value if isinstance(value, int) else str(value) for name, value in fields.items()
-    }
-    body = binascii.a2b_base64(str(change["body"]))
-    return Entry(str(change["sub_id"]), header, body, str(change.get("acks", "")))

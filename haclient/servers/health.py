@@ -39,8 +39,8 @@ MAX_PATIENCE_S: Final = 45.0
 ASK_LIMIT_S: Final = 3.0
 """How long an admin interface may take, in seconds."""
 
-MIN_REPEATS: Final = 8
-"""How many servers in a row, at least, were refused in this round already when it ends."""
+MIN_TRIES: Final = 64
+"""How many servers of the inner chooser, at least, are looked at in one round."""
 
 PATH: Final = "/amps/instance/replication.json"
 _logger = logger_of(__name__)
@@ -105,20 +105,17 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         give_up_at = trio.current_time() + self._patience_s
         while True:
             await self._ask_all()
-            refused, repeats = dict[str, str](), 0
-            # A new order of the inner chooser may begin with servers that were refused already: a
-            # round ends when enough of those have come in a row.
-            while repeats <= max(len(refused), MIN_REPEATS):
+            refused = dict[str, str]()
+            # A new order of the inner chooser may begin with servers that were refused already.
+            for _ in range(max(MIN_TRIES, 2 * len(self._admin))):
                 uri = self._inner.current_uri()
                 server = Uri.parse(uri) if uri else None
                 danger = self._health.danger(server.address) if server else ""
                 if server is None or not danger:
                     self._refused = ""
                     return uri
-                if server.address in refused:
-                    repeats += 1
-                else:
-                    repeats, refused[server.address] = 0, f"{server.safe}: {danger}"
+                if server.address not in refused:
+                    refused[server.address] = f"{server.safe}: {danger}"
                     _logger.warning("not used: %s", refused[server.address])
                 self._report_refusal(_unsafe(danger), {"uri": server.safe})
             self._refused = "; ".join(refused.values())
