@@ -87,8 +87,13 @@ class Drained(Protocol):
         """Its consumers."""
         ...
 
-    async def drain(self) -> None:
-        """Wait until publishes are persisted and acknowledgements processed, within a limit."""
+    async def drain(self) -> bool:
+        """Wait until publishes are persisted and acknowledgements processed, within a limit.
+
+        Returns:
+            Whether the limit was enough.
+        """
+        ...
 
     def block_publishes(self, until: trio.Event) -> None:
         """Let every publish wait from now on, and fail when `until` is set."""
@@ -98,11 +103,13 @@ class Drained(Protocol):
         ...
 
 
-async def _flush_one(client: Drained) -> None:
+async def _flush_one(client: Drained, late: list[Drained]) -> None:
     try:
-        await client.drain()
+        if await client.drain():
+            return
     except HAClientError as error:  # it has come to its end already, and raises this from its block
         _logger.warning("client %s: not everything was flushed: %s", client.name, error)
+    late.append(client)
 
 
 class OpenClients:
@@ -150,15 +157,18 @@ class OpenClients:
 
     async def flush(self) -> None:
         """Send what is left, after `finish_consumers`; later publishes wait."""
-        await self._flush()
+        late = list[Drained]()
+        await self._flush(late)
         for client in self._clients:
             client.block_publishes(self._publishes_fail)
-        await self._flush()  # what was published during the first one
+        await self._flush(late)  # what was published during the first one
 
-    async def _flush(self) -> None:
+    async def _flush(self, late: list[Drained]) -> None:
+        """Flush all clients but those whose time is up, which are added to `late`."""
         async with trio.open_nursery() as nursery:
             for client in self._clients:
-                nursery.start_soon(_flush_one, client)
+                if client not in late:
+                    nursery.start_soon(_flush_one, client, late)
 
     def fail_held(self) -> None:
         """Fail the publishes that wait since `flush`, where nothing cancels them."""

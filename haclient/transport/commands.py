@@ -634,7 +634,8 @@ class Flusher:
             self._publisher.publishes.check_none_lost("publish_flush")
         except DisconnectedError as lost:  # before, and nobody was told
             unpersisted = unpersisted or str(lost)
-        if self._queue_acks.is_idle or not self._commands.status.is_logged_on:
+        status = self._commands.status
+        if self._queue_acks.is_idle or not (status.is_logged_on or status.expects_connection):
             return unpersisted, ""
         rest_s = max(0.0, limit_s - (trio.current_time() - began))
         return unpersisted, await _confirmed(self.acks, limit_s=rest_s)

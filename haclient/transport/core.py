@@ -506,11 +506,15 @@ class Core:
 
     # -- waiting for the server ------------------------------------------------------
 
-    async def drain(self) -> None:
-        """Before leaving: wait until publishes are sent and, within a limit, persisted."""
+    async def drain(self) -> bool:
+        """Before leaving: wait until publishes are sent and, within a limit, persisted.
+
+        Returns:
+            Whether the limit was enough.
+        """
         limit_s = seconds(self.settings.exit_timeout)
         if limit_s == 0:
-            return
+            return True
         if self.status.is_logged_on:
             self._send_acks()  # first: publishes that no server persists take the whole limit
         unpersisted, unacknowledged = await self.flusher.finish(limit_s=limit_s)
@@ -525,6 +529,7 @@ class Core:
                 self.name,
                 unacknowledged,
             )
+        return not (unpersisted or unacknowledged)
 
     def _warn_of_late_publishes(self) -> None:
         """Warn of what listeners and other threads have published since `drain` ended."""

@@ -11,6 +11,7 @@ import trio
 from haclient.client import Client, HAClient
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.servers.delay import FixedDelayStrategy
+from haclient.transport.active_consumers import OpenClients, open_clients
 from haclient.transport.tasks import open_nursery
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -65,6 +66,28 @@ async def test_leaving_while_disconnected_with_a_limit(
         assert trio.current_time() - began == pytest.approx(took)
         assert client.unpersisted_count == 1
         assert ("1 publishes are not persisted" in caplog.text) == bool(took)
+
+
+@pytest.mark.row("HA25", "HA24")
+async def test_an_orderly_end_waits_no_longer_than_the_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clients = OpenClients()
+    token = open_clients.set(clients)
+    try:
+        async with (
+            instances("east") as (east,),
+            client_of(east, exit_timeout=3.0) as client,
+        ):
+            await east.stop()
+            await client.publish("orders", b"x")
+            began = trio.current_time()
+            await clients.drain()
+            assert trio.current_time() - began == pytest.approx(3.0)
+            assert caplog.text.count("leaves with publishes not persisted") == 1
+            await client.disconnect()
+    finally:
+        open_clients.reset(token)
 
 
 @pytest.mark.row("HA25")

@@ -17,6 +17,7 @@ from haclient.servers.delay import FixedDelayStrategy
 from haclient.session import leases
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
+from haclient.transport.tasks import open_nursery
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
@@ -377,3 +378,32 @@ async def test_a_queue_that_a_server_lacks_at_the_resubscribe_is_named(server: S
 
     with pytest.raises(InvalidOptions, match=r"invalid options: is 'work' a queue of this server"):
         await lose_and_refuse()
+
+
+@pytest.mark.row("QC5")
+@pytest.mark.parametrize("is_back", [True, False])
+async def test_leaving_waits_for_a_connection_to_send_acknowledgements_of_a_lost_one(
+    server: Server, caplog: pytest.LogCaptureFixture, *, is_back: bool
+) -> None:
+    acks: list[str] = []
+
+    async def serve() -> None:
+        peer = await live(server)
+        await accept(peer)
+        async with answering(peer):
+            while not acks:
+                acks.extend(m.bookmark for m in peer.heard if m.command == "sow_delete")
+                await trio.sleep(0.1)
+
+    async with (
+        open_nursery() as nursery,
+        streaming(ha_client(server, exit_timeout=3.0), server) as (peer, stream),
+    ):
+        await leased(peer, 1)
+        message = await anext(stream)
+        await drop(peer)
+        message.ack()
+        if is_back:
+            nursery.start_soon(serve)
+    assert acks == (["7|1|"] if is_back else [])
+    assert ("leaves with unacknowledged messages" in caplog.text) != is_back
