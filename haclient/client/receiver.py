@@ -108,7 +108,7 @@ class Receiver:
                 self._core.kept.drop(subscription)
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
-                self._subscriber.release(subscription, queue.first_number)
+                self._subscriber.logs.release(subscription, queue.first_number)
             # Nobody needs the answer: it may be late, or queued behind what a full stream holds. A
             # later subscription with the same id waits for it before its command is sent.
             self._subscriber.unsubscribe_nowait(closing)
@@ -160,7 +160,8 @@ class Receiver:
         """
         check_callable("handler", handler, optional=False)
         if (active := self._core.changes.replaces(command)) is not None:
-            if not self._subscriber.is_served(active) or not isinstance(active.queue, MessageQueue):
+            is_served = self._subscriber.logs.is_served(active)
+            if not is_served or not isinstance(active.queue, MessageQueue):
                 raise UsageError(
                     f"the subscription {active.sub_id!r} is a stream: change it with "
                     "client.replace, and go on reading it"
@@ -303,9 +304,9 @@ class Receiver:
                 )
                 return
             finally:
-                self._subscriber.served(subscription)
+                self._subscriber.logs.served(subscription)
                 self._core.consumers.remove(queue)
-            self._subscriber.release(subscription)
+            self._subscriber.logs.release(subscription)
             refused = queue.failed
             if refused is not None and not self._core.settings.drops(subscription.sub_id, refused):
                 raise refused  # no other task would report that it has ended
@@ -314,7 +315,7 @@ class Receiver:
             if cut is not None and cut is not refused and is_incomplete and self._core.entered:
                 self._report_cut(subscription, cut)  # the client has no part in it
 
-        self._subscriber.serve(subscription)
+        self._subscriber.logs.serve(subscription)
         queue.is_served = True
         self._core.consumers.add(subscription, queue)
         self._core.running("a handler").start_soon(serve_until_ended)

@@ -226,6 +226,10 @@ class SubscriptionQueue(Protocol):
             The dropped messages, in order.
         """
 
+    def unprocessed(self) -> list[Message]:
+        """The messages that a handler has yet to return from: those that it has, then the queue."""
+        return []
+
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:

@@ -207,11 +207,9 @@ class MessageQueue(SubscriptionQueue):
             yield message
         self._processing = []
 
+    @override
     def unprocessed(self) -> list[Message]:
-        """The messages that the handler has yet to return from: those that it has, then the queue.
-
-        The queue is not empty after an end by the server, which leaves it to the handler.
-        """
+        # The queue is not empty after an end by the server, which leaves it to the handler.
         return self._processing[self.processed :] + self.undelivered()
 
     @property

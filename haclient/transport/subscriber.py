@@ -28,7 +28,7 @@ from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import MessageOwner
 from haclient.session.acks import PendingCommand, is_refusal
 from haclient.session.auditing import AuditedOwner
-from haclient.session.custom_stores import StoreSubscription
+from haclient.session.bookmark_logs import BookmarkAdvice, BookmarkLogs
 from haclient.session.historical import HistoricalSubscription
 from haclient.session.leases import QueueLeases
 from haclient.session.resume import resume_options
@@ -47,10 +47,8 @@ from haclient.transport.message_queue import MessageQueue
 from haclient.transport.subscription_changes import timeout_of
 from haclient.transport.tasks import LoggedBy
 from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
-from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.checks import check_texts
-from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
+from haclient_stores.interfaces import SubscriptionLog
 
 _MOST_RECENT: Final = str(MOST_RECENT)
 _NOW: Final = str(NOW)
@@ -84,17 +82,13 @@ class Subscriber:
         self._commands: Commands = core.commands
         self._session = core.session
         self._kept = core.kept
-        self._store: BookmarkStore | None = core.settings.bookmark_store
-        self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
+        self.logs = BookmarkLogs(core.settings.bookmark_store, core.kept)
+        self._is_tracked = core.settings.bookmark_store is not None
+        self._advice = BookmarkAdvice(has_store=self._is_tracked)
         self._opening: dict[_Opening, None] = {}
         self._entered = 0  # how many subscriptions so far
         self._unsubscribing: dict[str, PendingCommand] = {}  # ids that may still get messages
         self._unsubscribed = AckLot(core.commands.waits)  # callers that wait for any of them
-        self._generated_ids: set[str] = set()  # that the application did not choose
-        self._purged_ids: list[str] = []  # of ended subscriptions, to be generated again
-        self._queues: set[str] = set()  # topics that a server has accepted as queues
-        self._warned_of_replay: set[str] = set()  # topics
-        self._warned_of_recent: set[str] = set()  # topics: ids may be new ones each time
 
     # -- opening ----------------------------------------------------------------------------------
 
@@ -180,17 +174,22 @@ class Subscriber:
         if self._core.changes.replaces(command) is not None:
             raise has_receiver(command)
         opening.command_id = command.command_id or self._session.next_command_id()
-        fields, is_tracked = header_fields(command), self._store is not None
-        if is_tracked and command.name in LASTING and "bm" in fields and not _is_named(command):
+        fields = header_fields(command)
+        needs_id = command.name in LASTING and "bm" in fields and not _is_named(command)
+        if needs_id and self._is_tracked:
             # The numbers of commands are the same in each process, and stores remember ids: an
             # earlier process may have used this number for another subscription.
-            fields["sub_id"] = self._generate_id(opening.command_id)
+            new = f"{opening.command_id}-{secrets.token_hex(8)}"
+            fields["sub_id"] = self.logs.generated_id(new, self._unsubscribing)
         request = SubscribeRequest.complete(
-            fields, command.body, command_id=opening.command_id, has_store=is_tracked
+            fields, command.body, command_id=opening.command_id, has_store=self._is_tracked
         )
         opening.sub_id = request.sub_id
         if command.bookmark:
-            self._check_bookmark(command, request)
+            what = f"subscription {request.sub_id} on {command.topic}"
+            for warning in self._advice.warnings(command, request):
+                extra = {"sub_id": request.sub_id}
+                self._core.reporter.log.warning("%s: %s", what, warning, extra=extra)
         return request
 
     def _enter(  # the parts of one receiver
@@ -209,8 +208,7 @@ class Subscriber:
             SubIdInUse: The id is active on this connection.
         """
         self._session.router.check_free(request.ids)  # before the bookmark store is written to
-        log = self._log_of(request)
-        self._release_processed(request, log)
+        log = self.logs.enter(request)
         if leases is None and command.name in _OF_QUEUES and not request.bookmark:
             leases = self._core.ack_sender.leases(command.topic, is_queue=False)
         is_historical = bool(request.query_id and request.bookmark)
@@ -220,7 +218,7 @@ class Subscriber:
             queue,
             command_id=opening.command_id,
             log=log,
-            owner=None if log is None else self._owner(request.sub_id, log),
+            owner=self._owner(request.sub_id, log),
             markers=markers,
             leases=leases,
         )
@@ -229,13 +227,20 @@ class Subscriber:
         subscription.entered = self._entered
         return subscription
 
+    def _owner(self, sub_id: str, log: SubscriptionLog | None) -> MessageOwner | None:
+        """Where the messages of a subscription are discarded."""
+        if log is None:
+            return None
+        owner, auditor = LoggedBy(log, self._core.thread), self._core.auditor
+        return owner if auditor is None else AuditedOwner(owner, auditor, sub_id)
+
     @contextmanager
     def _releasing_on_error(self, command: Command, request: SubscribeRequest) -> Generator[None]:
         try:
             yield
         except BaseException:  # meanwhile an earlier handler may have ended, without a release
             if _is_named(command):
-                self._release_log(self._log_of(request), request.sub_id)
+                self.logs.release_refused(request)
             raise
 
     @contextmanager
@@ -251,7 +256,7 @@ class Subscriber:
             if is_unanswered and connection is self._commands.connection:
                 self._send_unsubscribe([subscription], connection)
             subscription.drop_queued()  # after the sending, since a store may fail here
-            self._purge_generated(subscription.sub_id)
+            self.logs.purge_generated(subscription.sub_id)
             raise
 
     def _opened(
@@ -264,7 +269,7 @@ class Subscriber:
         """
         subscription.phase = Phase.OPEN
         if subscription.is_of_queue:
-            self._queues.add(command.topic)
+            self._advice.queues.add(command.topic)
             self._core.queue_acks.resume()  # what an earlier connection has not confirmed
         # It may have been ended before its ack was looked at: by the application, or the server.
         request = subscription.request
@@ -486,159 +491,6 @@ class Subscriber:
                     await self.unsubscribe(result, timeout=TIMEOUT_S)
 
         return undo
-
-    # -- the bookmark store -----------------------------------------------------------------------
-
-    def serve(self, subscription: Subscription) -> None:
-        """Note that a handler's task gets its messages, which may end later than it does."""
-        self._served.setdefault(subscription.sub_id, set()).add(subscription)
-
-    def is_served(self, subscription: Subscription) -> bool:
-        """Whether a handler's task gets its messages."""
-        return subscription in self._served.get(subscription.sub_id, ())
-
-    def served(self, subscription: Subscription) -> None:
-        """Note that the handler's task of a subscription has ended."""
-        of_id = self._served[subscription.sub_id]
-        of_id.remove(subscription)
-        if not of_id:
-            del self._served[subscription.sub_id]
-
-    def release(self, ended: Subscription, first_number: int = 0) -> None:
-        """Have the undiscarded messages of an ended subscription redelivered.
-
-        Args:
-            ended: The subscription.
-            first_number: The first of its bookmark numbers, if no handler has its messages.
-        """
-        self._release_log(ended.log, ended.sub_id, first_number, ended)
-
-    def _release_log(
-        self,
-        log: SubscriptionLog | None,
-        sub_id: str,
-        first_number: int = 0,
-        ended: Subscription | None = None,
-    ) -> None:
-        """Have undiscarded messages redelivered, unless the id is still in use.
-
-        It is in use when it was subscribed again with a bookmark, or while a slow handler still
-        processes messages that were delivered before the end of its subscription.
-        """
-        if log is None:
-            return
-        others = [one for one in self._kept.named((sub_id,)) if one is not ended]
-        if any(one.log is not None for one in others):
-            return
-        if all(one.log is None for one in self._served.get(sub_id, ())):
-            log.ended()
-            if not self._kept.has_id(sub_id):  # else a later process may restore it
-                self._purge_generated(sub_id)
-        elif first_number:
-            log.link_lost(first_number)
-
-    def _release_processed(self, request: SubscribeRequest, log: SubscriptionLog | None) -> None:
-        """Have undiscarded messages of an id redelivered to the subscription that enters it now.
-
-        Earlier handlers that are still at work keep what they have yet to process.
-        """
-        if log is None or request.sub_id not in self._served:
-            return
-        if any(one.log is not None for one in self._kept.named((request.sub_id,))):
-            return
-        queues = [one.queue for one in self._served[request.sub_id] if one.log is not None]
-        if queues:
-            taken = [one.unprocessed() for one in queues if isinstance(one, MessageQueue)]
-            log.ended_except({message.number for messages in taken for message in messages})
-
-    def _log_of(self, request: SubscribeRequest) -> SubscriptionLog | None:
-        """The bookmark store's part of a subscribe; `None` if it has none."""
-        if self._store is None or not request.bookmark:
-            return None
-        return subscription_log(self._store, request.sub_id)
-
-    def _owner(self, sub_id: str, log: SubscriptionLog) -> MessageOwner:
-        """Where the messages of a subscription are discarded."""
-        owner, auditor = LoggedBy(log, self._core.thread), self._core.auditor
-        return owner if auditor is None else AuditedOwner(owner, auditor, sub_id)
-
-    def _generate_id(self, command_id: str) -> str:
-        """An id for a tracked subscription that the application has given none.
-
-        One that the store has forgotten is used again, since it keeps an entry for each.
-
-        Args:
-            command_id: Makes a new one readable.
-        """
-        free = (each for each in self._purged_ids if each not in self._unsubscribing)
-        if sub_id := next(free, ""):
-            self._purged_ids.remove(sub_id)
-        else:
-            sub_id = f"{command_id}-{secrets.token_hex(8)}"
-        self._generated_ids.add(sub_id)
-        return sub_id
-
-    def _purge_generated(self, sub_id: str) -> None:
-        """Have the bookmark store forget an ended subscription whose id was generated."""
-        if sub_id not in self._generated_ids:
-            return
-        self._generated_ids.remove(sub_id)
-        store = self._store
-        if isinstance(store, MemoryBookmarkStore):
-            store.purge_ended(sub_id)
-        elif store is not None:
-            store.purge(sub_id)
-        # Only where numbers go on: else a late discard could mean a message of the next one.
-        if isinstance(store, TrackedBookmarkStore) and sub_id in store.subscriptions:
-            self._purged_ids.append(sub_id)
-
-    # -- what may be a mistake --------------------------------------------------------------------
-
-    def _check_bookmark(self, command: Command, request: SubscribeRequest) -> None:
-        """Check a command with a bookmark, and warn of what may be a mistake, once for each topic.
-
-        Raises:
-            UsageError: A query at `MOST_RECENT` has no id of the application: a generated id would
-                differ from run to run.
-        """
-        log, topic, extra = self._core.reporter.log, command.topic, {"sub_id": request.sub_id}
-        if command.start == _MOST_RECENT:
-            is_named = command.sub_id or command.query_id
-            if request.query_id and not is_named and self._store is not None:
-                raise UsageError(
-                    f"{command.name} with MOST_RECENT needs a sub_id: the bookmark store remembers "
-                    "under it where the subscription was, so it is the same in every run"
-                )
-            if self._store is None and topic not in self._warned_of_recent:
-                self._warned_of_recent.add(topic)
-                log.warning(
-                    "subscription %s on %s: without a bookmark store MOST_RECENT begins at the "
-                    "start of the log each time, and discard() does nothing: give the client a "
-                    "bookmark_store, or bookmark=EPOCH if that is what you want",
-                    request.sub_id,
-                    topic,
-                    extra=extra,
-                )
-        # The server does not say that such a subscription is none of the queue's consumers. It can
-        # be known where this client has consumed the queue, or where a backlog is asked for.
-        is_queue = topic in self._queues or request.parsed.max_backlog is not None
-        if request.bookmark and is_queue and topic not in self._warned_of_replay:
-            self._warned_of_replay.add(topic)
-            log.warning(
-                "subscription %s on %s has a bookmark, so it replays the log and consumes no "
-                "queue: messages have no leases, and ack() does nothing; use queue_subscribe to "
-                "consume a queue",
-                request.sub_id,
-                topic,
-                extra=extra,
-            )
-
-
-def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:
-    """The store's own fast handle for one subscription, or one made of its public methods."""
-    own = getattr(store, "subscription", None)
-    handle: SubscriptionLog = own(sub_id) if own is not None else StoreSubscription(store, sub_id)
-    return handle
 
 
 def has_receiver(command: Command) -> UsageError:

@@ -482,7 +482,7 @@ async def test_a_command_that_does_not_resubscribe_ends_with_its_connection(
     client = HAClient("ha", servers=[server.uri], heartbeat=None)
 
     def served() -> list[str]:
-        return sorted(client._subscriber._served)
+        return sorted(client._subscriber.logs._served)
 
     async with entered(client, partial(live, server)) as peer:
         once = Command(kind, topic="orders", sub_id="once")

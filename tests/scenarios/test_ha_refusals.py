@@ -445,7 +445,7 @@ async def test_the_end_of_one_subscription_looks_at_no_other_one(
             def __iter__(self) -> Iterator[str]:
                 raise AssertionError("this one as well")
 
-        served = Served(client._subscriber._served.items())
+        served = Served(client._subscriber.logs._served.items())
         with monkeypatch.context() as patched:
             patched.setattr(client._core.kept, "all", scan_all_subscriptions)
             patched.setattr(client._subscriber, "_served", served)

@@ -22,11 +22,10 @@ from haclient.errors import (
 from haclient.options import Settings
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
-from haclient.session.custom_stores import StoreSubscription
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.subscriber import Subscriber, subscription_log
+from haclient.transport.subscriber import Subscriber
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
@@ -178,13 +177,6 @@ async def test_unsubscribing_names_subscriptions_and_queries(bench: Bench) -> No
     assert (command.sub_id, command.query_id) == ("s,t", "q")
     assert bench.core.session.router.all() == []
     await bench.subscriber.unsubscribe(["gone"], timeout=1)
-
-
-@pytest.mark.row("BS7")
-def test_a_store_of_our_own_gives_its_fast_handle_and_any_other_gets_one() -> None:
-    ours = MemoryBookmarkStore()
-    assert subscription_log(ours, "s") is ours.subscription("s")
-    assert isinstance(subscription_log(DictBookmarkStore(), "s"), StoreSubscription)
 
 
 @pytest.mark.row("BS9")

@@ -1,0 +1,204 @@
+"""The parts of a bookmark store that a client's subscriptions have. Pure, apart from the store.
+
+One part belongs to one subscription id. It outlives the subscription: a slow handler still
+processes messages that were delivered before the end, and the id may be subscribed again meanwhile.
+So what is redelivered, and when, is decided here from who uses an id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import Final
+
+from haclient.errors import UsageError
+from haclient.protocol.commands import Command
+from haclient.session.custom_stores import StoreSubscription
+from haclient.session.kept_subscriptions import KeptSubscriptions
+from haclient.session.subscriptions import SubscribeRequest, Subscription
+from haclient_stores.bookmark import MOST_RECENT
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
+
+_MOST_RECENT: Final = str(MOST_RECENT)
+_BEGINS_ANEW: Final = (
+    "without a bookmark store MOST_RECENT begins at the start of the log each time, and discard() "
+    "does nothing: give the client a bookmark_store, or bookmark=EPOCH if that is what you want"
+)
+_CONSUMES_NOTHING: Final = (
+    "with a bookmark it replays the log and consumes no queue: messages have no leases, and ack() "
+    "does nothing; use queue_subscribe to consume a queue"
+)
+
+
+class BookmarkLogs:
+    """The parts of the bookmark store of one client, by subscription id.
+
+    Args:
+        store: The store; `None` if the client has none.
+        kept: What is active, or waits for the next connection.
+    """
+
+    def __init__(self, store: BookmarkStore | None, kept: KeptSubscriptions) -> None:
+        self._store = store
+        self._kept = kept
+        self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
+        self._generated_ids: set[str] = set()  # that the application did not choose
+        self._purged_ids: list[str] = []  # of ended subscriptions, to be generated again
+
+    def of(self, request: SubscribeRequest) -> SubscriptionLog | None:
+        """The part of a subscribe; `None` if it has none."""
+        if self._store is None or not request.bookmark:
+            return None
+        return subscription_log(self._store, request.sub_id)
+
+    # -- who uses an id ---------------------------------------------------------------------------
+
+    def serve(self, subscription: Subscription) -> None:
+        """Note that a handler's task gets its messages, which may end later than it does."""
+        self._served.setdefault(subscription.sub_id, set()).add(subscription)
+
+    def is_served(self, subscription: Subscription) -> bool:
+        """Whether a handler's task gets its messages."""
+        return subscription in self._served.get(subscription.sub_id, ())
+
+    def served(self, subscription: Subscription) -> None:
+        """Note that the handler's task of a subscription has ended."""
+        of_id = self._served[subscription.sub_id]
+        of_id.remove(subscription)
+        if not of_id:
+            del self._served[subscription.sub_id]
+
+    # -- what is redelivered ----------------------------------------------------------------------
+
+    def enter(self, request: SubscribeRequest) -> SubscriptionLog | None:
+        """The part of a subscription that begins now.
+
+        Its undiscarded messages are redelivered to this one. Earlier handlers of the id that are
+        still at work keep what they have yet to process.
+        """
+        log = self.of(request)
+        if log is None or request.sub_id not in self._served or self._has_log(request.sub_id):
+            return log
+        tracked = [one for one in self._served[request.sub_id] if one.log is not None]
+        if tracked:
+            taken = [one.queue.unprocessed() for one in tracked]
+            log.ended_except({message.number for messages in taken for message in messages})
+        return log
+
+    def release(self, ended: Subscription, first_number: int = 0) -> None:
+        """Have the undiscarded messages of an ended subscription redelivered.
+
+        Args:
+            ended: The subscription.
+            first_number: The first of its bookmark numbers, if no handler has its messages.
+        """
+        self._release(ended.log, ended.sub_id, first_number, ended)
+
+    def release_refused(self, request: SubscribeRequest) -> None:
+        """As `release`, for a subscribe that failed: a handler may have ended meanwhile."""
+        self._release(self.of(request), request.sub_id)
+
+    def _release(
+        self,
+        log: SubscriptionLog | None,
+        sub_id: str,
+        first_number: int = 0,
+        ended: Subscription | None = None,
+    ) -> None:
+        """Have undiscarded messages redelivered, unless the id is still in use.
+
+        It is in use when it was subscribed again with a bookmark, or while a slow handler still
+        processes messages that were delivered before the end of its subscription.
+        """
+        if log is None or self._has_log(sub_id, ended):
+            return
+        if all(one.log is None for one in self._served.get(sub_id, ())):
+            log.ended()
+            if not self._kept.has_id(sub_id):  # else a later process may restore it
+                self.purge_generated(sub_id)
+        elif first_number:
+            log.link_lost(first_number)
+
+    def _has_log(self, sub_id: str, ended: Subscription | None = None) -> bool:
+        """Whether another subscription with this id has the part."""
+        named = self._kept.named((sub_id,))
+        return any(one.log is not None for one in named if one is not ended)
+
+    # -- ids that the application did not choose --------------------------------------------------
+
+    def generated_id(self, new: str, taken: Container[str]) -> str:
+        """An id for a tracked subscription that the application has given none.
+
+        One that the store has forgotten is used again, since it keeps an entry for each.
+
+        Args:
+            new: An id that no earlier process has used, for where there is none to use again.
+            taken: Ids that may still get messages.
+        """
+        sub_id = next((each for each in self._purged_ids if each not in taken), new)
+        if sub_id != new:
+            self._purged_ids.remove(sub_id)
+        self._generated_ids.add(sub_id)
+        return sub_id
+
+    def purge_generated(self, sub_id: str) -> None:
+        """Have the store forget an ended subscription whose id was generated."""
+        if sub_id not in self._generated_ids:
+            return
+        self._generated_ids.remove(sub_id)
+        store = self._store
+        if isinstance(store, MemoryBookmarkStore):
+            store.purge_ended(sub_id)
+        elif store is not None:
+            store.purge(sub_id)
+        # Only where numbers go on: else a late discard could mean a message of the next one.
+        if isinstance(store, TrackedBookmarkStore) and sub_id in store.subscriptions:
+            self._purged_ids.append(sub_id)
+
+
+def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:
+    """The store's own fast handle for one subscription, or one made of its public methods."""
+    own = getattr(store, "subscription", None)
+    handle: SubscriptionLog = own(sub_id) if own is not None else StoreSubscription(store, sub_id)
+    return handle
+
+
+class BookmarkAdvice:
+    """What an application may not expect of its commands with a bookmark.
+
+    Args:
+        has_store: Whether the client has a bookmark store.
+
+    Attributes:
+        queues: Topics that a server has accepted as queues.
+    """
+
+    def __init__(self, *, has_store: bool) -> None:
+        self._has_store = has_store
+        self.queues: set[str] = set()
+        self._told: set[tuple[str, str]] = set()  # each warning with its topic: ids may be new ones
+
+    def warnings(self, command: Command, request: SubscribeRequest) -> Iterator[str]:
+        """The warnings about a command, each once for its topic.
+
+        Raises:
+            UsageError: A query at `MOST_RECENT` has no id of the application: a generated id would
+                differ from run to run.
+        """
+        is_recent, is_named = command.start == _MOST_RECENT, command.sub_id or command.query_id
+        if is_recent and self._has_store and request.query_id and not is_named:
+            raise UsageError(
+                f"{command.name} with MOST_RECENT needs a sub_id: the bookmark store remembers "
+                "under it where the subscription was, so it is the same in every run"
+            )
+        # The server does not say that such a subscription is none of the queue's consumers. It can
+        # be known where this client has consumed the queue, or where a backlog is asked for.
+        is_queue = command.topic in self.queues or request.parsed.max_backlog is not None
+        for is_due, warning in (
+            (is_recent and not self._has_store, _BEGINS_ANEW),
+            (is_queue and request.bookmark, _CONSUMES_NOTHING),
+        ):
+            if is_due and (warning, command.topic) not in self._told:
+                self._told.add((warning, command.topic))
+                yield warning
