@@ -11,9 +11,10 @@ from typing_extensions import Unpack
 
 from haclient.client.base import BaseClient
 from haclient.options import TIMEOUT_S, ClientOptions, Settings, check_names, seconds
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
-from haclient.session.connection_state import Heartbeat
+from haclient.session.connection_state import Heartbeat, HeartbeatTimers
 from haclient.transport.core import Core
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -93,4 +94,13 @@ class Client(BaseClient):
         Raises:
             UsageError: A limit can never work.
         """
-        await self._core.set_heartbeat(heartbeat)
+        core = self._core
+        core.thread.check_setting("set_heartbeat")
+        core.heartbeat = None if heartbeat is None else HeartbeatTimers(heartbeat)
+        if core.connection is None or not core.status.is_logged_on:
+            return
+        if core.heartbeat is None:
+            core.connection.set_heartbeat(None)
+            core.connection.writer.send(encode_frame({"c": "heartbeat", "opts": "stop"}))
+        else:
+            await core.start_heartbeat(timeout=TIMEOUT_S)

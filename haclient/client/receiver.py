@@ -21,7 +21,6 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.events import SubscriptionEnded
 from haclient.options import TIMEOUT_S
 from haclient.protocol.codec import as_bytes
 from haclient.protocol.commands import Command, CommandName
@@ -322,14 +321,9 @@ class Receiver:
 
     def _report_cut(self, subscription: Subscription, error: HAClientError) -> None:
         """Report a query whose result is incomplete, since its handler cannot be told."""
-        self._core.reporter.log.error(
-            "client %s: the query of subscription %s has ended early: %s",
-            self._core.name,
-            subscription.sub_id,
-            error,
-            extra={"sub_id": subscription.sub_id},
-        )
-        self._core.reporter.emit(SubscriptionEnded, sub_id=subscription.sub_id, error=error)
+        sub_id = subscription.sub_id
+        what = f": the query of subscription {sub_id} has ended early"
+        self._core.reporter.subscription_ended(sub_id, error, what=what)
 
     async def _publish(self, command: Command, handler: Handler | None) -> str:
         command.validate()

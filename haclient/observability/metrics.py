@@ -124,7 +124,7 @@ def metrics_of(core: Core) -> ClientMetrics:
         server=core.status.address,
         unpersisted=log.unpersisted_count,
         unpersisted_bytes=log.unpersisted_bytes,
-        oldest_unpersisted_age=core.oldest_unpersisted_age_s,
+        oldest_unpersisted_age=core.publisher.oldest_age_s if core.entered else 0.0,
         unacknowledged=core.queue_acks.outstanding,
         dropped_acks=core.queue_acks.dropped,
         unsent_bytes=0 if connection is None else _unsent_bytes(core),

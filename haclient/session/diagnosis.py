@@ -34,12 +34,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from haclient.errors import NameInUse, PublishFailed, SubscriptionStalled
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    NameInUse,
+    PublishFailed,
+    SubscriptionStalled,
+)
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.logon import LoggedOn
 from haclient.session.publishes import Publishes
+from haclient.session.recovery import Recovery
 from haclient.session.subscriptions import Subscription
 
 _SHORT_S: Final = 60.0  # a connection lasts less while two clients displace each other
@@ -130,6 +137,24 @@ class RejectedFrames:
     def __init__(self) -> None:
         self._sequence = 0
         self._losses = 0
+
+    def judge(
+        self, state: Recovery, error: HAClientError, publishes: Publishes, *, after_s: float
+    ) -> Message | None:
+        """Whether a publish that no server takes has ended a connection; return it with the reason.
+
+        Args:
+            state: In which state it has ended.
+            error: Why.
+            publishes: What was sent.
+            after_s: How long before that the client began to send publishes, in seconds.
+        """
+        is_sending = state in {Recovery.RESUBSCRIBING, Recovery.LIVE}
+        if not is_sending or type(error) is not DisconnectedError:  # a subclass has another reason
+            return None
+        sequence, frame = publishes.first_in_flight()
+        self.note_loss(sequence, len(frame), after_s=after_s)
+        return rejected_publish(frame) if self.is_rejected else None
 
     def note_loss(self, sequence: int, size: int, *, after_s: float) -> None:
         """Note that a server has closed a connection on which publishes were sent.

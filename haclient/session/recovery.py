@@ -31,11 +31,12 @@ application names. `check_may_move` says when one may begin, and `MOVES` what be
 from __future__ import annotations
 
 import enum
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from haclient.errors import (
     AuthenticationError,
@@ -458,6 +459,22 @@ def check_may_move(status: ConnectionStatus, uri: str, current: Move) -> bool:
 # -- what is logged --------------------------------------------------------------------------------
 
 
+class FailureRecord(NamedTuple):
+    """A log record of a failure.
+
+    Attributes:
+        level: Its level.
+        text: Its text; the time of the next attempt may follow.
+        attempt: The number of the attempt; 0 for a lost connection.
+        error: The failure.
+    """
+
+    level: int
+    text: str
+    attempt: int
+    error: HAClientError
+
+
 class FailureLog:
     """Which failed attempts of an outage are worth a warning.
 
@@ -492,6 +509,36 @@ class FailureLog:
         )
         self._warn_at = now + self._interval_s
         return True
+
+    def record(  # what is known of one failure
+        self,
+        actions: frozenset[FailureAction],
+        plan: RecoveryPlan,
+        error: HAClientError,
+        *,
+        client: str,
+        server: str,
+        now: float,
+    ) -> FailureRecord | None:
+        """What to log of a failure; `None` if that is nothing.
+
+        Args:
+            actions: What the failure means.
+            plan: The state in which it happened, and the number of the attempt.
+            error: The failure.
+            client: The client name.
+            server: The URI of the server without its password.
+            now: The time, in seconds.
+        """
+        if FailureAction.TELL_LOSS in actions:
+            text = f"client {client} lost its connection to {server}: {error}"
+            return FailureRecord(logging.WARNING, text, 0, error)
+        if FailureAction.TELL_ATTEMPT not in actions:
+            return None
+        attempt, state = plan.attempts, plan.state
+        is_due = self.is_due(now, f"{server} {state} {type(error).__name__} {error}")
+        text = f"client {client}: attempt {attempt} at {server} failed ({state}): {error}"
+        return FailureRecord(logging.WARNING if is_due else logging.INFO, text, attempt, error)
 
     def reset(self) -> None:
         """A stable connection: the next failure is a first one again."""

@@ -365,12 +365,7 @@ class Flusher:
         queue_acks: Knows which acknowledgements of queue messages were sent.
     """
 
-    def __init__(
-        self,
-        commands: Commands,
-        publisher: Publisher,
-        queue_acks: QueueAcks,
-    ) -> None:
+    def __init__(self, commands: Commands, publisher: Publisher, queue_acks: QueueAcks) -> None:
         self._commands = commands
         self._publisher = publisher
         self._queue_acks = queue_acks
@@ -616,15 +611,17 @@ class Flusher:
             if await _confirmed(wait, limit_s=limit_s):
                 break
 
-    async def finish(self, *, limit_s: float) -> tuple[str, str]:
+    async def finish(self, *, limit_s: float) -> list[str]:
         """Wait until the server has persisted all publishes and processed all acknowledgements.
 
         Args:
             limit_s: Seconds for both.
 
         Returns:
-            What is not persisted, and what is not acknowledged, and why; empty if everything is.
+            What is left and why, in words; nothing if nothing is.
         """
+        if self._commands.status.is_logged_on:  # publishes that are not persisted take all the time
+            self._queue_acks.send_pending()
         began = trio.current_time()
         unpersisted = await _confirmed(self._all_persisted, limit_s=limit_s)
         count = self._publisher.log.unpersisted_count
@@ -634,11 +631,13 @@ class Flusher:
             self._publisher.publishes.check_none_lost("publish_flush")
         except DisconnectedError as lost:  # before, and nobody was told
             unpersisted = unpersisted or str(lost)
+        left = [f"publishes not persisted: {unpersisted}"] if unpersisted else []
         status = self._commands.status
-        if self._queue_acks.is_idle or not (status.is_logged_on or status.expects_connection):
-            return unpersisted, ""
-        rest_s = max(0.0, limit_s - (trio.current_time() - began))
-        return unpersisted, await _confirmed(self.acks, limit_s=rest_s)
+        if not self._queue_acks.is_idle and (status.is_logged_on or status.expects_connection):
+            rest_s = max(0.0, limit_s - (trio.current_time() - began))
+            if unprocessed := await _confirmed(self.acks, limit_s=rest_s):
+                left.append(f"unacknowledged messages, which may be redelivered: {unprocessed}")
+        return left
 
 
 async def _confirmed(wait: Callable[..., Awaitable[None]], *, limit_s: float) -> str:

@@ -12,7 +12,7 @@ redelivered, and delivered, undiscarded ones are de-duplicated by the bookmark s
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -23,13 +23,11 @@ from haclient import events
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
-    PublishFailed,
     TimedOut,
     UsageError,
 )
 from haclient.observability.flight_recorder import FlightRecorder
-from haclient.options import TIMEOUT_S, Settings, seconds
-from haclient.protocol.codec import encode_frame
+from haclient.options import Settings, seconds
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
@@ -40,9 +38,6 @@ from haclient.session.connection_state import (
     ClosedByOwnError,
     ConnectionState,
     ConnectionStatus,
-    Counters,
-    Heartbeat,
-    HeartbeatTimers,
 )
 from haclient.session.kept_subscriptions import KeptSubscriptions
 from haclient.session.leases import QueueAcks
@@ -59,11 +54,10 @@ from haclient.transport.links.link import log_state
 from haclient.transport.message_queue import release_queues
 from haclient.transport.publisher import AuditedPublisher, Publisher
 from haclient.transport.reporter import Reporter
-from haclient.transport.store_maintenance import Owned, StoreMaintenance, is_in_use, open_all
+from haclient.transport.store_maintenance import StoreMaintenance, open_all
 from haclient.transport.subscription_changes import AutomaticPauses, SubscriptionChanges
 from haclient.transport.tasks import ClientThread, open_nursery
 from haclient.transport.writer import Writer
-from haclient_stores.audit_log import AuditLog
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
 
@@ -77,6 +71,8 @@ class Core:
 
     Attributes:
         status: The state of the connection; its single owner.
+        heartbeat: The timers of each connection; `None` for no heartbeats.
+        counters: What the client has done so far, over all its connections.
         kept: The subscriptions that survive a lost connection.
         resume: Where bookmark subscriptions resume.
     """
@@ -87,7 +83,10 @@ class Core:
         self.status = ConnectionStatus(reconnects=manager is not None)
         self.session = Session()
         self.thread = ClientThread()
-        self.reporter = Reporter(self.name, settings.clock_us, settings.on_event)
+        self.counters = self.session.counters
+        self.reporter = Reporter(
+            self.name, settings.clock_us, settings.on_event, settings.on_failed_write
+        )
         self.auditor = _auditor_of(settings)
         self.commands = Commands(self.session, self.status)
         self.resume = ResumeContext(self.reporter.clock_us, overlap_s=settings.overlap_s)
@@ -120,32 +119,14 @@ class Core:
         self._drained_up_to: int | None = None  # the last publish that `drain` has waited for
         self._closed = trio.Event()  # the end of the connection
         self.uri: Uri | None = None
-        self._stores = self._open_stores()
+        stores = open_all(settings, manager, self.auditor)
+        if self.auditor is not None:
+            self.auditor.kept(self.publisher.log)
         self._maintenance = StoreMaintenance(
-            settings.bookmark_store, self._stores, reporter=self.reporter
+            settings.bookmark_store, stores, reporter=self.reporter
         )
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
-
-    def _open_stores(self) -> list[Owned | AuditLog]:
-        """Open the stores and the audit log for this client."""
-        settings, auditor = self.settings, self.auditor
-        with ExitStack() as refused:  # a client that cannot be made must not leave files locked
-            if auditor is not None and not is_in_use(auditor.log):
-                refused.callback(auditor.log.close)
-            stores: list[Owned | AuditLog] = []
-            stores += open_all(
-                settings.publish_store, settings.bookmark_store, self.name, self._manager
-            )
-            for each in stores:
-                if not is_in_use(each):
-                    refused.callback(each.close)
-            if auditor is not None:
-                auditor.open_for(self.name)
-                auditor.kept(self.publisher.log)
-                stores.insert(0, auditor.log)  # it is closed last
-            refused.pop_all()
-        return stores
 
     def _new_publisher(self) -> Publisher:
         settings = self.settings
@@ -407,30 +388,14 @@ class Core:
         if self.connection is not None:
             self.connection.writer.flush()
 
-    async def set_heartbeat(self, heartbeat: float | Heartbeat | None) -> None:
-        """Send heartbeats, now if logged on, else from the next logon.
-
-        Raises:
-            UsageError: A limit can never work.
-        """
-        self.thread.check_setting("set_heartbeat")
-        self.heartbeat = None if heartbeat is None else HeartbeatTimers(heartbeat)
-        connection = self.connection
-        if connection is None or not self.status.is_logged_on:
-            return
-        if self.heartbeat is None:
-            connection.set_heartbeat(None)
-            connection.writer.send(encode_frame({"c": "heartbeat", "opts": "stop"}))
-        else:
-            await self.start_heartbeat(timeout=TIMEOUT_S)
-
     async def start_heartbeat(self, *, timeout: float) -> bool:
         """Start the heartbeat of the current connection; return whether one was configured."""
         heartbeat = self.heartbeat
         if heartbeat is None:
             return False
         connection = self.commands.connected()
-        fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
+        fields: Fields = {"c": "heartbeat", "cid": self.session.next_command_id()}
+        fields |= {"a": "processed", "opts": heartbeat.options}
         began = trio.current_time()
         try:
             await self.commands.send(fields, what="heartbeat", urgent=True, timeout=timeout)
@@ -477,13 +442,13 @@ class Core:
             raise
         finally:
             self._closed.set()  # `abandon` waits for it, shielded
+        self.set_state(ConnectionState.DISCONNECTED)
         if not self.status.reconnects:  # else the reconnector logs it, with the server
             ours = connection.closed_by_us or isinstance(reason, ClosedByOwnError)
             level = logging.INFO if ours else logging.WARNING
             self.reporter.log.log(level, "client %s: %s", self.name, reason)
-        self.set_state(ConnectionState.DISCONNECTED)
-        if not self.status.reconnects and not connection.closed_by_us:
-            self.flight.log_before(reason)
+            if not connection.closed_by_us:
+                self.flight.log_before(reason)
         self.reporter.emit(events.ConnectionLost, error=reason)
 
     async def wait_lost(self) -> None:
@@ -515,28 +480,17 @@ class Core:
         limit_s = seconds(self.settings.exit_timeout)
         if limit_s == 0:
             return True
-        if self.status.is_logged_on:
-            self._send_acks()  # first: publishes that no server persists take the whole limit
-        unpersisted, unacknowledged = await self.flusher.finish(limit_s=limit_s)
+        unfinished = await self.flusher.finish(limit_s=limit_s)
+        for left in unfinished:
+            self.reporter.log.warning("client %s leaves with %s", self.name, left)
         self._drained_up_to = self.publisher.log.last_sequence
-        if unpersisted:
-            self.reporter.log.warning(
-                "client %s leaves with publishes not persisted: %s", self.name, unpersisted
-            )
-        if unacknowledged:
-            self.reporter.log.warning(
-                "client %s leaves with unacknowledged messages, which may be redelivered: %s",
-                self.name,
-                unacknowledged,
-            )
-        return not (unpersisted or unacknowledged)
+        return not unfinished
 
     def _warn_of_late_publishes(self) -> None:
         """Warn of what listeners and other threads have published since `drain` ended."""
         log, last = self.publisher.log, self._drained_up_to
-        if last is None:
-            return
-        if count := min(log.last_sequence - last, log.unpersisted_count):
+        count = 0 if last is None else min(log.last_sequence - last, log.unpersisted_count)
+        if count:
             self.reporter.log.warning(
                 "client %s leaves with publishes not persisted: %d were published after the last "
                 "wait for the server",
@@ -557,10 +511,6 @@ class Core:
             told.append("acknowledgements of queue messages not sent")
         return told
 
-    def fields(self, command: str, **others: str | int) -> Fields:
-        """The header of a command with a new id."""
-        return {"c": command, "cid": self.session.next_command_id(), **others}
-
     def running(self, what: str) -> trio.Nursery:
         """The nursery of this client.
 
@@ -575,16 +525,6 @@ class Core:
         if self._nursery is None:
             raise self.status.stop_reason or DisconnectedError(f"{what}: the client is being left")
         return self._nursery
-
-    @property
-    def counters(self) -> Counters:
-        """What the client has done so far, over all its connections."""
-        return self.session.counters
-
-    @property
-    def oldest_unpersisted_age_s(self) -> float:
-        """How long the oldest unpersisted publish has waited; 0 outside of the client's block."""
-        return self.publisher.oldest_age_s if self.entered else 0.0  # else there is no clock
 
     @property
     def entered(self) -> bool:
@@ -606,24 +546,10 @@ class Core:
             self.auditor.received(received)
         self.counters.duplicates += len(received.duplicates)
         for ack in received.failed:
-            message = self.publisher.refused(ack)
-            if message is None:
-                continue  # once for each publish, however often servers say so
-            self.counters.failed_writes += 1
-            which = message.sequence or "without a sequence number"
-            refused = refused_publish(f"publish {which} was refused", ack)
-            why = str(refused).partition(" was refused: ")[2]
-            # The caller of a delete that is awaited gets the reason as an error.
-            is_raised = ack.command_id in self.flusher.awaited_deletes
-            tell = self.reporter.log.info if is_raised else self.reporter.log.warning
-            tell("publish %s was refused: %s", which, why)
-            self.report_refused(message, refused)
+            self.refused(ack)
         for subscription, error in received.ended:
-            extra = {"sub_id": subscription.sub_id}
-            self.reporter.log.error(
-                "client %s: the server has ended %s", self.name, error, extra=extra
-            )
-            self.reporter.emit(events.SubscriptionEnded, sub_id=subscription.sub_id, error=error)
+            what = ": the server has ended"
+            self.reporter.subscription_ended(subscription.sub_id, error, what=what)
             self.kept.drop(subscription)
         if received.log_reached:
             self.resume.servers.reached(received.log_reached)
@@ -636,11 +562,18 @@ class Core:
         if received.unrouted:
             self.reporter.emit(events.MessagesUnrouted, messages=tuple(received.unrouted))
 
-    def report_refused(self, message: Message, error: PublishFailed) -> None:
-        """Tell the application that a publish was refused."""
-        self.reporter.emit(events.PublishRefused, error=error, message=message)
-        if (on_failed_write := self.settings.on_failed_write) is not None:
-            self.reporter.calls.put(on_failed_write, message, error.reason, messages=[message])
+    def refused(self, ack: Message) -> None:
+        """Report a publish that is refused, once, however often servers say so."""
+        message = self.publisher.refused(ack)
+        if message is None:
+            return
+        self.counters.failed_writes += 1
+        which = message.sequence or "without a sequence number"
+        error = refused_publish(f"publish {which} was refused", ack)
+        # The caller of a delete that is awaited gets the reason as an error.
+        is_raised = ack.command_id in self.flusher.awaited_deletes
+        self.reporter.log.log(logging.INFO if is_raised else logging.WARNING, "%s", error)
+        self.reporter.publish_refused(error, message)
 
 
 def _auditor_of(settings: Settings) -> Auditor | None:

@@ -87,11 +87,6 @@ class Moves:
         """Whether a server was left that worked, and none has been live since."""
         return bool(self._left)
 
-    @property
-    def _here(self) -> str:
-        """The server in use, without its password."""
-        return "" if self._core.uri is None else self._core.uri.safe
-
     # -- the beginning of a move ------------------------------------------------------------------
 
     async def move_to(self, uri: str, *, timeout: float) -> None:
@@ -131,24 +126,26 @@ class Moves:
         except DisconnectedError as failed:  # of the chooser
             error = DisconnectedError(f"move_to: {failed}")
         if error is not None:
-            error.add_note(f"the client stays at {self._here}")
+            error.add_note(f"the client stays at {self._core.reporter.safe_uri}")
             raise error
 
     async def watch(self) -> None:
         """Check the servers that the chooser prefers, and leave for one of them in time."""
-        core, chooser = self._core, self._chooser
+        core, chooser, reporter = self._core, self._chooser, self._core.reporter
         while isinstance(chooser, MovingServerChooser):
             await trio.sleep(chooser.check_every)
             for uri, authenticator in chooser.to_check():
                 error = await self._check(uri, authenticator, self._timeout_s)
                 if error is not None:
                     safe = Uri.parse(uri).safe
-                    core.reporter.log.info("client %s: %s: %s", core.name, safe, error)
+                    reporter.log.info("client %s: %s: %s", core.name, safe, error)
                 chooser.report_check(uri, error, trio.current_time())
             try:
                 is_due = await answer_of(chooser.is_move_due(trio.current_time()))
             except DisconnectedError as error:  # the connection works
-                core.reporter.log.warning("client %s stays at %s: %s", core.name, self._here, error)
+                core.reporter.log.warning(
+                    "client %s stays at %s: %s", core.name, core.reporter.safe_uri, error
+                )
                 continue
             if is_due and self._move.state is MoveState.ENDED:
                 self._move = move = Move("", MoveState.DRAINING)
@@ -172,7 +169,9 @@ class Moves:
     def _leave(self, move: Move, why: str) -> None:
         """Close a connection that works."""
         core = self._core
-        core.reporter.log.info("client %s leaves %s for %s", core.name, self._here, move.target)
+        core.reporter.log.info(
+            "client %s leaves %s for %s", core.name, core.reporter.safe_uri, move.target
+        )
         self._left = core.status.address
         core.publisher.is_moving = True
         core.check_connected().close(DisconnectedError(why))

@@ -27,7 +27,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.events import AttemptFailed, Resubscribed, SubscriptionEnded, SubscriptionSilent
+from haclient.events import AttemptFailed, Resubscribed, SubscriptionSilent
 from haclient.options import HASettings
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -40,7 +40,6 @@ from haclient.session.diagnosis import (
     NameConflicts,
     RejectedFrames,
     SilenceWatch,
-    rejected_publish,
     rejection,
 )
 from haclient.session.recovery import (
@@ -48,13 +47,13 @@ from haclient.session.recovery import (
     STABLE_AFTER_S,
     FailureAction,
     FailureLog,
+    FailureRecord,
     Failures,
     Recovery,
     RecoveryPlan,
     Refusal,
     StepOutcome,
 )
-from haclient.session.session import Received
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
 from haclient.transport.moves import Check, Moves, answer_of
@@ -93,8 +92,7 @@ class Reconnector:
             on_refusal=settings.on_resubscribe_failure,
         )
         self._failure_log = FailureLog()
-        # Logs the last failure, once the time of the next attempt is known or there is none.
-        self._unlogged: Callable[[str], None] | None = None
+        self._unlogged: FailureRecord | None = None  # until the time of the next attempt is known
         self._uri = ""  # of this attempt
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._name_conflicts = NameConflicts()
@@ -193,23 +191,17 @@ class Reconnector:
         Raises:
             StoreError: The file for it cannot be written.
         """
-        is_sending = state in {Recovery.RESUBSCRIBING, Recovery.LIVE}
-        if not is_sending or type(error) is not DisconnectedError:  # a subclass has another reason
-            return None
         core, publishes = self._core, self._core.publisher.publishes
-        sequence, frame = publishes.first_in_flight()
         after_s = trio.current_time() - self._sending_since
-        self._rejected.note_loss(sequence, len(frame), after_s=after_s)
-        if not self._rejected.is_rejected:
+        message = self._rejected.judge(state, error, publishes, after_s=after_s)
+        if message is None:
             return None
-        message = rejected_publish(frame)
         if self._settings.on_rejected_frame == "park":
+            sequence = message.sequence or 0
             reason = f"{message.reason}; moved to {publishes.park(sequence)}"
-            received = Received()
-            received.failed.append(Message(kind="ack", sequence=sequence, reason=reason))
-            core.received(received)
+            core.refused(Message(kind="ack", sequence=sequence, reason=reason))
             return None
-        core.report_refused(message, refused := rejection(message))
+        core.reporter.publish_refused(refused := rejection(message), message)
         return refused
 
     def _moved(self) -> None:
@@ -219,38 +211,30 @@ class Reconnector:
         self._core.set_state(ConnectionState.RECONNECTING)
 
     def _tell(self, error: HAClientError, actions: frozenset[FailureAction]) -> None:
-        """Log a failed attempt or a lost connection, without passwords."""
-        core, plan, server = self._core, self._plan, self._info()["uri"]
-        attempt, level = 0, logging.WARNING
-        text = "client %s lost its connection to %s: %s%s"
-        values: tuple[object, ...] = (core.name, server, error)
-        if FailureAction.TELL_ATTEMPT in actions:
-            attempt = plan.attempts
-            text = "client %s: attempt %d at %s failed (%s): %s%s"
-            values = (core.name, attempt, server, plan.state, error)
-            cause = f"{server} {plan.state} {type(error).__name__} {error}"
-            if not self._failure_log.is_due(trio.current_time(), cause):
-                level = logging.INFO
-            core.reporter.emit(AttemptFailed, attempt=attempt, error=error)
-        elif FailureAction.TELL_LOSS not in actions:
+        """Report a failed attempt or a lost connection, without passwords."""
+        core, server, now = self._core, self._info()["uri"], trio.current_time()
+        record = self._failure_log.record(
+            actions, self._plan, error, client=core.name, server=server, now=now
+        )
+        if record is None:
             return
-
-        def log(next_attempt: str) -> None:
-            extra = {"attempt": attempt}
-            core.reporter.log.log(level, text, *values, next_attempt, extra=extra)
-            if level == logging.WARNING:
-                core.flight.log_before(error)
-
         self._log_failure()
-        self._unlogged = log
-        if FailureAction.TELL_LOSS in actions:
+        self._unlogged = record
+        if FailureAction.TELL_ATTEMPT in actions:
+            core.reporter.emit(AttemptFailed, attempt=record.attempt, error=error)
+        else:
             self._warn_of_conflict(error)
 
     def _log_failure(self, next_attempt: str = "") -> None:
         """Log the last failure, which waits until the time of the next attempt is known."""
-        log, self._unlogged = self._unlogged, None
-        if log is not None:
-            log(next_attempt)
+        record, self._unlogged = self._unlogged, None
+        if record is not None:
+            extra = {"attempt": record.attempt}
+            self._core.reporter.log.log(
+                record.level, "%s%s", record.text, next_attempt, extra=extra
+            )
+            if record.level == logging.WARNING:
+                self._core.flight.log_before(record.error)
 
     def _give_up(self, error: HAClientError) -> None:
         """End the client: the error leaves its block, and every stream."""
@@ -271,15 +255,13 @@ class Reconnector:
     # -- its steps --------------------------------------------------------------
 
     async def _choose(self) -> None:
-        self._is_chosen = not self.moves.uri
-        if self.moves.uri:  # one attempt, then the chooser's servers
-            self._uri = self.moves.uri
-            self._authenticator = await self._chosen(self._chooser.current_authenticator())
-            return
-        self._uri = await self._chosen(self._chooser.current_uri())
+        target = self.moves.uri  # one attempt there, then the chooser's servers
+        self._is_chosen = not target
+        self._uri = target or await self._chosen(self._chooser.current_uri())
         if not self._uri:
             raise ReconnectGaveUp(self._plan.attempts, self._chooser.error())
-        if (refused := self._failures.refused_credentials(self._uri)) is not None:
+        refused = self._failures.refused_credentials(self._uri) if self._is_chosen else None
+        if refused is not None:
             raise refused
         self._authenticator = await self._chosen(self._chooser.current_authenticator())
 
@@ -343,16 +325,12 @@ class Reconnector:
         if self._is_chosen or isinstance(self._chooser, MovingServerChooser):
             self._chooser.report_success(self._info())
         publishes, server = core.publisher.publishes, core.status.server
-        if server is not None:
-            error = self._name_conflicts.check(core.name, core.status.address, server, publishes)
-            if error is not None:
-                self._failures.fatal = error
+        if server is not None:  # before the store is reconciled: one of the user may accept a gap
+            name, address = core.name, core.status.address
+            self._failures.fatal = self._name_conflicts.check(name, address, server, publishes)
+            gap = publishes.gap_at(server) if self._settings.refuses_gaps else None
+            if (error := self._failures.fatal or gap) is not None:
                 raise error
-        if self._settings.refuses_gaps and server is not None:
-            # Before the store is reconciled: a store written by the user might accept the gap.
-            gap = publishes.gap_at(server)
-            if gap is not None:
-                raise gap
         core.reconcile()
         if publishes.log.gap is not None:
             self._core.reporter.log.warning(
@@ -477,14 +455,7 @@ class Reconnector:
             return
         if self._failures.refused(sub_id, self._uri, error) is not Refusal.DROP:
             raise error
-        core.reporter.log.error(
-            "client %s drops subscription %s: %s",
-            core.name,
-            sub_id,
-            error,
-            extra={"sub_id": sub_id},
-        )
-        core.reporter.emit(SubscriptionEnded, sub_id=sub_id, error=error)
+        core.reporter.subscription_ended(sub_id, error, what=f" drops subscription {sub_id}")
         core.kept.drop(subscription)
         core.session.router.remove(subscription)  # the connection stays
         subscription.fail(error)

@@ -22,8 +22,15 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
 import trio
 from typing_extensions import override
 
-from haclient.errors import DisconnectedError, UsageError
-from haclient.events import Event, EventListener, ExceptionRaised, MessagesReceived
+from haclient.errors import DisconnectedError, HAClientError, PublishFailed, UsageError
+from haclient.events import (
+    Event,
+    EventListener,
+    ExceptionRaised,
+    MessagesReceived,
+    PublishRefused,
+    SubscriptionEnded,
+)
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.transport.tasks import Turn
@@ -103,6 +110,7 @@ class Reporter:
         client_name: Its name.
         clock_us: The time in microseconds since 1970.
         on_event: The first listener, for every kind.
+        on_failed_write: Called with each publish that no server takes, and the reason.
 
     Attributes:
         uri: The server in use or tried last.
@@ -115,7 +123,9 @@ class Reporter:
         client_name: str,
         clock_us: Callable[[], int],
         on_event: EventListener | None = None,
+        on_failed_write: Callable[[Message, str], object] | None = None,
     ) -> None:
+        self._on_failed_write = on_failed_write
         self.client_name = client_name
         self.uri: Uri | None = None
         self.clock_us = clock_us
@@ -199,6 +209,24 @@ class Reporter:
         if error is not self._last_exception:
             self._last_exception = error
             self.emit(ExceptionRaised, error=error)
+
+    def subscription_ended(self, sub_id: str, error: HAClientError, *, what: str) -> None:
+        """Report a subscription that has ended with an error, by a log record and an event.
+
+        Args:
+            sub_id: Its id.
+            error: The error.
+            what: What has happened, in words that follow the name of the client.
+        """
+        extra = {"sub_id": sub_id}
+        self.log.error("client %s%s: %s", self.client_name, what, error, extra=extra)
+        self.emit(SubscriptionEnded, sub_id=sub_id, error=error)
+
+    def publish_refused(self, error: PublishFailed, message: Message) -> None:
+        """Report a publish that no server takes, with its reason."""
+        self.emit(PublishRefused, error=error, message=message)
+        if self._on_failed_write is not None:
+            self.calls.put(self._on_failed_write, message, message.reason, messages=[message])
 
     @contextmanager
     def reporting(self, *, apart_from: BaseException | None) -> Generator[None]:

@@ -20,6 +20,8 @@ import trio
 
 from haclient.errors import StoreError, TimedOut, UsageError
 from haclient.events import RecoveryPointMoved, StorePruned
+from haclient.options import Settings
+from haclient.session.auditing import Auditor
 from haclient.subscription_manager import FileSubscriptionManager, SubscriptionManager
 from haclient.transport.reporter import Reporter
 from haclient_stores.adapters.recovery_point import (
@@ -64,20 +66,26 @@ Owned: TypeAlias = BookmarkStore | PublishStore | FileSubscriptionManager
 
 
 def open_all(
-    publish_store: PublishStore | None,
-    bookmark_store: BookmarkStore | None,
-    client_name: str,
-    manager: SubscriptionManager | None = None,
-) -> list[Owned]:
-    """Open the stores for one client, all of them or none; returns those that there are.
+    settings: Settings, manager: SubscriptionManager | None, auditor: Auditor | None
+) -> list[Owned | AuditLog]:
+    """Open the stores and the audit log for one client, all of them or none.
 
     After an error all are closed, which nobody else could do, except those that another client of
     this process uses.
+
+    Args:
+        settings: The settings of the client.
+        manager: Remembers its subscriptions.
+        auditor: Writes its audit log.
+
+    Returns:
+        Those that there are, the one that is to be closed last first.
 
     Raises:
         StoreLocked: One belongs to another client.
         UsageError: One is not a store, such as a path.
     """
+    publish_store, bookmark_store = settings.publish_store, settings.bookmark_store
     given = (
         ("publish_store", publish_store, "store", "FilePublishStore"),
         ("bookmark_store", bookmark_store, "log", "LoggedBookmarkStore"),
@@ -87,8 +95,9 @@ def open_all(
     ]
     if isinstance(manager, FileSubscriptionManager):
         stores.append(manager)
+    all_stores = stores if auditor is None else [auditor.log, *stores]
     with ExitStack() as refused:
-        for each in stores:
+        for each in all_stores:
             if not is_in_use(each):
                 refused.callback(each.close)
         for argument, store, method, example in given:
@@ -96,9 +105,11 @@ def open_all(
                 found = type(store).__name__
                 raise UsageError(f"{argument} is a store, such as {example}(path), not {found}")
         for each in stores:
-            each.open_for(client_name)
+            each.open_for(settings.name)
+        if auditor is not None:
+            auditor.open_for(settings.name)
         refused.pop_all()
-    return stores
+    return list(all_stores)
 
 
 def is_in_use(store: Owned | AuditLog) -> bool:
