@@ -5,11 +5,23 @@ automatic. One whose handler raised is finished by a policy. A message of a queu
 over is not passed to the handler, since the server redelivers it.
 
 Plain handlers, handlers of queues and `run_workers` all call their functions here.
+
+**Several workers** (`KeyedPool`) share the messages and keep the order of each key: messages of
+equal keys are handled in order and one at a time, messages of different keys in parallel, by
+whatever worker is free. A redelivered message is handled after later ones of its key that have
+arrived before it.
+
+**Leases** (`LeaseWatch`) of messages whose handlers are at work are extended on request, each when
+half of it is over, and a handler is cancelled when the lease of its message ends. An application
+may extend a lease itself, so the end is looked up again when it has come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -22,8 +34,7 @@ from haclient.transport.ack_sender import QueueLease
 from haclient.transport.message_queue import Handler, MessageQueue, ShuttingDown
 from haclient.transport.reporter import Reporter
 from haclient.transport.tasks import Turn
-from haclient.workers.lease_watch import LeaseWatch
-from haclient_stores.logs import logger_of
+from haclient_stores.logs import SafeLogger, logger_of
 
 QueueErrorPolicy: TypeAlias = (
     Literal["raise", "cancel", "expire", "continue", "discard"]
@@ -71,6 +82,99 @@ class DeadLetters(NamedTuple):
 
     publish: PublishDeadLetter
     nursery: trio.Nursery
+
+
+@dataclass(slots=True)
+class _AtWork:
+    message: Message
+    extend_at: float
+
+
+class LeaseWatch:
+    """Watches the leases of one subscription.
+
+    Args:
+        extend_s: By how much a lease is extended, again and again; `None` to extend none.
+        cancels: Whether a handler is cancelled when the lease of its message ends.
+        log: Logs that.
+    """
+
+    def __init__(self, *, extend_s: float | None, cancels: bool, log: SafeLogger) -> None:
+        self._extend_s = extend_s
+        self._cancels = cancels
+        self._log = log
+        self._at_work: dict[trio.CancelScope, _AtWork] = {}
+        self._sleeps_until = 0.0
+        self._is_earlier = trio.Event()
+
+    async def call(self, handler: Handler, message: Message) -> None:
+        """Call a handler; it is cancelled if the lease of its message ends before.
+
+        The message loses its lease then, since the server redelivers it.
+        """
+        now = trio.current_time()
+        ends_at, extend_at = self._end_of(message), math.inf
+        if ends_at <= now:  # it waited for too long
+            self._ended(message)
+            return
+        if self._extend_s is not None and message.lease_period:
+            known = message.lease_deadline
+            left_s = self._extend_s if known is None else max(0.0, known - now)
+            extend_at = now + min(self._extend_s, left_s) / 2
+        was_cut = False
+        with trio.CancelScope() as scope:
+            self._at_work[scope] = _AtWork(message, extend_at)
+            if min(extend_at, ends_at) < self._sleeps_until:
+                self._is_earlier.set()
+            try:
+                result = handler(message)
+                if isawaitable(result):
+                    await result
+            except DisconnectedError:
+                if not scope.cancel_called:
+                    raise
+                was_cut = True  # a handler in a thread gets it from the call that is cancelled
+            finally:
+                del self._at_work[scope]
+        if was_cut or scope.cancelled_caught:
+            self._ended(message)
+
+    def _end_of(self, message: Message) -> float:
+        """When a handler is to be cancelled; infinite for never."""
+        ends_at = message.lease_deadline if self._cancels else None
+        return math.inf if ends_at is None else ends_at
+
+    def _ended(self, message: Message) -> None:
+        message.lease = None
+        self._log.warning(
+            "the lease of message %s of the queue %s ended before it was processed: it comes "
+            "again; extend_lease= holds it for longer",
+            message.bookmark,
+            message.topic,
+            extra={"sub_id": message.sub_id},
+        )
+
+    async def run(self) -> None:
+        """Extend and end leases as they are due, for ever."""
+        while True:
+            self._is_earlier = trio.Event()
+            self._sleeps_until = self._carry_out(trio.current_time())
+            with trio.move_on_at(self._sleeps_until):
+                await self._is_earlier.wait()
+
+    def _carry_out(self, now: float) -> float:
+        """Do what is due; return when something is due next."""
+        next_at = math.inf
+        for scope, at_work in self._at_work.items():
+            if at_work.extend_at <= now and self._extend_s is not None:
+                at_work.message.extend_lease(self._extend_s)
+                at_work.extend_at = now + self._extend_s / 2
+            ends_at = self._end_of(at_work.message)
+            if ends_at <= now:
+                scope.cancel()
+            else:
+                next_at = min(next_at, at_work.extend_at, ends_at)
+        return next_at
 
 
 class MessageRunner:
@@ -245,3 +349,96 @@ def _give_back(message: Message, failures: int) -> None:
     """Give a message back to its queue; nothing happens to one that is acknowledged already."""
     if isinstance(message.lease, QueueLease):
         message.lease.give_back(message, failures)
+
+
+class KeyedPool:
+    """The messages that are with the workers of one subscription, at work or waiting.
+
+    Args:
+        capacity: How many there may be.
+        key: Returns the key of a message; `None` keeps no order.
+        runner: Handles the messages.
+
+    Attributes:
+        count: How many there are.
+    """
+
+    def __init__(
+        self, capacity: int, key: Callable[[Message], Hashable] | None, runner: MessageRunner
+    ) -> None:
+        self._capacity = capacity
+        self._key = key
+        self._runner = runner
+        self.count = 0
+        self._ready: deque[tuple[Hashable, Message]] = deque()
+        self._busy: dict[Hashable, deque[Message]] = {}  # what waits behind a message of its key
+        self._is_ended = False
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._finished = trio.lowlevel.ParkingLot()
+
+    async def put(self, message: Message) -> None:
+        """Give a message to the workers, behind those of its key; wait while there is no room.
+
+        Raises:
+            Exception: What the key function raised, if the policy is `raise`.
+        """
+        while self.count >= self._capacity:
+            await self._finished.park()
+        if self._is_ended:  # dropped, a moment before the cancellation of this task
+            return
+        key: Hashable = None
+        if self._key is not None:
+            try:
+                key = self._key(message)
+                waiting = self._busy.get(key)
+            except Exception as error:  # the application's: the key is part of the handling
+                await self._runner.failed(message, error)
+                return
+            if waiting is not None:
+                waiting.append(message)
+                self.count += 1
+                return
+            self._busy[key] = deque()
+        self._ready.append((key, message))
+        self.count += 1
+        self._arrived.unpark()
+
+    def end(self) -> None:
+        """Nothing follows: the workers end when they have handled what is there."""
+        self._is_ended = True
+        self._arrived.unpark_all()
+
+    def drop_waiting(self) -> None:
+        """Drop what waits: the workers end after the messages that they are handling."""
+        self.count -= len(self._ready) + sum(map(len, self._busy.values()))
+        self._ready.clear()
+        for waiting in self._busy.values():
+            waiting.clear()
+        self.end()
+
+    async def work(self, handler: Handler | None = None) -> None:
+        """Handle messages until none will follow; the task of one worker.
+
+        Args:
+            handler: Called instead of the handler of the queue.
+
+        Raises:
+            Exception: What the handler raised, if the policy is `raise`; what a policy raised. That
+                message, and one that was cancelled, still counts in `count`.
+        """
+        while self._ready or not self._is_ended:
+            if not self._ready:
+                await self._arrived.park()
+                continue
+            key, message = self._ready.popleft()
+            await self._runner.run((message,), handler)
+            self.count -= 1
+            if self._key is not None:
+                if waiting := self._busy[key]:
+                    self._ready.append((key, waiting.popleft()))
+                else:
+                    del self._busy[key]
+            # Not for each message: it costs as much as a twentieth of a call in a thread. While
+            # half of them are ready, no worker idles.
+            if len(self._ready) <= self._capacity // 2:
+                self._finished.unpark_all()

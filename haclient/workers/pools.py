@@ -39,8 +39,7 @@ from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import HandlerErrorPolicy, check_policy
 from haclient.transport.tasks import open_nursery
-from haclient.workers.keyed_pool import KeyedPool
-from haclient.workers.message_runner import MessageRunner, call
+from haclient.workers.message_runner import KeyedPool, MessageRunner, call
 from haclient_stores.checks import check_count, check_seconds
 from haclient_stores.logs import logger_of
 

@@ -24,10 +24,10 @@ from haclient.session.leases import QueueLeases, lease_extension
 from haclient.transport.message_queue import Handler, MessageQueue
 from haclient.transport.reporter import Reporter
 from haclient.transport.tasks import open_nursery
-from haclient.workers.keyed_pool import KeyedPool
-from haclient.workers.lease_watch import LeaseWatch
 from haclient.workers.message_runner import (
     DeadLetters,
+    KeyedPool,
+    LeaseWatch,
     MessageRunner,
     PublishDeadLetter,
     QueueErrorPolicy,

@@ -9,8 +9,7 @@ from typing_extensions import override
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.tasks import open_nursery
-from haclient.workers.keyed_pool import KeyedPool
-from haclient.workers.message_runner import MessageRunner
+from haclient.workers.message_runner import KeyedPool, MessageRunner
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time

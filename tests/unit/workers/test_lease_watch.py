@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from haclient.protocol.messages import Message, MessageLease
 from haclient.transport.tasks import open_nursery
-from haclient.workers.lease_watch import LeaseWatch
+from haclient.workers.message_runner import LeaseWatch
 from haclient_stores.logs import logger_of
 from support.clock import in_virtual_time
 
