@@ -22,12 +22,13 @@ from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 _MOST_RECENT: Final = str(MOST_RECENT)
 _BEGINS_ANEW: Final = (
-    "without a bookmark store MOST_RECENT begins at the start of the log each time, and discard() "
-    "does nothing: give the client a bookmark_store, or bookmark=EPOCH if that is what you want"
+    "subscription %s on %s: without a bookmark store MOST_RECENT begins at the start of the log "
+    "each time, and discard() does nothing: give the client a bookmark_store, or bookmark=EPOCH if "
+    "that is what you want"
 )
 _CONSUMES_NOTHING: Final = (
-    "with a bookmark it replays the log and consumes no queue: messages have no leases, and ack() "
-    "does nothing; use queue_subscribe to consume a queue"
+    "subscription %s on %s has a bookmark, so it replays the log and consumes no queue: messages "
+    "have no leases, and ack() does nothing; use queue_subscribe to consume a queue"
 )
 
 
@@ -180,7 +181,7 @@ class BookmarkAdvice:
         self._told: set[tuple[str, str]] = set()  # each warning with its topic: ids may be new ones
 
     def warnings(self, command: Command, request: SubscribeRequest) -> Iterator[str]:
-        """The warnings about a command, each once for its topic.
+        """The warnings about a command, each once for its topic; they are told its id and topic.
 
         Raises:
             UsageError: A query at `MOST_RECENT` has no id of the application: a generated id would

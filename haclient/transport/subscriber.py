@@ -186,10 +186,9 @@ class Subscriber:
         )
         opening.sub_id = request.sub_id
         if command.bookmark:
-            what = f"subscription {request.sub_id} on {command.topic}"
+            log, extra = self._core.reporter.log, {"sub_id": request.sub_id}
             for warning in self._advice.warnings(command, request):
-                extra = {"sub_id": request.sub_id}
-                self._core.reporter.log.warning("%s: %s", what, warning, extra=extra)
+                log.warning(warning, request.sub_id, command.topic, extra=extra)
         return request
 
     def _enter(  # the parts of one receiver

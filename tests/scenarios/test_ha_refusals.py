@@ -448,7 +448,7 @@ async def test_the_end_of_one_subscription_looks_at_no_other_one(
         served = Served(client._subscriber.logs._served.items())
         with monkeypatch.context() as patched:
             patched.setattr(client._core.kept, "all", scan_all_subscriptions)
-            patched.setattr(client._subscriber, "_served", served)
+            patched.setattr(client._subscriber.logs, "_served", served)
             await client.unsubscribe(["c", "a", "unknown"])
             await wait_all_tasks_blocked()
         assert [each.sub_id for each in client.metrics.subscriptions] == ["b"]

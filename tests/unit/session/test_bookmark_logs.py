@@ -139,10 +139,10 @@ def advice(command: Command, *, has_store: bool = False) -> list[str]:
 
 def test_each_warning_is_given_once_for_its_topic() -> None:
     recent = Command("subscribe", "a", bookmark=MOST_RECENT)
-    assert [each[:24] for each in advice(recent)] == ["without a bookmark store"] * 2
+    assert ["without a bookmark store" in each for each in advice(recent)] == [True] * 2
     assert advice(recent, has_store=True) == []
     (of_queue,) = advice(Command("subscribe", "queue", bookmark=EPOCH))
-    assert of_queue.startswith("with a bookmark it replays the log")
+    assert "has a bookmark, so it replays the log" in of_queue
     assert advice(Command("subscribe", "other", bookmark=EPOCH)) == []
 
 
