@@ -326,7 +326,8 @@ class LiveRecords(RecordMapping[_T], _Opened[TrioRecords[_T]]):
         records, thread = self.__bridge__.inner, self.__bridge__.thread
         arrived = partial(next_change_arrived, records, thread)
         while (change := self.__bridge__.read(type(records).pop_change, "iterating")) is None:
-            if thread.was_closed or not await thread.wait(arrived, "iterating"):
+            is_closed = not thread.is_running and thread.error is None
+            if is_closed or not await thread.wait(arrived, "iterating"):
                 raise StopAsyncIteration
         return change
 
@@ -382,7 +383,7 @@ class BaseClient(FacadeClient[LoopThread]):
 
     async def __aenter__(self) -> Self:
         bridge = self.__bridge__
-        return await bridge.thread.enter(bridge.inner, self)
+        return await bridge.thread.enter(bridge.inner, None, self)
 
     async def __aexit__(
         self,

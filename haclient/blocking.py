@@ -316,7 +316,8 @@ class LiveRecords(RecordMapping[_T], _Opened[TrioRecords[_T]]):
         records, thread = self.__bridge__.inner, self.__bridge__.thread
         arrived = partial(next_change_arrived, records, thread)
         while (change := self.__bridge__.read(type(records).pop_change, "iterating")) is None:
-            if thread.was_closed or not thread.wait(arrived, "iterating"):
+            is_closed = not thread.is_running and thread.error is None
+            if is_closed or not thread.wait(arrived, "iterating"):
                 raise StopIteration
         return change
 
@@ -364,7 +365,7 @@ class BaseClient(FacadeClient[BlockingThread]):
 
     def __enter__(self) -> Self:
         bridge = self.__bridge__
-        return bridge.thread.enter(bridge.inner, self)
+        return bridge.thread.enter(bridge.inner, None, self)
 
     def __exit__(
         self,

@@ -11,7 +11,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
-from threading import get_ident
 from types import TracebackType
 from typing import Final, Self, TypedDict, cast, overload
 
@@ -151,9 +150,9 @@ class Client(ConfiguredClient):
         thread.check_process()
         if thread.is_running:  # else an interrupt has ended it before this call
             inner.disconnect()
-        if get_ident() in thread.callback_threads:  # it would wait for itself
+        if thread.is_in_callback:  # it would wait for itself
             return
-        thread.stop(drains=False)
+        thread.cancel()
         thread.join()
         self._forget(inner, self._pause_stores)
 

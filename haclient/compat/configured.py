@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 import haclient.blocking
@@ -127,7 +126,7 @@ class ConfiguredClient(ABC):
                 continue
             thread = opening.__bridge__.thread
             refuse_event_loop(what, thread)
-            if get_ident() in thread.callback_threads:
+            if thread.is_in_callback:
                 raise UsageError(
                     f"{what} cannot be called in a handler, since it waits for the handler to end: "
                     "call it in another thread"
@@ -168,12 +167,8 @@ class ConfiguredClient(ABC):
         if inner is None:
             return
         thread = inner.__bridge__.thread
-        if (
-            thread.is_running
-            and get_ident() not in thread.callback_threads
-            and self._has_stopped(inner)
-        ):
-            thread.stop(drains=False)  # it may be shutting down
+        if thread.is_running and not thread.is_in_callback and self._has_stopped(inner):
+            thread.cancel()  # it may be shutting down
             thread.join()
         if thread.is_running:
             return

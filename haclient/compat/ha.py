@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from threading import get_ident
 from typing import Final, Self
 
 from typing_extensions import override
@@ -169,7 +168,7 @@ class HAClient(Client):
         thread = inner.__bridge__.thread
         thread.check_process()
         refuse_event_loop("disconnect", thread)
-        is_handler = get_ident() in thread.callback_threads
+        is_handler = thread.is_in_callback
         self._is_leaving = self._is_leaving or is_handler
         try:
             inner.disconnect()
@@ -177,7 +176,7 @@ class HAClient(Client):
             if not (thread.is_of_end(error) or isinstance(error, DisconnectedError)):
                 raise
         if is_handler:
-            thread.stop(drains=False)
+            thread.cancel()
             return
         with suppress(DisconnectedError):  # by which it had ended before; it was logged then
             self.close()

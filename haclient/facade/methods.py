@@ -243,7 +243,10 @@ class FacadeClient(Generic[_Thread_co]):
 
 
 def made(
-    kind: type[_Thread], make: Callable[_P, _Inner], *arguments: _P.args, **options: _P.kwargs
+    kind: Callable[[str], _Thread],
+    make: Callable[_P, _Inner],
+    *arguments: _P.args,
+    **options: _P.kwargs,
 ) -> Bridge[_Inner, _Thread]:
     """Make a trio client, for a thread of this kind, which wraps its callbacks."""
     thread = kind(str(arguments[0] if arguments else options["name"]))
@@ -254,7 +257,7 @@ def made(
 class Factory(Generic[_P]):
     """A class method that makes a client as one of the trio client does."""
 
-    def __init__(self, kind: type[TrioThread], make: Callable[_P, BaseClient]) -> None:
+    def __init__(self, kind: Callable[[str], TrioThread], make: Callable[_P, BaseClient]) -> None:
         self._kind = kind
         self._make = make
         self.__doc__ = make.__doc__

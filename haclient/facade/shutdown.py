@@ -12,11 +12,13 @@ import queue
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Future
 from contextlib import suppress
-from enum import Enum, auto
 from functools import partial
 from time import monotonic  # noqa: TID251  # the drain thread runs no trio
 from typing import TypeVar
+
+import trio
 
 from haclient.errors import GraceExpired
 from haclient.facade.thread import Call, TrioThread, running_threads
@@ -33,14 +35,8 @@ _T = TypeVar("_T")
 _logger = logger_of(__name__)
 
 
-class _Event(Enum):
-    SIGNALLED = auto()
-    CALL_ENDED = auto()
-    MAIN_ENDED = auto()
-
-
-class _MainHasEndedError(Exception):
-    """`main` has returned by itself, so the drain stops."""
+class MainEnded(BaseException):  # like KeyboardInterrupt: `except Exception` lets it pass
+    """Raised where `main` waits, after the drain; and in the drain when `main` has returned."""
 
 
 class ThreadShutdown:
@@ -48,75 +44,77 @@ class ThreadShutdown:
 
     Args:
         grace_s: Seconds for all of it, from the signal on.
-        end_main: Ends `main`; called in the drain thread, at most once.
 
     Attributes:
         number: The signal that started it; 0 before.
-        expired: The error, if the grace period ended before the drain.
+        drained: Done when `main` has to end.
 
     Raises:
         UsageError: `grace_s` is not a valid time.
     """
 
-    def __init__(self, grace_s: float, end_main: Callable[[], object]) -> None:
+    def __init__(self, grace_s: float) -> None:
         check_seconds("grace", grace_s, zero=True, endless=False)
         self._grace_s = grace_s
-        self._end_main = end_main
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()  # its `put` is reentrant
+        # Whether `main` has ended; else the signal came, or a call ended. Its `put` is reentrant.
+        self._events: queue.SimpleQueue[bool] = queue.SimpleQueue()
         limit_s = min(grace_s + CLOSING_S, threading.TIMEOUT_MAX)
         self._deadline = Deadline(limit_s, _unfinished)
+        self._expired: GraceExpired | None = None
         self.number = 0
-        self.expired: GraceExpired | None = None
-        self._thread = threading.Thread(
-            target=self._drain_then_end_main, name="haclient-drain", daemon=True
-        )
+        self.drained: Future[None] = Future()
+        self._thread = threading.Thread(target=self._drain, name="haclient-drain", daemon=True)
         self._thread.start()
 
     def begin(self, number: int) -> None:
         """React to the first signal, in its handler."""
         self.number = number
         self._deadline.begin()
-        self._events.put(_Event.SIGNALLED)
+        self._events.put(False)  # see above
+
+    def run(self, run_main: Callable[[], _T]) -> _T | None:
+        """Run `main`, which `MainEnded` leaves after the drain; return or raise as `run` does."""
+        result: _T | None = None
+        try:
+            result = run_main()
+        except MainEnded:
+            if self._expired is not None:
+                raise self._expired from None
+        finally:
+            self.close()
+        if self.number == signal.SIGINT:  # also when `main` returned since its streams had ended
+            raise KeyboardInterrupt
+        return result
 
     def close(self) -> None:
-        """Stop: `main` has ended."""
-        self._events.put(_Event.MAIN_ENDED)
+        """Stop: `main` has ended. A second call does nothing."""
+        self._events.put(True)  # see above
         self._thread.join()
         self._deadline.call_off()
 
-    def result(self, value: _T | None, *, was_ended: bool) -> _T | None:
-        """What `run` returns or raises.
-
-        Args:
-            value: What `main` has returned.
-            was_ended: Whether it was ended by the shutdown instead.
-        """
-        if was_ended and self.expired is not None:
-            raise self.expired
-        if self.number == signal.SIGINT:  # also when `main` returned since its streams had ended
-            raise KeyboardInterrupt
-        return value
-
-    def _drain_then_end_main(self) -> None:
-        if self._events.get() is _Event.MAIN_ENDED:
+    def _drain(self) -> None:
+        if self._events.get():
             return
         name = signal.Signals(self.number).name
         _logger.info("%s: finishing what was begun, for at most %g s", name, self._grace_s)
         try:
-            self._drain(monotonic() + self._grace_s)
+            self._drain_until(monotonic() + self._grace_s)
         except TimeoutError:
-            self.expired = GraceExpired(expired_text(self._grace_s, _unfinished()))
-        except _MainHasEndedError:
+            self._expired = GraceExpired(expired_text(self._grace_s, _unfinished()))
+        except MainEnded:
             return
-        _fail_held_publishes()
-        self._end_main()
+        for thread in running_threads():  # publishes that wait: `main` and its threads are to end
+            if thread.token is not None:
+                with suppress(trio.RunFinishedError):
+                    thread.token.run_sync_soon(thread.clients.fail_held)
+        self.drained.set_result(None)
 
-    def _drain(self, wait_until: float) -> None:
+    def _drain_until(self, wait_until: float) -> None:
         """As `OpenClients.drain`, over all threads.
 
         Raises:
             TimeoutError: The time ended first.
-            _MainHasEndedError: `main` has ended.
+            MainEnded: `main` has ended.
         """
         drained: set[TrioThread] = set()
         while new := set(running_threads()) - drained:  # a handler may have opened one
@@ -132,7 +130,7 @@ class ThreadShutdown:
     ) -> None:
         left = 0
         for thread in threads:
-            call: Call[None] = Call(partial(self._events.put, _Event.CALL_ENDED), "run")
+            call: Call[None] = Call(partial(self._events.put, False), "run")  # see above
             try:
                 thread.submit(call, partial(step, thread.clients))
                 left += 1
@@ -140,24 +138,12 @@ class ThreadShutdown:
                 _logger.debug("client %s has nothing to finish: %r", thread.name, error)
         while left:
             try:
-                event = self._events.get(timeout=max(0.0, wait_until - monotonic()))
+                has_main_ended = self._events.get(timeout=max(0.0, wait_until - monotonic()))
             except queue.Empty:
                 raise TimeoutError from None
-            if event is _Event.MAIN_ENDED:
-                raise _MainHasEndedError
+            if has_main_ended:
+                raise MainEnded
             left -= 1
-
-
-def _fail_held_publishes() -> None:
-    """Fail the waiting publishes, which cannot be cancelled, so that `main` and its threads end."""
-    for thread in running_threads():
-        # A client may have ended meanwhile, by any error: all its calls fail.
-        with suppress(BaseException):
-            thread.submit_now(Call(_ignore_end, "run"), thread.clients.fail_held)
-
-
-def _ignore_end() -> None:
-    """Ignore the end of the call: nobody waits for it."""
 
 
 def _unfinished() -> str:

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
 from haclient.facade.buffer import StreamBuffer
-from haclient.facade.thread import TrioThread
+from haclient.facade.thread_bridge import BlockingThread
 from haclient.protocol.messages import Message, MessageLease
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import MessageQueue
@@ -54,7 +54,7 @@ async def buffered(kind: type[MessageStream], delivery: MessageQueue) -> StreamB
 
 
 def buffer_of(stream: MessageStream) -> StreamBuffer:
-    return StreamBuffer(stream, TrioThread("a"))
+    return StreamBuffer(stream, BlockingThread("a"))
 
 
 def bodies(messages: Sequence[Message | None]) -> list[bytes | None]:

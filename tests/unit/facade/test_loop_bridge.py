@@ -16,7 +16,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.facade.loop_bridge import LoopThread, Wakeup
+from haclient.facade.loop_bridge import LoopThread, LoopWaiter
 from haclient.facade.thread import Bridge
 
 LIMIT_S = 300.0
@@ -32,7 +32,7 @@ def with_thread(
     async def run(*arguments: P.args, **options: P.kwargs) -> None:
         thread = LoopThread("a")
         thread.loop = loop = asyncio.get_running_loop()
-        entered = Wakeup(loop)
+        entered = LoopWaiter()
         thread.start(nothing(), entered.notify)
         await entered.wait()
         try:
@@ -154,21 +154,15 @@ async def test_a_coroutine_that_is_closed_cancels_its_call(thread: LoopThread) -
     assert await asyncio.to_thread(ended.wait, LIMIT_S)
 
 
-def test_a_wakeup_of_a_loop_that_was_closed_is_nothing() -> None:
-    loop = asyncio.new_event_loop()
-    wakeup = Wakeup(loop)
-    loop.close()
-    wakeup.notify()
-
-
-def test_a_notification_may_come_before_the_wait() -> None:
-    async def main() -> None:
-        wakeup = Wakeup(asyncio.get_running_loop())
-        wakeup.notify()
+def test_a_notification_may_come_before_the_wait_and_after_the_end_of_the_loop() -> None:
+    async def main() -> LoopWaiter:
+        waiter = LoopWaiter()
+        waiter.notify()
         await asyncio.sleep(0)
-        await wakeup.wait()
+        assert await waiter.wait()
+        return waiter
 
-    asyncio.run(main())
+    asyncio.run(main()).notify()
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -192,7 +186,7 @@ def test_a_callback_runs_in_the_loop_with_the_context_in_which_it_was_given(*, p
         for number in (1, 2):
             found = await thread.wait(lambda number=number: call(number), "calling")  # type: ignore[misc]  # a lambda's default
             assert found == (number, "given", threading.get_ident())
-        assert thread.callback_tasks == {}
+        assert thread.callbacks == {}
 
     with_thread(main)()
 

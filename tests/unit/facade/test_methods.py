@@ -22,7 +22,8 @@ from haclient.facade.methods import (
     translated,
     wrapped_options,
 )
-from haclient.facade.thread import Bridge, TrioThread
+from haclient.facade.thread import Bridge
+from haclient.facade.thread_bridge import BlockingThread
 from haclient.options import HAOptions
 from haclient.workers.queue_handlers import QueueHandlerOptions
 
@@ -147,7 +148,7 @@ def test_other_arguments_pass_as_they_are(name: str) -> None:
     assert wrapped_options({name: 1}, lambda _: "wrapped") == {name: 1}
 
 
-class Wrapping(TrioThread):
+class Wrapping(BlockingThread):
     """A thread that says which arguments it was given as callbacks."""
 
     @override

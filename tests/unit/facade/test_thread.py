@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.facade.thread import Call, TrioThread, _ExitWatch
+from haclient.facade.thread import Call
+from haclient.facade.thread_bridge import BlockingThread
 
 LIMIT_S = 300.0
 
@@ -46,16 +47,16 @@ class Block:
             self.left_by.append("")
 
 
-def opened(block: AbstractAsyncContextManager[object]) -> TrioThread:
+def opened(block: AbstractAsyncContextManager[object]) -> BlockingThread:
     entered = threading.Event()
-    thread = TrioThread("a")
+    thread = BlockingThread("a")
     thread.start(block, entered.set)
     assert entered.wait(LIMIT_S)
     return thread
 
 
 def submit(
-    thread: TrioThread, function: Callable[[], Awaitable[int]]
+    thread: BlockingThread, function: Callable[[], Awaitable[int]]
 ) -> tuple[Call[int], threading.Event]:
     done = threading.Event()
     call: Call[int] = Call(done.set, "work")
@@ -78,11 +79,7 @@ def test_a_call_returns_what_its_function_does_in_the_other_thread() -> None:
     call, done = submit(thread, seven)
     assert done.wait(LIMIT_S)
     assert call.outcome() == 7
-    now: Call[str] = Call(done.set, "work")
-    done.clear()
-    thread.submit_now(now, lambda: threading.current_thread().name)
-    assert done.wait(LIMIT_S)
-    assert now.outcome() == "haclient a"
+    assert thread.now(lambda: threading.current_thread().name, "work") == "haclient a"
     thread.stop()
     thread.join()
     assert block.left_by == [""]
@@ -166,7 +163,7 @@ def test_a_call_that_would_begin_when_the_client_has_ended_is_told_why() -> None
     for _ in range(20):  # trio runs the tasks of one step in any order
         closed: list[bool] = []
         calls: list[tuple[Call[int], threading.Event]] = []
-        thread = TrioThread("a")
+        thread = BlockingThread("a")
 
         async def work(closed: list[bool] = closed) -> int:
             return len(closed)
@@ -175,7 +172,7 @@ def test_a_call_that_would_begin_when_the_client_has_ended_is_told_why() -> None
         async def block(
             closed: list[bool] = closed,
             calls: list[tuple[Call[int], threading.Event]] = calls,
-            thread: TrioThread = thread,
+            thread: BlockingThread = thread,
         ) -> AsyncGenerator[None]:
             yield
             calls.append(submit(thread, work))
@@ -205,15 +202,15 @@ def test_a_block_that_cannot_be_entered_notifies_its_opener() -> None:
     assert isinstance(thread.error, ConnectionError)
 
 
-@pytest.mark.parametrize("end", [TrioThread.cancel, TrioThread.stop])
-def test_an_entering_that_has_no_end_is_ended(end: Callable[[TrioThread], object]) -> None:
+@pytest.mark.parametrize("end", [BlockingThread.cancel, BlockingThread.stop])
+def test_an_entering_that_has_no_end_is_ended(end: Callable[[BlockingThread], object]) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def wait() -> None:
         begun.set()
         await trio.sleep_forever()
 
-    thread = TrioThread("a")
+    thread = BlockingThread("a")
     thread.start(Block(wait)(), ended.set)
     assert begun.wait(LIMIT_S)
     end(thread)
@@ -227,9 +224,9 @@ def test_an_entering_that_has_no_end_is_ended(end: Callable[[TrioThread], object
 def test_leaving_by_an_error_does_not_drain() -> None:
     block = Block()
     thread = opened(block())
-    thread.stop(drains=False)
+    thread.cancel()
     thread.join()
-    assert block.left_by == ["_LeftByError"]
+    assert block.left_by == ["Cancelled"]
     assert thread.error is None
 
 
@@ -244,27 +241,8 @@ def test_who_waits_for_the_end_is_notified_before_and_after_it() -> None:
     thread.join()
 
 
-def test_the_ident_of_a_thread_that_has_ended_may_be_that_of_another_one() -> None:
-    thread = opened(Block()())
-    assert thread.ident in {each.ident for each in threading.enumerate()}
-    thread.stop()
-    thread.join()
-    assert thread.ident is None
-
-
-def test_what_a_function_of_atexit_opens_is_not_closed_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    main, watch = threading.Thread(), _ExitWatch()  # Python marks it as ended before `atexit`
-    with monkeypatch.context() as patched:
-        patched.setattr(threading, "main_thread", lambda: main)
-        patched.setattr(threading, "current_thread", lambda: main)
-        watch.add(TrioThread("a"))
-    assert not watch._watches
-
-
 def test_a_thread_runs_once_and_only_while_it_is_open() -> None:
-    thread = TrioThread("a")
+    thread = BlockingThread("a")
     with pytest.raises(UsageError, match="is not open"):
         submit(thread, seven)
     thread.stop()
@@ -288,7 +266,7 @@ def test_a_process_whose_threads_gevent_has_replaced_is_refused(
         with pytest.raises(
             UsageError, match=f"gevent has replaced the modules {replaced}, .*gthread"
         ):
-            TrioThread("a").start(Block()(), lambda: None)
+            BlockingThread("a").start(Block()(), lambda: None)
     else:
         thread = opened(Block()())
         thread.stop()

@@ -19,11 +19,10 @@ import trio
 from haclient.errors import DisconnectedError, UsageError
 from haclient.facade import thread_bridge
 from haclient.facade.thread import Bridge
-from haclient.facade.thread_bridge import BlockingThread, acquire, refuse_event_loop
+from haclient.facade.thread_bridge import BlockingThread, LockWaiter, refuse_event_loop
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 300.0
-RealLock = threading.Lock
 Callback = Callable[..., Awaitable[object]]
 
 
@@ -135,27 +134,16 @@ def test_a_call_that_is_interrupted_while_it_is_submitted_has_ended(
     assert begun == ended
 
 
-@pytest.mark.parametrize("in_main_thread", [True, False])
-def test_a_lock_is_acquired_or_the_time_is_over(
-    monkeypatch: pytest.MonkeyPatch, *, in_main_thread: bool
-) -> None:
+def test_a_thread_is_notified_or_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_bridge, "_SIGNAL_CHECK_S", 0.02)
-    lock, got = threading.Lock(), list[bool]()
+    waiter = LockWaiter()
 
-    def take() -> None:
-        got.append(acquire(lock, timeout=0.01))
-        got.append(acquire(lock, timeout=0))
-        got.append(acquire(lock, timeout=0.05))
-        lock.release()
-        got.append(acquire(lock))
+    async def wait() -> list[bool]:
+        waits = [await waiter.wait(limit_s) for limit_s in (0, 0.05)]
+        waiter.notify()
+        return [*waits, await waiter.wait(0), await waiter.wait()]
 
-    if in_main_thread:
-        take()
-    else:
-        other = threading.Thread(target=take)
-        other.start()
-        other.join()
-    assert got == [True, False, False, True]
+    assert trio.run(wait) == [False, False, True, True]
 
 
 def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
@@ -167,7 +155,7 @@ def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
         raise ended
 
     with monkeypatch.context() as patched:
-        patched.setattr(thread, "submit_now", ends)
+        patched.setattr(thread, "now", ends)
         with pytest.raises(DisconnectedError):
             bridge.read(lambda inner: inner + 1, "number")  # not by the client's end
         patched.setattr(thread, "error", ended)
@@ -175,57 +163,25 @@ def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
     assert Bridge(7, BlockingThread("b")).read(lambda inner: inner + 1, "number") == 8
 
 
-class InterruptedLock:
-    """A lock whose second `acquire` is interrupted at its very end."""
-
-    def __init__(self) -> None:
-        self._lock = RealLock()
-        self._count = 0
-        self.release = self._lock.release
-
-    def acquire(self, timeout: float = LIMIT_S) -> bool:
-        if not self._lock.acquire(timeout=timeout):
-            return False
-        self._count += 1
-        if self._count == 2:
-            raise KeyboardInterrupt
-        return True
-
-
-def test_an_interrupt_just_after_the_end_of_a_call_is_not_waited_on(
-    thread: BlockingThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_lock = SimpleNamespace(**{**vars(threading), "Lock": InterruptedLock})
-    monkeypatch.setattr("haclient.facade.thread_bridge.threading", with_lock)
-    with pytest.raises(KeyboardInterrupt):
-        thread.wait(name_of_thread, "name")
-    monkeypatch.undo()
-    assert thread.wait(name_of_thread, "name") == "haclient a"
-
-
-def test_an_interrupt_just_after_the_end_of_a_call_undoes_it(
+def test_an_interrupt_just_after_the_end_of_a_call_undoes_it_and_waits_for_nothing_else(
     thread: BlockingThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undone: list[str] = []
+    wait = LockWaiter.wait
 
     async def undo(name: str) -> None:
         undone.append(name)
 
-    with_lock = SimpleNamespace(**{**vars(threading), "Lock": InterruptedLock})
-    monkeypatch.setattr("haclient.facade.thread_bridge.threading", with_lock)
-    interrupted = InterruptedLock.acquire
+    async def interrupted(waiter: LockWaiter) -> bool:
+        assert await wait(waiter)
+        monkeypatch.undo()  # the call that undoes the other is not interrupted
+        raise KeyboardInterrupt
 
-    def once(lock: InterruptedLock, timeout: float = LIMIT_S) -> bool:
-        try:
-            return interrupted(lock, timeout)
-        except KeyboardInterrupt:
-            monkeypatch.undo()  # the call that undoes the other is not interrupted
-            raise
-
-    monkeypatch.setattr(InterruptedLock, "acquire", once)
+    monkeypatch.setattr(LockWaiter, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         thread.wait(name_of_thread, "name", undo=undo)
     assert undone == ["haclient a"]
+    assert thread.wait(name_of_thread, "name") == "haclient a"
 
 
 def test_a_thread_that_runs_an_event_loop_is_refused(thread: BlockingThread) -> None:
@@ -260,7 +216,7 @@ def test_a_callback_runs_in_a_worker_thread_which_is_known_meanwhile(
     known: list[object] = []
 
     def work(number: int) -> int:
-        known.append(thread.callback_threads[threading.get_ident()])
+        known.append(thread.callbacks[threading.current_thread()])
         return number + 1
 
     async def call() -> tuple[object, trio.lowlevel.Task]:
@@ -268,7 +224,7 @@ def test_a_callback_runs_in_a_worker_thread_which_is_known_meanwhile(
 
     returned, task = thread.wait(call, "call")
     assert (returned, known) == (8, [task])
-    assert thread.callback_threads == {}
+    assert thread.callbacks == {}
     assert callback(work, thread) == callback(work, thread)
     assert thread.wrap("raise") == "raise"
 
