@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from inspect import isawaitable
-from typing import Final
 
 import trio
 
@@ -22,11 +21,11 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.options import TIMEOUT_S
-from haclient.protocol.codec import as_bytes
-from haclient.protocol.commands import Command, CommandName
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.historical import is_historical
+from haclient.session.intents import Intent, intent_of, replaced_by, split_ids, why_not_streamed
 from haclient.session.leases import MAX_BOOKMARKS, QueueLeases
 from haclient.session.subscriptions import (
     QUERIES,
@@ -35,14 +34,11 @@ from haclient.session.subscriptions import (
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler, MessageQueue, QueryQueue
-from haclient.transport.subscriber import Subscriber, has_receiver
+from haclient.transport.subscriber import Subscriber
 from haclient.transport.subscription_changes import timeout_of
 from haclient.workers.message_runner import MessageRunner
 from haclient.workers.queue_handlers import QueueHandlerOptions, QueueHandling, serve_queue
 from haclient_stores.checks import check_callable, check_texts
-
-_OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
-_PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
 
 
 class Receiver:
@@ -158,7 +154,7 @@ class Receiver:
             UsageError: It replaces a subscription that is a stream.
         """
         check_callable("handler", handler, optional=False)
-        if (active := self._core.changes.replaces(command)) is not None:
+        if (active := replaced_by(command, self._core.kept)) is not None:
             is_served = self._subscriber.logs.is_served(active)
             if not is_served or not isinstance(active.queue, MessageQueue):
                 raise UsageError(
@@ -351,15 +347,9 @@ class Receiver:
             TimedOut: The server did not answer in time.
         """
         _check_command(command)
-        if command.name in _PUBLISHES:
-            raise UsageError("a publish has no messages to stream: use execute_async or publish")
-        if self._core.changes.pauses(command) is not None:
-            raise has_receiver(command)
-        if _deletes(command):
-            raise UsageError(
-                "a sow_delete is published, and has nothing to stream: use execute_async or "
-                "sow_delete"
-            )
+        why_not = why_not_streamed(command, intent_of(command, self._core.kept))
+        if why_not is not None:
+            raise UsageError(why_not)
         return await self.stream(command, markers=True).open()
 
     async def execute_async(
@@ -383,23 +373,32 @@ class Receiver:
         """
         self._core.thread.check("execute_async")
         _check_command(command)
-        if command.name in _PUBLISHES:
-            return await self._publish(command, handler)
-        if (paused := self._core.changes.pauses(command)) is not None:
-            await self._core.changes.pause(
-                _split_ids(command.sub_id), paused=paused, timeout=timeout_of(command)
-            )
-            return command.sub_id
-        if command.name is CommandName.UNSUBSCRIBE:
-            command.validate()
-            ids = _split_ids(f"{command.sub_id},{command.query_id}")
-            chosen = "all" if ids == ["all"] else ids
-            await self._subscriber.unsubscribe(chosen, timeout=timeout_of(command))
-            return ""
-        if _deletes(command) or (_acknowledges(command) and handler is None):
-            await self._delete(command, handler)
-            return ""
-        active = self._core.changes.replaces(command)
+        timeout = timeout_of(command)
+        match intent_of(command, self._core.kept):
+            case Intent.PUBLISH:
+                return await self._publish(command, handler)
+            case Intent.PAUSE | Intent.RESUME as intent:
+                ids, paused = split_ids(command.sub_id), intent is Intent.PAUSE
+                await self._core.changes.pause(ids, paused=paused, timeout=timeout)
+                return command.sub_id
+            case Intent.UNSUBSCRIBE:
+                command.validate()
+                ids = split_ids(f"{command.sub_id},{command.query_id}")
+                chosen = "all" if ids == ["all"] else ids
+                await self._subscriber.unsubscribe(chosen, timeout=timeout)
+                return ""
+            case Intent.DELETE:
+                await self._delete(command, handler, timeout=timeout)
+                return ""
+            case Intent.ACKNOWLEDGE if handler is None:
+                command.validate()
+                await self.acknowledge(command, timeout=timeout)
+                return ""
+            case _:
+                return await self._send(command, handler, resubscribes=resubscribes)
+
+    async def _send(self, command: Command, handler: Handler | None, *, resubscribes: bool) -> str:
+        active = replaced_by(command, self._core.kept)
         if active is not None and handler is None:
             await self._core.changes.replace_with(active, command)
             return active.sub_id
@@ -407,14 +406,10 @@ class Receiver:
             raise UsageError(f"{command.name} needs a handler for its messages")
         return await self.handle(command, handler, resubscribes=resubscribes)
 
-    async def _delete(self, command: Command, handler: Handler | None) -> None:
-        """Carry out a `sow_delete` of records, or one that acknowledges messages of a queue."""
+    async def _delete(self, command: Command, handler: Handler | None, *, timeout: float) -> None:
         command.validate()
-        if not _deletes(command):
-            await self.acknowledge(command, timeout=timeout_of(command))
-            return
         stats = await self._core.flusher.sow_delete(
-            command.to_fields(), as_bytes(command.body), timeout=timeout_of(command)
+            command.to_fields(), command.body, timeout=timeout
         )
         if handler is not None and isawaitable(result := handler(stats)):
             await result
@@ -468,7 +463,7 @@ class Receiver:
                 header, what=what, awaited=awaited, timeout=timeout
             )
 
-        if _acknowledges(command):  # the same messages, however often it is sent
+        if str(command.bookmark):  # the same messages, however often it is sent
             late = f"{what}: no server accepted it"
             return await self._core.commands.until_answered(send, late, timeout)
         with trio.move_on_after(timeout):
@@ -481,18 +476,3 @@ class Receiver:
 def _check_command(command: object) -> None:
     if not isinstance(command, Command):
         raise UsageError(f"command is a Command, such as Command('flush'), not {command!r:.60}")
-
-
-def _split_ids(text: str) -> list[str]:
-    """The ids in a list of a command, which may contain blanks."""
-    return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _deletes(command: Command) -> bool:
-    """Whether it deletes records, which is published."""
-    return command.name is CommandName.SOW_DELETE and not _acknowledges(command)
-
-
-def _acknowledges(command: Command) -> bool:
-    """Whether it acknowledges messages of a queue by their bookmarks."""
-    return command.name is CommandName.SOW_DELETE and bool(str(command.bookmark))

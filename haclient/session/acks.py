@@ -36,7 +36,6 @@ from haclient.errors import (
     command_error,
 )
 from haclient.protocol.messages import Message
-from haclient.protocol.options import Options
 from haclient.session.subscriptions import PauseChange, Router, SubscribeRequest, Subscription
 
 _DISCONNECT_REASONS: Final[tuple[tuple[str, type[HAClientError], str], ...]] = (
@@ -255,24 +254,6 @@ def disconnect_error(peer: str, reason: str) -> HAClientError:
 
 
 # -- what the commands that change active subscriptions mean to these ------------------------------
-
-
-def pauses(options: Options, sub_ids: Sequence[str], *, are_active: bool) -> bool | None:
-    """Whether a subscribe pauses active subscriptions; `False` if it resumes them.
-
-    Args:
-        options: Its options.
-        sub_ids: The ids that it names.
-        are_active: Whether all of them are ids of active subscriptions.
-
-    Returns:
-        `None` if it does neither: with one unknown id it begins a subscription, paused or not.
-    """
-    if options.resume:
-        return False
-    if not options.pause or options.replace:
-        return None
-    return True if len(sub_ids) > 1 or (sub_ids and are_active) else None
 
 
 class Change:

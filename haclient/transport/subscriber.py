@@ -30,6 +30,7 @@ from haclient.session.acks import PendingCommand, is_refusal
 from haclient.session.auditing import AuditedOwner
 from haclient.session.bookmark_logs import BookmarkAdvice, BookmarkLogs
 from haclient.session.historical import HistoricalSubscription
+from haclient.session.intents import has_receiver, replaced_by
 from haclient.session.leases import QueueLeases
 from haclient.session.resume import resume_options
 from haclient.session.subscriptions import (
@@ -171,8 +172,8 @@ class Subscriber:
         Raises:
             UsageError: It can never work.
         """
-        if self._core.changes.replaces(command) is not None:
-            raise has_receiver(command)
+        if replaced_by(command, self._kept) is not None:
+            raise UsageError(has_receiver(command.sub_id))
         opening.command_id = command.command_id or self._session.next_command_id()
         fields = header_fields(command)
         needs_id = command.name in LASTING and "bm" in fields and not _is_named(command)
@@ -490,14 +491,6 @@ class Subscriber:
                     await self.unsubscribe(result, timeout=TIMEOUT_S)
 
         return undo
-
-
-def has_receiver(command: Command) -> UsageError:
-    """The error for a command about an active subscription that comes with a receiver."""
-    return UsageError(
-        f"{command.sub_id!r} is active and has its stream or handler already: use execute_async, "
-        "or pause, resume and replace of the client"
-    )
 
 
 def _is_named(command: Command) -> bool:

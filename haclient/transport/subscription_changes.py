@@ -31,12 +31,12 @@ from haclient.errors import CommandError, DisconnectedError, HAClientError, Time
 from haclient.events import SubscriptionPaused, SubscriptionResumed
 from haclient.options import TIMEOUT_S, seconds
 from haclient.protocol.codec import check_text, check_topic
-from haclient.protocol.commands import Command, CommandName
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import WIRE_NAMES
 from haclient.protocol.options import Options
-from haclient.session.acks import Change, PendingCommand, pauses
+from haclient.session.acks import Change, PendingCommand
 from haclient.session.kept_subscriptions import KeptSubscriptions
-from haclient.session.subscriptions import LASTING, SubscribeRequest, Subscription
+from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.back_pressure import BackPressure, queue_of
 from haclient.transport.commands import Commands, Fields, header_fields
 from haclient.transport.reporter import Reporter
@@ -79,25 +79,6 @@ class SubscriptionChanges:
         self._replace_count = 0
         self._unanswered: dict[str, None] = {}  # ids of commands whose callers have given up
         self.cannot_pause: set[tuple[str, str]] = set()
-
-    # -- what a command is about ------------------------------------------------------------------
-
-    def pauses(self, command: Command) -> bool | None:
-        """Whether a command pauses active subscriptions; `False` if it resumes them."""
-        if command.name is not CommandName.SUBSCRIBE:
-            return None
-        ids = [each.strip() for each in command.sub_id.split(",") if each.strip()]
-        are_active = all(self._kept.find(each) is not None for each in ids)
-        return pauses(Options.parse(str(command.options)), ids, are_active=are_active)
-
-    def replaces(self, command: Command) -> Subscription | None:
-        """The active subscription that a command with the option `replace` is about."""
-        text = str(command.options)
-        if "replace" not in text.lower() or not Options.parse(text).replace:
-            return None
-        if command.name not in LASTING:
-            return None
-        return self._kept.find(command.sub_id)
 
     # -- for the application ----------------------------------------------------------------------
 

@@ -6,30 +6,9 @@ import pytest
 
 from haclient.errors import BadFilter, DisconnectedError, HAClientError
 from haclient.protocol.messages import Message
-from haclient.protocol.options import Options
-from haclient.session.acks import Change, PendingCommand, pauses
+from haclient.session.acks import Change, PendingCommand
 from haclient.session.subscriptions import Router, SubscribeRequest, Subscription
 from support.sinks import NoQueue
-
-
-@pytest.mark.row("CC23")
-@pytest.mark.parametrize(
-    ("options", "sub_ids", "of_unknown", "of_active"),
-    [
-        ("pause", ["a"], None, True),  # with an unknown id it begins paused
-        ("pause", [], None, None),
-        ("pause", ["a", "b"], True, True),  # no subscription has two ids
-        ("pause,replace", ["a", "b"], None, None),
-        ("resume", ["a"], False, False),
-        ("timestamp", ["a"], None, None),
-    ],
-)
-def test_a_command_pauses_what_it_names_unless_it_begins_a_subscription(
-    options: str, sub_ids: list[str], *, of_unknown: bool | None, of_active: bool | None
-) -> None:
-    parsed = Options.parse(options)
-    assert pauses(parsed, sub_ids, are_active=False) is of_unknown
-    assert pauses(parsed, sub_ids, are_active=True) is of_active
 
 
 def requested(**fields: str | int) -> SubscribeRequest:
