@@ -44,7 +44,7 @@ from haclient.errors import (
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
-from haclient.session.logon import LoggedOn
+from haclient.session.connection_state import LoggedOn
 from haclient.session.publishes import Publishes
 from haclient.session.recovery import Recovery
 from haclient.session.subscriptions import Subscription

@@ -19,15 +19,12 @@ from typing import Final
 from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.protocol.messages import Message, MessageOwner
-from haclient.session.leases import QueueLeases
+from haclient.protocol.messages import Message
 from haclient.session.resume import ResumeContext
 from haclient.session.subscriptions import (
     LASTING,
     QUERIES,
-    SubscribeRequest,
     Subscription,
-    SubscriptionQueue,
 )
 from haclient_stores.bookmark import (
     NOW,
@@ -39,7 +36,6 @@ from haclient_stores.bookmark import (
     Timestamp,
     parse_bookmark,
 )
-from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logs import logger_of
 
 MAX_PUBLISHERS: Final = 8_192
@@ -62,26 +58,8 @@ class HistoricalSubscription(Subscription):
 
     __slots__ = ("_delivered",)
 
-    def __init__(  # noqa: PLR0913  # as the base class
-        self,
-        request: SubscribeRequest,
-        queue: SubscriptionQueue,
-        *,
-        command_id: str = "",
-        log: SubscriptionLog | None = None,
-        owner: MessageOwner | None = None,
-        markers: bool = False,
-        leases: QueueLeases | None = None,
-    ) -> None:
-        super().__init__(
-            request,
-            queue,
-            command_id=command_id,
-            log=log,
-            owner=owner,
-            markers=markers,
-            leases=leases,
-        )
+    @override
+    def prepare(self) -> None:
         self._delivered = DeliveredMessages()
 
     @override

@@ -32,8 +32,8 @@ from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.acks import refused_publish
+from haclient.session.connection_state import MAX_SEEN_SEQUENCE, LoggedOn
 from haclient.session.custom_stores import SendingStore
-from haclient.session.logon import MAX_SEEN_SEQUENCE, LoggedOn
 from haclient_stores.checks import check_count
 from haclient_stores.errors import PublishGap
 from haclient_stores.interfaces import FrameLog, PublishStore

@@ -68,7 +68,7 @@ from typing import Final
 from haclient.errors import UsageError
 from haclient.protocol.identity import version_number
 from haclient.protocol.options import Options
-from haclient.session.logon import LoggedOn, LogStart
+from haclient.session.connection_state import LoggedOn, LogStart
 from haclient_stores.bookmark import (
     NOW,
     Bookmark,

@@ -22,8 +22,7 @@ from collections.abc import Callable, Sequence
 from haclient.errors import HAClientError, ProtocolError, UsageError, command_error, printable
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
-from haclient.session.connection_state import Counters
-from haclient.session.logon import MAX_SEQUENCE
+from haclient.session.connection_state import MAX_SEQUENCE, Counters
 from haclient.session.subscriptions import Marker, Router, Subscription
 from haclient_stores.tracker.tracker import UNTRACKED
 

@@ -453,6 +453,7 @@ class Subscription:
         self.phase = Phase.OPENING
         self.position = ResumePosition(log)
         self.leases = leases
+        self.prepare()
 
     @property
     def is_of_queue(self) -> bool:
@@ -514,6 +515,9 @@ class Subscription:
         return self.is_query and not self.ends_after
 
     # What differs for queries of the past (`haclient.session.historical`).
+
+    def prepare(self) -> None:
+        """Called once, at the end of the construction."""
 
     def take_records(self, run: list[Message]) -> int:  # noqa: ARG002  # see above
         """How many messages at the front of a run are records, which no store tracks."""

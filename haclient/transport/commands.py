@@ -5,8 +5,8 @@ the error that its reason names. A client that reconnects repeats a command unti
 answered it.
 
 A logon comes first on each connection. The server accepts it, refuses it, or asks for other
-credentials (`retry`), which the authenticator then provides. `haclient.session.logon` makes the
-frames and reads the answers.
+credentials (`retry`), which the authenticator then provides. `haclient.session.connection_state`
+makes the frames and reads the answers.
 
 `Flusher` waits until a server has processed, acknowledged or persisted what was sent to it so far.
 """
@@ -35,9 +35,15 @@ from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
 from haclient.session.acks import PendingCommand, explained, is_refusal
-from haclient.session.connection_state import ConnectionStatus
+from haclient.session.connection_state import (
+    MAX_ROUNDS,
+    ConnectionStatus,
+    LoggedOn,
+    logon_fields,
+    read_logon_ack,
+    refusal,
+)
 from haclient.session.leases import QueueAcks
-from haclient.session.logon import MAX_ROUNDS, LoggedOn, logon_fields, read_logon_ack, refusal
 from haclient.session.session import Session
 from haclient.session.subscriptions import Subscription
 from haclient.transport.back_pressure import AckLot, AckWaits

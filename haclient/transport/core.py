@@ -38,10 +38,10 @@ from haclient.session.connection_state import (
     ClosedByOwnError,
     ConnectionState,
     ConnectionStatus,
+    check_client_name,
 )
 from haclient.session.kept_subscriptions import KeptSubscriptions
 from haclient.session.leases import QueueAcks
-from haclient.session.logon import check_client_name
 from haclient.session.resume import ResumeContext
 from haclient.session.session import Received, Session
 from haclient.subscription_manager import SubscriptionManager

@@ -45,9 +45,8 @@ from haclient.protocol.codec import (
 from haclient.protocol.commands import AckType, Command, format_acks, parse_acks
 from haclient.protocol.messages import Message
 from haclient.session.auditing import Auditor
-from haclient.session.connection_state import ConnectionStatus
+from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.custom_stores import SendingStore
-from haclient.session.logon import LoggedOn
 from haclient.session.publishes import Publishes
 from haclient.transport.back_pressure import AckWaits, Watermark
 from haclient.transport.tasks import ClientThread

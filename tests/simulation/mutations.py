@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from haclient.session import logon, resume, subscriptions
+from haclient.session import connection_state, resume, subscriptions
 from haclient.transport import message_queue, publisher, reconnector, store_maintenance
 from haclient_fake_server.engine import persisted_acks, publishers
 from haclient_fake_server.engine.replication import destination, durability, receiver
@@ -85,7 +85,7 @@ def _recovery_point_as_highest_seen(stack: contextlib.ExitStack) -> None:
 
 @_mutation("the publish store is trimmed to what the server has seen, not to what is persisted")
 def _trim_by_s(stack: contextlib.ExitStack) -> None:
-    replace_attribute(stack, logon, "_persisted", lambda _bookmark, seen: seen)
+    replace_attribute(stack, connection_state, "_persisted", lambda _bookmark, seen: seen)
 
 
 @_mutation("messages are discarded before the handler gets them")
@@ -300,7 +300,7 @@ def _gap_until_told(stack: contextlib.ExitStack) -> None:
     def has_of(self: Ours, acknowledged: int) -> int:
         return acknowledged if self.persisted is None else self.persisted
 
-    replace_attribute(stack, logon.LoggedOn, "has_of", has_of)
+    replace_attribute(stack, connection_state.LoggedOn, "has_of", has_of)
 
 
 @_mutation("at the first contact the vector of a destination is taken for all that it has")

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from haclient.session import logon
+from haclient.session import connection_state
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from simulation import queue_planning, stories
 from simulation.command import failures_of, run_seed
@@ -74,12 +74,12 @@ def test_a_story_finds_the_bug_that_it_is_for(
 
 
 def test_a_planted_bug_is_taken_out_again() -> None:
-    point, trim = SubscriptionTracker.recovery_point, logon._persisted
+    point, trim = SubscriptionTracker.recovery_point, connection_state._persisted
     for name in MUTATIONS:
         with planted(name):
             pass
     assert SubscriptionTracker.recovery_point is point
-    assert logon._persisted is trim
+    assert connection_state._persisted is trim
 
 
 def test_there_are_enough_of_them_and_each_says_what_is_wrong() -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from haclient.protocol.messages import Message, MessageLease
-from haclient.session.connection_state import ConnectionStatus
+from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.leases import AckCommand, QueueAcks, QueueLeases, Receipt
-from haclient.session.logon import LoggedOn
 from haclient_stores.logs import logger_of
 
 __all__ = ["LeaseWorld", "is_deliverable", "receipt_of"]

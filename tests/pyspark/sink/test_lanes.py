@@ -28,7 +28,7 @@ from haclient.pyspark.sink.lanes import (
     sequence_before,
     without_rows,
 )
-from haclient.session.logon import MAX_SEEN_SEQUENCE
+from haclient.session.connection_state import MAX_SEEN_SEQUENCE
 
 
 def test_a_lane_is_a_publisher_of_its_own() -> None:

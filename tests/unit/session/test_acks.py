@@ -25,7 +25,7 @@ from haclient.session.acks import (
     is_refusal,
     refused_publish,
 )
-from haclient.session.logon import refusal
+from haclient.session.connection_state import refusal
 
 
 class Waiter:

@@ -11,8 +11,8 @@ from haclient.session.connection_state import (
     Due,
     Heartbeat,
     HeartbeatTimers,
+    LoggedOn,
 )
-from haclient.session.logon import LoggedOn
 
 
 def test_states_read_as_words() -> None:

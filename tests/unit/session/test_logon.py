@@ -11,7 +11,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.protocol.messages import Message
-from haclient.session.logon import (
+from haclient.session.connection_state import (
     LoggedOn,
     LogStart,
     check_client_name,

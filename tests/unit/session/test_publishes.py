@@ -10,7 +10,7 @@ from typing_extensions import override
 from haclient.errors import DisconnectedError, PublishFailed, UsageError
 from haclient.protocol.codec import publish_head
 from haclient.protocol.messages import Message
-from haclient.session.logon import MAX_SEEN_SEQUENCE, LoggedOn
+from haclient.session.connection_state import MAX_SEEN_SEQUENCE, LoggedOn
 from haclient.session.publishes import Publishes
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.session.logon import LoggedOn, LogStart
+from haclient.session.connection_state import LoggedOn, LogStart
 from haclient.session.resume import (
     CaughtUpClock,
     ResumeContext,

@@ -13,9 +13,8 @@ from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session import leases
-from haclient.session.connection_state import ConnectionStatus
+from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.leases import QueueAcks, QueueLeases
-from haclient.session.logon import LoggedOn
 from haclient.session.session import Session
 from haclient.transport.ack_sender import AckSender, QueueLease
 from haclient.transport.tasks import ClientThread, open_nursery

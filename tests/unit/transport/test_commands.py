@@ -12,8 +12,7 @@ from haclient.errors import (
     TimedOut,
 )
 from haclient.session.acks import PendingCommand
-from haclient.session.connection_state import ConnectionStatus
-from haclient.session.logon import LoggedOn
+from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.session import Session
 from haclient.transport.commands import Commands, Fields, lost_error
 from haclient.transport.links.memory_network import link_pair

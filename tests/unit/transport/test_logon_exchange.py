@@ -14,8 +14,7 @@ from haclient.errors import (
 )
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import DefaultAuthenticator
-from haclient.session.connection_state import ConnectionStatus
-from haclient.session.logon import LoggedOn
+from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.session import Session
 from haclient.transport.commands import Commands, log_on
 from haclient.transport.links.memory_network import link_pair

@@ -14,9 +14,8 @@ from haclient.errors import (
     WouldBlock,
 )
 from haclient.protocol.messages import Message
-from haclient.session.connection_state import ConnectionStatus
+from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.custom_stores import SendingStore
-from haclient.session.logon import LoggedOn
 from haclient.transport.links.memory_network import link_pair
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import FLUSH_BYTES, Writer
