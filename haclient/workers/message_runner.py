@@ -50,8 +50,14 @@ PublishDeadLetter: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]
 _T = TypeVar("_T")
 _logger = logger_of(__name__)
 
+Work: TypeAlias = Callable[[Message], _T]
+"""A plain function that is called in a thread or process with each message."""
 
-def call(work: Callable[[Message], _T], message: Message) -> _T:
+MessageKey: TypeAlias = Callable[[Message], Hashable]
+"""Returns the key of a message: messages of equal keys are handled in order."""
+
+
+def call(work: Work[_T], message: Message) -> _T:
     """Call the function of a worker, in its thread or process.
 
     Args:
@@ -363,9 +369,7 @@ class KeyedPool:
         count: How many there are.
     """
 
-    def __init__(
-        self, capacity: int, key: Callable[[Message], Hashable] | None, runner: MessageRunner
-    ) -> None:
+    def __init__(self, capacity: int, key: MessageKey | None, runner: MessageRunner) -> None:
         self._capacity = capacity
         self._key = key
         self._runner = runner

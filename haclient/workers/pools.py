@@ -26,7 +26,7 @@ seconds. What is not finished by then stays undiscarded: a process is killed, a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +39,7 @@ from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import HandlerErrorPolicy, check_policy
 from haclient.transport.tasks import open_nursery
-from haclient.workers.message_runner import KeyedPool, MessageRunner, call
+from haclient.workers.message_runner import KeyedPool, MessageKey, MessageRunner, Work, call
 from haclient_stores.checks import check_count, check_seconds
 from haclient_stores.logs import logger_of
 
@@ -51,9 +51,6 @@ DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
 
 _T = TypeVar("_T")
 _logger = logger_of(__name__)
-
-Work: TypeAlias = Callable[[Message], _T]
-"""A plain function that is called in a worker with each message."""
 
 _Call: TypeAlias = Callable[[Message], Awaitable[_T]]
 
@@ -153,7 +150,7 @@ def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
     work: Work[_T],
     pool: ThreadPool | ProcessPool,
     *,
-    key: Callable[[Message], Hashable] | None = None,
+    key: MessageKey | None = None,
     on_result: ResultHandler[_T] | None = None,
     on_handler_error: HandlerErrorPolicy | None = None,
     max_waiting: int = DEFAULT_MAX_WAITING,

@@ -22,7 +22,6 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -33,7 +32,7 @@ import trio
 
 from haclient.errors import UsageError, WorkerError
 from haclient.protocol.messages import Message
-from haclient.workers.message_runner import call
+from haclient.workers.message_runner import Work, call
 from haclient_stores.logs import logger_of
 
 _MAX_DEATHS: Final = 3  # of processes over one message, before that is an error
@@ -41,7 +40,7 @@ _T = TypeVar("_T")
 _logger = logger_of(__name__)
 
 
-def _name(work: Callable[[Message], object]) -> str:
+def _name(work: Work[object]) -> str:
     return getattr(work, "__qualname__", type(work).__name__)
 
 
@@ -78,7 +77,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(work: Callable[[Message], object], message: Message) -> tuple[bool, bytes]:
+def _run(work: Work[object], message: Message) -> tuple[bool, bytes]:
     """Call the function; return whether it returned, and the pickle of its result or exception."""
     try:
         result = call(work, message)
@@ -109,7 +108,7 @@ def _pickled_exception(error: Exception) -> bytes:
 # -- in the client -------------------------------------------------------------------------------
 
 
-def check_picklable(work: Callable[[Message], object]) -> None:
+def check_picklable(work: Work[object]) -> None:
     """Refuse a function that no process could be given.
 
     Args:
@@ -134,7 +133,7 @@ class WorkerProcess(Generic[_T]):
         work: A function that can be pickled.
     """
 
-    def __init__(self, work: Callable[[Message], _T]) -> None:
+    def __init__(self, work: Work[_T]) -> None:
         self._work = work
         self._executor: ProcessPoolExecutor | None = None
         self._pid = 0

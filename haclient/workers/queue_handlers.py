@@ -13,12 +13,10 @@ of all messages whose handlers are at work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from haclient.errors import UsageError
-from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
 from haclient.session.leases import QueueLeases, lease_extension
 from haclient.transport.message_queue import Handler, MessageQueue
@@ -28,6 +26,7 @@ from haclient.workers.message_runner import (
     DeadLetters,
     KeyedPool,
     LeaseWatch,
+    MessageKey,
     MessageRunner,
     PublishDeadLetter,
     QueueErrorPolicy,
@@ -67,7 +66,7 @@ class QueueHandlerOptions(TypedDict, total=False):
     on_handler_error: QueueErrorPolicy
     expire_after: int | None
     workers: int
-    key: Callable[[Message], Hashable] | None
+    key: MessageKey | None
     cancel_at_lease_end: bool
     extend_lease: float | None
 
@@ -85,7 +84,7 @@ class QueueHandling:
     on_handler_error: QueueErrorPolicy = "cancel"
     expire_after: int | None = None
     workers: int = 1
-    key: Callable[[Message], Hashable] | None = None
+    key: MessageKey | None = None
     cancel_at_lease_end: bool = False
     extend_lease: float | None = None
 
