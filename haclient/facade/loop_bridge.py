@@ -32,6 +32,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.facade.shutdown import MainEnded, ThreadShutdown
 from haclient.facade.thread import F, TrioThread, Waiter
 from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
+from haclient.transport.tasks import in_handler
 
 _T = TypeVar("_T")
 
@@ -165,7 +166,9 @@ class _InLoop:
         assert loop is not None  # noqa: S101  # callbacks are called while the client is open
         run = _CallbackRun(self, arguments)
         try:
-            loop.call_soon_threadsafe(run.start, context=self.context.copy())
+            context = self.context.copy()
+            context.run(in_handler.set, in_handler.get())
+            loop.call_soon_threadsafe(run.start, context=context)
         except RuntimeError:
             raise UsageError(
                 f"the event loop of the client {self.thread.name!r} was closed before the "

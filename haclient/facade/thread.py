@@ -44,9 +44,11 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.options import seconds
 from haclient.transport.active_consumers import OpenClients, open_clients
 from haclient.transport.tasks import (
+    Caller,
     calling,
     check_threads_are_real,
     current_caller,
+    in_handler,
     unwrapped,
 )
 from haclient_stores.logs import logger_of
@@ -83,7 +85,7 @@ class Call(Generic[T]):
     """
 
     def __init__(self, notify: Notify, what: str, *, caller: object | None = None) -> None:
-        self._caller = caller
+        self._caller = Caller(caller, in_handler.get())
         self._notify = notify
         self._scope = trio.CancelScope()
         self.result: list[T] = []

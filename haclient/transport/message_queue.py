@@ -33,7 +33,7 @@ from haclient.protocol.messages import Message
 from haclient.session.back_pressure import KeySlot, QueueConflation, weight_of
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.subscriptions import Marker, Subscription, SubscriptionQueue
-from haclient.transport.tasks import Turn, current_caller
+from haclient.transport.tasks import Turn, current_ancestors, is_call_of_handler
 from haclient_stores.checks import check_word
 
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
@@ -434,18 +434,17 @@ def check_cut(end_reason: BaseException | None, asked: MessageQueue | None = Non
 
     Raises:
         ShuttingDown: The client shuts down, and this task is one that a handler has started, or
-            makes a call for a handler.
+            makes a call for a handler of any client.
     """
     if not isinstance(end_reason, ShuttingDown):
         return
-    task, started_by = current_caller(), set[object]()
-    while isinstance(task, trio.lowlevel.Task):
-        started_by.add(task)
-        nursery = task.parent_nursery
-        task = None if nursery is None else nursery.parent_task
-    for queue in list(_served_at_end):  # at once: each client may have a thread of its own
-        if queue is not asked and not started_by.isdisjoint(queue.handler_tasks):
-            raise ShuttingDown
+    started_by = current_ancestors()
+    is_cut = is_call_of_handler() or any(
+        queue is not asked and not started_by.isdisjoint(queue.handler_tasks)
+        for queue in list(_served_at_end)  # at once: each client may have a thread of its own
+    )
+    if is_cut:
+        raise ShuttingDown
 
 
 Handler: TypeAlias = Callable[[Message], Awaitable[None] | None]

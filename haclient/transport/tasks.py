@@ -37,9 +37,10 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from threading import get_ident
-from typing import Final, TypeVarTuple, cast
+from typing import Final, NamedTuple, TypeVarTuple, cast
 
 import trio
 
@@ -49,18 +50,31 @@ from haclient_stores.interfaces import Discard, SubscriptionLog
 _Arguments = TypeVarTuple("_Arguments")
 
 _NO_THREAD: Final = -1  # the ident of no thread
-_callers: Final[dict[trio.lowlevel.Task, object]] = {}  # of the tasks that carry out a call
+in_handler: Final = ContextVar("in_handler", default=False)
+"""Whether a handler runs this code: also in the threads and tasks of asyncio that it has started
+with its context."""
+
+
+class Caller(NamedTuple):
+    """Who has made a call.
+
+    Attributes:
+        owner: The thread or the task that takes messages; `None` for the task of the call itself.
+        is_handler: Whether a handler has made it, of this client or of another one.
+    """
+
+    owner: object | None
+    is_handler: bool
+
+
+_callers: Final[dict[trio.lowlevel.Task, Caller]] = {}  # of the tasks that carry out a call
 
 
 @contextmanager
-def calling(caller: object | None) -> Generator[None]:
-    """Note for whom the current task carries out a call, while it does.
-
-    Args:
-        caller: Who has made the call; `None` for the task itself.
-    """
+def calling(caller: Caller) -> Generator[None]:
+    """Note for whom the current task carries out a call, while it does."""
     task = trio.lowlevel.current_task()
-    _callers[task] = caller or task
+    _callers[task] = caller
     try:
         yield
     finally:
@@ -70,7 +84,24 @@ def calling(caller: object | None) -> Generator[None]:
 def current_caller() -> object:
     """The caller for which the current task runs."""
     task = trio.lowlevel.current_task()
-    return _callers.get(task, task)
+    caller = _callers.get(task)
+    return task if caller is None else caller.owner or task
+
+
+def is_call_of_handler() -> bool:
+    """Whether the current task carries out a call that a handler has made."""
+    caller = _callers.get(trio.lowlevel.current_task())
+    return caller is not None and caller.is_handler
+
+
+def current_ancestors() -> set[object]:
+    """The current task, and the tasks whose nurseries it runs in."""
+    found = set[object]()
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    while task is not None:
+        found.add(task)
+        task = None if task.parent_nursery is None else task.parent_nursery.parent_task
+    return found
 
 
 class ClientThread:

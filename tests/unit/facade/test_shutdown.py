@@ -176,44 +176,62 @@ def test_a_handler_finishes_its_message_and_gets_no_further_one(broker: BrokerTh
 
 
 @pytest.mark.row("HA24")
-def test_a_handler_whose_stream_ends_keeps_its_message(broker: BrokerThread) -> None:
-    seen, stores = list[str](), (MemoryBookmarkStore(), MemoryBookmarkStore())
+@pytest.mark.parametrize("reader", ["sub", "another"])
+def test_a_handler_whose_stream_ends_keeps_its_message(broker: BrokerThread, reader: str) -> None:
+    seen, store = list[str](), MemoryBookmarkStore()
 
     def main() -> None:
-        with blocking.HAClient("sub", servers=[broker.uri], bookmark_store=stores[0]) as client:
+        with (
+            blocking.HAClient("sub", servers=[broker.uri], bookmark_store=store) as client,
+            blocking.HAClient("another", servers=[broker.uri]) as another,
+        ):
 
             def handle(_: Message) -> None:
-                with client.stream("replies") as replies:
+                with (client if reader == "sub" else another).stream("replies") as replies:
                     signalled()
                     seen.append("begun")
                     seen.extend(reply.text for reply in replies)
                     seen.append("all are there")
 
-            client.publish_persisted("orders", "x", timeout=60)
+            client.publish_persisted(f"orders.{reader}", "x", timeout=60)
             client.bookmark_subscribe(
-                "orders", handler=handle, sub_id="s", bookmark=EPOCH, auto_discard=True
+                f"orders.{reader}", handler=handle, sub_id="s", bookmark=EPOCH, auto_discard=True
             )
             threading.Event().wait()
 
-    async def in_loop() -> None:
-        async with aio.HAClient("sub", servers=[broker.uri], bookmark_store=stores[1]) as client:
+    assert blocking.run(main) is None
+    assert seen == ["begun"]
+    assert store.subscription("s").undiscarded_count == 1
 
-            async def handle(_: Message) -> None:
+
+@pytest.mark.row("HA24")
+def test_a_handler_of_asyncio_whose_tasks_read_streams_keeps_its_message(
+    broker: BrokerThread,
+) -> None:
+    seen, store = list[str](), MemoryBookmarkStore()
+
+    async def main() -> None:
+        async with aio.HAClient("sub", servers=[broker.uri], bookmark_store=store) as client:
+
+            async def read() -> None:
                 async with client.stream("replies") as replies:
-                    signalled()
                     seen.append("begun")
                     seen.extend([reply.text async for reply in replies])
-                    seen.append("all are there")
 
+            async def handle(_: Message) -> None:
+                signalled()
+                await asyncio.gather(read(), read())
+                seen.append("all are there")
+
+            await client.publish_persisted("orders.aio", "x", timeout=60)
             await client.bookmark_subscribe(
-                "orders", handler=handle, sub_id="s", bookmark=EPOCH, auto_discard=True
+                "orders.aio", handler=handle, sub_id="s", bookmark=EPOCH, auto_discard=True
             )
             await asyncio.Event().wait()
 
-    assert blocking.run(main) is None
-    assert aio.run(in_loop) is None
+    assert aio.run(main) is None
     assert seen == ["begun", "begun"]
-    assert [each.subscription("s").undiscarded_count for each in stores] == [1, 1]
+    assert store.subscription("s").undiscarded_count == 1
 
 
 STUBBORN = """
