@@ -1,11 +1,24 @@
-"""The subscriptions of one client that survive a lost connection."""
+"""The subscriptions of one client that have not ended, and what a command means to them. Pure.
+
+An application pauses, resumes and replaces subscriptions by methods, or by commands that name them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
+from haclient.errors import UsageError
+from haclient.protocol.codec import check_text, check_topic
+from haclient.protocol.commands import Command
+from haclient.protocol.messages import WIRE_NAMES
+from haclient.protocol.options import Options
 from haclient.session.subscriptions import Router, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
+from haclient_stores.bookmark import EPOCH, MOST_RECENT
+
+_MOST_RECENT: Final = str(MOST_RECENT)
 
 
 class KeptSubscriptions:
@@ -94,3 +107,98 @@ class KeptSubscriptions:
                 known = [self._by_query.get(one_id)]
             found.update((one, None) for one in known if one is not None)
         return list(found)
+
+    def check_not_ended(self, subscriptions: Iterable[Subscription]) -> None:
+        """Look again after a wait for a connection: an unknown id may mean a new one to a server.
+
+        Raises:
+            UsageError: One of them has ended meanwhile.
+        """
+        for one in subscriptions:
+            if self.find(one.sub_id) is not one:
+                raise UsageError(f"the subscription {one.sub_id!r} is not active any more")
+
+    # -- what a command is about ------------------------------------------------------------------
+
+    def with_bookmarks(self, ids: Sequence[str], word: str) -> list[Subscription]:
+        """The active bookmark subscriptions with these ids.
+
+        Args:
+            ids: Their ids.
+            word: What is to be done with them, for errors.
+
+        Raises:
+            UsageError: One of them is not active, or has no bookmark; or there is no id.
+        """
+        if not ids:
+            raise UsageError(f"{word} needs the id of a subscription, or several")
+        chosen: list[Subscription] = []
+        for sub_id in dict.fromkeys(map(str.strip, ids)):
+            active = self.find(sub_id)
+            if active is None or not active.request.bookmark:
+                raise UsageError(
+                    f"{word} takes active bookmark subscriptions, and {sub_id!r} is none: "
+                    "subscribe with a bookmark first"
+                )
+            chosen.append(active)
+        return chosen
+
+    def to_replace(self, sub_id: str, fields: Mapping[str, str | int]) -> Subscription:
+        """The active subscription that gets new values for some fields.
+
+        Raises:
+            UsageError: It is not active, or cannot have one of them.
+        """
+        active = self.find(sub_id)
+        if active is None:
+            raise UsageError(f"there is no active subscription {sub_id!r} to replace")
+        if fields.get("orderby") and not active.request.query_id:
+            raise UsageError(f"the subscription {sub_id!r} has no query that could have an order")
+        return active
+
+
+def changed_fields(changes: Mapping[str, object]) -> dict[str, str | int]:
+    """New values by the names of `Command` as fields of a header; `None` leaves one as it was.
+
+    Raises:
+        UsageError: A value can never work.
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    if "options" in given:
+        given["options"] = str(Options.parse(str(given["options"])))
+    for name, value in given.items():
+        check_text(name, value)
+    check_topic(given.get("topic", ""))
+    return {WIRE_NAMES[name]: str(value) for name, value in given.items()}
+
+
+def replacing_fields(sub_id: str, command: Command) -> dict[str, str | int]:
+    """The fields that a whole command replaces: what it does not say is empty.
+
+    Raises:
+        UsageError: It has a bookmark, or no server could carry it out.
+    """
+    if str(command.bookmark):
+        raise UsageError(
+            f"the subscription {sub_id!r} keeps its position when it is replaced: leave the "
+            "bookmark out, or unsubscribe first to begin elsewhere"
+        )
+    options = dataclasses.replace(Options.parse(str(command.options)), replace=False)
+    plain = dataclasses.replace(command, options=options)
+    return {"filter": "", "orderby": "", "opts": "", **header_fields(plain)}
+
+
+def header_fields(command: Command) -> dict[str, str | int]:
+    """The command's header; `MOST_RECENT` is resolved when it is sent.
+
+    Raises:
+        UsageError: No server could carry it out.
+    """
+    recent = command.start == _MOST_RECENT
+    if recent:
+        command = dataclasses.replace(command, bookmark=EPOCH)
+    command.validate()
+    fields = command.to_fields()
+    if recent:
+        fields["bm"] = _MOST_RECENT
+    return fields

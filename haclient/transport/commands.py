@@ -14,7 +14,6 @@ makes the frames and reads the answers.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias, TypeVar
 
@@ -30,7 +29,6 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.protocol.codec import Payload, encode_frame, encode_header
-from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
@@ -49,13 +47,11 @@ from haclient.session.subscriptions import Subscription
 from haclient.transport.back_pressure import AckLot, AckWaits
 from haclient.transport.connection import Connection
 from haclient.transport.publisher import Publisher
-from haclient_stores.bookmark import EPOCH, MOST_RECENT
 
 Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
 
 _T = TypeVar("_T")
-_MOST_RECENT: Final = str(MOST_RECENT)
 
 
 class Commands:
@@ -276,22 +272,6 @@ def lost_error(pending: PendingCommand | None, reason: HAClientError) -> HAClien
     error = DisconnectedError(f"{pending.what}: not confirmed: {reason}")
     error.__cause__ = reason
     return error
-
-
-def header_fields(command: Command) -> Fields:
-    """The command's header; `MOST_RECENT` is resolved when it is sent.
-
-    Raises:
-        UsageError: No server could carry it out.
-    """
-    recent = command.start == _MOST_RECENT
-    if recent:
-        command = dataclasses.replace(command, bookmark=EPOCH)
-    command.validate()
-    fields = command.to_fields()
-    if recent:
-        fields["bm"] = _MOST_RECENT
-    return fields
 
 
 async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame

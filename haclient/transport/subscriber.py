@@ -31,6 +31,7 @@ from haclient.session.auditing import AuditedOwner
 from haclient.session.bookmark_logs import BookmarkAdvice, BookmarkLogs
 from haclient.session.historical import HistoricalSubscription
 from haclient.session.intents import has_receiver, replaced_by
+from haclient.session.kept_subscriptions import header_fields
 from haclient.session.leases import QueueLeases
 from haclient.session.resume import resume_options
 from haclient.session.subscriptions import (
@@ -41,7 +42,7 @@ from haclient.session.subscriptions import (
     Subscription,
 )
 from haclient.transport.back_pressure import AckLot
-from haclient.transport.commands import Commands, Fields, header_fields
+from haclient.transport.commands import Commands, Fields
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue

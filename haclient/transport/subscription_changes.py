@@ -30,15 +30,13 @@ from typing_extensions import override
 from haclient.errors import CommandError, DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.events import SubscriptionPaused, SubscriptionResumed
 from haclient.options import TIMEOUT_S, seconds
-from haclient.protocol.codec import check_text, check_topic
 from haclient.protocol.commands import Command
-from haclient.protocol.messages import WIRE_NAMES
 from haclient.protocol.options import Options
 from haclient.session.acks import Change, PendingCommand
-from haclient.session.kept_subscriptions import KeptSubscriptions
+from haclient.session.kept_subscriptions import KeptSubscriptions, changed_fields, replacing_fields
 from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.back_pressure import BackPressure, queue_of
-from haclient.transport.commands import Commands, Fields, header_fields
+from haclient.transport.commands import Commands, Fields
 from haclient.transport.reporter import Reporter
 from haclient.transport.tasks import ClientThread, open_nursery
 from haclient_stores.checks import check_texts, check_utf8
@@ -97,20 +95,10 @@ class SubscriptionChanges:
         word = "pause" if paused else "resume"
         self._thread.check(word)
         ids = check_texts("sub_ids", sub_ids)
-        if not ids:
-            raise UsageError(f"{word} needs the id of a subscription, or several")
-        chosen: list[Subscription] = []
-        for sub_id in dict.fromkeys(map(str.strip, ids)):
-            active = self._kept.find(sub_id)
-            if active is None or not active.request.bookmark:
-                raise UsageError(
-                    f"{word} takes active bookmark subscriptions, and {sub_id!r} is none: "
-                    "subscribe with a bookmark first"
-                )
-            chosen.append(active)
+        chosen = self._kept.with_bookmarks(ids, word)
 
         async def command() -> None:
-            self._check_not_ended(chosen)
+            self._kept.check_not_ended(chosen)
             await self._pause(chosen, word, timeout=timeout)
 
         late = f"{word} of {','.join(ids)}: no server accepted it"
@@ -127,14 +115,7 @@ class SubscriptionChanges:
         Raises:
             UsageError: It is not active, or a value can never work.
         """
-        given = {name: value for name, value in changes.items() if value is not None}
-        if "options" in given:
-            given["options"] = str(Options.parse(str(given["options"])))
-        for name, value in given.items():
-            check_text(name, value)
-        check_topic(given.get("topic", ""))
-        fields = {WIRE_NAMES[name]: str(value) for name, value in given.items()}
-        await self.replace(sub_id, fields, timeout=timeout)
+        await self.replace(sub_id, changed_fields(changes), timeout=timeout)
 
     async def replace(
         self,
@@ -158,14 +139,10 @@ class SubscriptionChanges:
         """
         self._thread.check("replace")
         check_utf8("sub_id", sub_id)
-        active = self._kept.find(sub_id)
-        if active is None:
-            raise UsageError(f"there is no active subscription {sub_id!r} to replace")
-        if fields.get("orderby") and not active.request.query_id:
-            raise UsageError(f"the subscription {sub_id!r} has no query that could have an order")
+        active = self._kept.to_replace(sub_id, fields)
 
         async def command() -> None:
-            self._check_not_ended([active])
+            self._kept.check_not_ended([active])
             request = active.request  # as it is then, after a wait for a connection
             if "opts" not in fields:  # it stays paused if it is, also when a resume is on its way
                 request = request.paused(is_paused=False)
@@ -181,27 +158,8 @@ class SubscriptionChanges:
         on_replaced: Callable[[], object] | None = None,
     ) -> None:
         """Replace a subscription by a whole command; what it does not say is as it was."""
-        if str(command.bookmark):
-            raise UsageError(
-                f"the subscription {active.sub_id!r} keeps its position when it is replaced: leave "
-                "the bookmark out, or unsubscribe first to begin elsewhere"
-            )
-        options = dataclasses.replace(Options.parse(str(command.options)), replace=False)
-        plain = dataclasses.replace(command, options=options)
-        fields: dict[str, str | int] = {"filter": "", "orderby": "", "opts": ""}
-        fields |= header_fields(plain)
-        timeout = timeout_of(command)
+        fields, timeout = replacing_fields(active.sub_id, command), timeout_of(command)
         await self.replace(active.sub_id, fields, on_replaced=on_replaced, timeout=timeout)
-
-    def _check_not_ended(self, subscriptions: Iterable[Subscription]) -> None:
-        """Look again after a wait for a connection: an unknown id may mean a new one to a server.
-
-        Raises:
-            UsageError: One of them has ended meanwhile.
-        """
-        for one in subscriptions:
-            if self._kept.find(one.sub_id) is not one:
-                raise UsageError(f"the subscription {one.sub_id!r} is not active any more")
 
     # -- full queues: for `AutomaticPauses` --------------------------------------------------------
 
