@@ -260,23 +260,6 @@ class WouldBlock(HAClientError):
     """`publish_nowait` would have to wait for room; nothing was stored."""
 
 
-_BY_REASON: tuple[tuple[str, type[HAClientError]], ...] = (
-    ("bad filter", BadFilter),
-    ("bad regex", BadRegexTopic),
-    ("bad sow key", BadSowKey),
-    ("invalid topic", InvalidTopic),
-    ("not entitled", NotEntitled),
-    ("auth failure", AuthenticationError),
-    ("name in use", NameInUse),
-    ("already exists", SubIdInUse),
-    ("subid in use", SubIdInUse),
-    ("invalid options", InvalidOptions),
-    ("invalid orderby", InvalidOrderBy),
-    ("bookmark not found", BookmarkNotFound),
-    ("invalid bookmark", InvalidBookmark),
-)
-
-
 _SHOWN_CHARACTERS: Final = 200  # of an exception of the application
 
 
@@ -324,28 +307,3 @@ def failure_text(error: BaseException) -> str:
         text = ""
     shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
-
-
-def command_error(what: str, reason: str, detail: str = "") -> HAClientError:
-    """The error for a failure ack.
-
-    Reasons are free text. The documented ones are looked for in it; any other becomes a plain
-    `CommandError` that carries the text.
-
-    Args:
-        what: The command that was refused, in words.
-        reason: The server's reason.
-        detail: What exactly it refused, if the server sends that.
-
-    Returns:
-        The error to raise.
-    """
-    text = f"{what}: {reason or 'refused without a reason'}" + (f": {detail}" if detail else "")
-    lowered = reason.lower()
-    for key, kind in _BY_REASON:
-        if key not in lowered:
-            continue
-        if issubclass(kind, CommandError):
-            return kind(text, reason=reason, detail=detail)
-        return kind(text)
-    return CommandError(text, reason=reason, detail=detail)

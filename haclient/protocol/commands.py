@@ -22,7 +22,23 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from haclient.errors import UsageError
+from haclient.errors import (
+    AuthenticationError,
+    BadFilter,
+    BadRegexTopic,
+    BadSowKey,
+    BookmarkNotFound,
+    CommandError,
+    HAClientError,
+    InvalidBookmark,
+    InvalidOptions,
+    InvalidOrderBy,
+    InvalidTopic,
+    NameInUse,
+    NotEntitled,
+    SubIdInUse,
+    UsageError,
+)
 from haclient.protocol.codec import (
     Payload,
     as_bytes,
@@ -49,6 +65,7 @@ __all__ = [
     "Command",
     "CommandName",
     "Status",
+    "command_error",
     "format_acks",
     "parse_acks",
     "validate",
@@ -449,3 +466,47 @@ _RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "unsubscribe": (_needs_an_id,),
     "logon": (_needs_client_name,),
 }
+
+
+# -- what a server refuses ----------------------------------------------------
+
+_BY_REASON: Final[tuple[tuple[str, type[HAClientError]], ...]] = (
+    ("bad filter", BadFilter),
+    ("bad regex", BadRegexTopic),
+    ("bad sow key", BadSowKey),
+    ("invalid topic", InvalidTopic),
+    ("not entitled", NotEntitled),
+    ("auth failure", AuthenticationError),
+    ("name in use", NameInUse),
+    ("already exists", SubIdInUse),
+    ("subid in use", SubIdInUse),
+    ("invalid options", InvalidOptions),
+    ("invalid orderby", InvalidOrderBy),
+    ("bookmark not found", BookmarkNotFound),
+    ("invalid bookmark", InvalidBookmark),
+)
+
+
+def command_error(what: str, reason: str, detail: str = "") -> HAClientError:
+    """The error for a failure ack.
+
+    Reasons are free text. The documented ones are looked for in it; any other becomes a plain
+    `CommandError` that carries the text.
+
+    Args:
+        what: The command that was refused, in words.
+        reason: The server's reason.
+        detail: What exactly it refused, if the server sends that.
+
+    Returns:
+        The error to raise.
+    """
+    text = f"{what}: {reason or 'refused without a reason'}" + (f": {detail}" if detail else "")
+    lowered = reason.lower()
+    for key, kind in _BY_REASON:
+        if key not in lowered:
+            continue
+        if issubclass(kind, CommandError):
+            return kind(text, reason=reason, detail=detail)
+        return kind(text)
+    return CommandError(text, reason=reason, detail=detail)

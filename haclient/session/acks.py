@@ -33,8 +33,8 @@ from haclient.errors import (
     PublishFailed,
     SlowClient,
     UsageError,
-    command_error,
 )
+from haclient.protocol.commands import command_error
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import PauseChange, Router, SubscribeRequest, Subscription
 

@@ -35,8 +35,8 @@ from haclient.errors import (
     ProtocolError,
     TimedOut,
     UsageError,
-    command_error,
 )
+from haclient.protocol.commands import command_error
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark import EPOCH, Bookmark, parse_bookmark
 from haclient_stores.checks import check_seconds, check_utf8, is_number

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from haclient.errors import HAClientError, ProtocolError, UsageError, command_error, printable
+from haclient.errors import HAClientError, ProtocolError, UsageError, printable
+from haclient.protocol.commands import command_error
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
 from haclient.session.connection_state import MAX_SEQUENCE, Counters

@@ -10,11 +10,9 @@ from typing_extensions import override
 import haclient_stores.errors
 from haclient import errors
 from haclient.errors import (
-    AuthenticationError,
     CommandError,
     DisconnectedError,
     HAClientError,
-    NameInUse,
     PublishFailed,
     PublishGap,
     ReconnectGaveUp,
@@ -23,7 +21,6 @@ from haclient.errors import (
     StoreLocked,
     TimedOut,
     UsageError,
-    command_error,
     failure_text,
     printable,
 )
@@ -58,43 +55,6 @@ def test_misuse_refusal_and_lost_links_are_different_branches() -> None:
     branches = [UsageError, errors.ProtocolError, CommandError, DisconnectedError, StoreError]
     for kind in CLASSES.values():
         assert sum(issubclass(kind, branch) for branch in branches) <= 1
-
-
-@pytest.mark.row("CC37", "AK7")
-@pytest.mark.parametrize(
-    ("reason", "expected"),
-    [
-        ("bad filter", errors.BadFilter),
-        ("Bad Filter near 'x'", errors.BadFilter),
-        ("bad regex", errors.BadRegexTopic),
-        ("bad regex topic", errors.BadRegexTopic),
-        ("bad sow key", errors.BadSowKey),
-        ("invalid topic", errors.InvalidTopic),
-        ("not entitled", errors.NotEntitled),
-        ("subscription already exists", errors.SubIdInUse),
-        ("subid in use", errors.SubIdInUse),
-        ("invalid options", errors.InvalidOptions),
-        ("invalid orderby", errors.InvalidOrderBy),
-        ("bookmark not found", errors.BookmarkNotFound),
-        ("invalid bookmark", errors.InvalidBookmark),
-        ("the dog ate it", CommandError),
-    ],
-)
-def test_a_reason_becomes_its_class_and_keeps_its_words(reason: str, expected: type) -> None:
-    error = command_error("subscribe to orders", reason)
-    assert type(error) is expected
-    assert isinstance(error, CommandError)
-    assert error.reason == reason
-    assert str(error) == f"subscribe to orders: {reason}"
-
-
-def test_a_refused_logon_is_a_connection_that_failed() -> None:
-    assert type(command_error("logon", "auth failure")) is AuthenticationError
-    assert type(command_error("logon", "name in use")) is NameInUse
-
-
-def test_a_refusal_without_a_reason_says_so() -> None:
-    assert str(command_error("sow", "")) == "sow: refused without a reason"
 
 
 @pytest.mark.row("CC37")

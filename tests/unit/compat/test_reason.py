@@ -6,7 +6,8 @@ import pytest
 
 from haclient import compat
 from haclient.compat.reason import Reason
-from haclient.errors import CommandError, command_error
+from haclient.errors import CommandError
+from haclient.protocol.commands import command_error
 from haclient_fake_server.engine import acks
 
 pytestmark = pytest.mark.row("B18")

@@ -4,12 +4,14 @@ import dataclasses
 
 import pytest
 
-from haclient.errors import UsageError
+from haclient import errors
+from haclient.errors import AuthenticationError, CommandError, NameInUse, UsageError
 from haclient.protocol.commands import (
     AckType,
     Command,
     CommandName,
     Status,
+    command_error,
     format_acks,
     parse_acks,
 )
@@ -262,3 +264,40 @@ def test_the_word_recent_is_for_the_client_to_resolve() -> None:
     assert command.start == "recent"
     with pytest.raises(UsageError, match="MOST_RECENT is resolved by a bookmark store"):
         command.to_fields()
+
+
+@pytest.mark.row("CC37", "AK7")
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("bad filter", errors.BadFilter),
+        ("Bad Filter near 'x'", errors.BadFilter),
+        ("bad regex", errors.BadRegexTopic),
+        ("bad regex topic", errors.BadRegexTopic),
+        ("bad sow key", errors.BadSowKey),
+        ("invalid topic", errors.InvalidTopic),
+        ("not entitled", errors.NotEntitled),
+        ("subscription already exists", errors.SubIdInUse),
+        ("subid in use", errors.SubIdInUse),
+        ("invalid options", errors.InvalidOptions),
+        ("invalid orderby", errors.InvalidOrderBy),
+        ("bookmark not found", errors.BookmarkNotFound),
+        ("invalid bookmark", errors.InvalidBookmark),
+        ("the dog ate it", CommandError),
+    ],
+)
+def test_a_reason_becomes_its_class_and_keeps_its_words(reason: str, expected: type) -> None:
+    error = command_error("subscribe to orders", reason)
+    assert type(error) is expected
+    assert isinstance(error, CommandError)
+    assert error.reason == reason
+    assert str(error) == f"subscribe to orders: {reason}"
+
+
+def test_a_refused_logon_is_a_connection_that_failed() -> None:
+    assert type(command_error("logon", "auth failure")) is AuthenticationError
+    assert type(command_error("logon", "name in use")) is NameInUse
+
+
+def test_a_refusal_without_a_reason_says_so() -> None:
+    assert str(command_error("sow", "")) == "sow: refused without a reason"

@@ -12,8 +12,8 @@ from haclient.errors import (
     NameInUse,
     SlowClient,
     UsageError,
-    command_error,
 )
+from haclient.protocol.commands import command_error
 from haclient.protocol.messages import Message
 from haclient.session.acks import (
     ANSWERS,
