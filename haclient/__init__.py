@@ -47,14 +47,12 @@ _NAMES = {
     "haclient.servers.auth": "Authenticator DefaultAuthenticator TokenAuthenticator TokenSource",
     "haclient.servers.chooser": (
         "AsyncServerChooser ConnectionInfo DefaultServerChooser FailureCountServerChooser "
-        "MovingServerChooser ServerChooser"
+        "MovingServerChooser PriorityServerChooser RandomServerChooser ServerChooser"
     ),
     "haclient.servers.delay": (
         "DelayStrategy ExponentialDelayStrategy FixedDelayStrategy SpreadDelayStrategy"
     ),
     "haclient.servers.health": "HealthAwareServerChooser",
-    "haclient.servers.priority": "PriorityServerChooser",
-    "haclient.servers.random": "RandomServerChooser",
     "haclient.service": "run",
     "haclient.session.connection_state": "ConnectionState Heartbeat",
     "haclient.session.dead_letter": "DeadLetter",
@@ -98,8 +96,6 @@ if TYPE_CHECKING:
     from haclient.servers.chooser import *
     from haclient.servers.delay import *
     from haclient.servers.health import *
-    from haclient.servers.priority import *
-    from haclient.servers.random import *
     from haclient.service import run as run
     from haclient.session.connection_state import ConnectionState as ConnectionState
     from haclient.session.connection_state import Heartbeat as Heartbeat

@@ -27,7 +27,6 @@ PURE = (
     "haclient/protocol",
     "haclient/session",
     "haclient/servers/auth.py",
-    "haclient/servers/chooser.py",
     "fake_server/haclient_fake_server/engine",
     "fake_server/haclient_fake_server/journal/format.py",
     "stores/haclient_stores/bookmark.py",

@@ -6,22 +6,25 @@ one client, never calls it and never waits. An empty URI means that there is no 
 
 A chooser that has to wait for something is an `AsyncServerChooser`. One that wants the client to
 leave a server that works, for a better one, is a `MovingServerChooser`: the client checks the
-servers that it names, reports what it finds, and asks whether to move.
+servers that it names, reports what it finds, and asks whether to move. A *planned move* loses
+nothing: the client first waits until the server has what was sent to it, then continues at the
+other one as after any lost connection.
 """
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
 from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
-from haclient_stores.checks import check_count
+from haclient_stores.checks import check_count, check_seconds, is_number
 
 __all__ = [
     "AsyncServerChooser",
@@ -29,8 +32,19 @@ __all__ = [
     "DefaultServerChooser",
     "FailureCountServerChooser",
     "MovingServerChooser",
+    "PriorityServerChooser",
+    "RandomServerChooser",
     "ServerChooser",
 ]
+
+MAX_WEIGHT: Final = 1e9
+"""Of any number of servers the sum is finite."""
+
+MAX_WAIT_FACTOR: Final = 16
+"""How much longer, at most, a server that fails after moves is watched."""
+
+MIN_WAIT_S: Final = 5.0
+"""What is multiplied for such a server, if `healthy_for` is less, in seconds."""
 
 ConnectionInfo = Mapping[str, str]
 """What is known of an attempt: `uri` (without its password), `client_name`, `server_version`."""
@@ -313,3 +327,203 @@ class FailureCountServerChooser(DefaultServerChooser):
         if not self._all_failed():
             while self._failures[super().current_uri()] > self._limit:
                 super().report_failure(error, {})  # skipped, not tried
+
+
+class RandomServerChooser(DefaultServerChooser):
+    """Servers in a random order, so that clients spread over them.
+
+    Each sweep is a new order, in which every server comes once. A server of weight 3 is the first
+    one three times as often as a server of weight 1. After a success the client stays, and after a
+    lost connection the server that was connected last is tried first.
+
+    Args:
+        servers: The servers, or a mapping from each server to its weight.
+        source: The random number generator; pass a seeded one for repeatable runs.
+
+    Raises:
+        UsageError: A URI is wrong, or a weight is not above 0 or exceeds `MAX_WEIGHT`.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[str] | Mapping[str, float] = (),
+        *,
+        source: random.Random | None = None,
+    ) -> None:
+        self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
+        self._weights: dict[str, float] = {}
+        self._is_shuffled = False  # in this sweep
+        super().__init__()
+        check_uris("servers", servers)
+        weights = servers if isinstance(servers, Mapping) else dict.fromkeys(servers, 1.0)
+        for uri, weight in cast("Mapping[str, float]", weights).items():
+            self.add(uri, weight=weight)
+
+    @override
+    def add(
+        self, uri: str, authenticator: Authenticator | None = None, *, weight: float = 1.0
+    ) -> None:
+        """Add a server; it is the last one of the sweep that has begun.
+
+        Args:
+            uri: Its connection string.
+            authenticator: Its own authenticator; by default the URI's password is sent.
+            weight: How often it comes first, compared with the others.
+
+        Raises:
+            UsageError: The URI is wrong, or the weight is not above 0 or exceeds `MAX_WEIGHT`.
+        """
+        safe = Uri.parse(uri).safe
+        if not is_number(weight) or not 0 < weight <= MAX_WEIGHT:
+            raise UsageError(
+                f"the weight of {safe} is a number above 0 and at most {MAX_WEIGHT:g}, "
+                f"not {weight!r}"
+            )
+        if uri in self._weights:
+            self.remove(uri)
+        super().add(uri, authenticator)
+        self._weights[uri] = weight
+
+    @override
+    def remove(self, uri: str) -> None:
+        super().remove(uri)
+        del self._weights[uri]
+
+    @override
+    def current_uri(self) -> str:
+        if not self._is_shuffled:
+            self._shuffle()
+        return super().current_uri()
+
+    def _shuffle(self) -> None:
+        """Draw an order by weight, without replacement."""
+        left, self._servers = self._servers, []
+        while left:
+            weights = [self._weights[uri] for uri, _ in left]
+            (index,) = self._random.choices(range(len(left)), weights)
+            self._servers.append(left.pop(index))
+        self._is_shuffled = bool(self._servers)
+
+    @override
+    def current_authenticator(self) -> Authenticator:
+        self.current_uri()
+        return super().current_authenticator()
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        super().report_failure(error, info)
+        self._is_shuffled = self._current > 0  # else all were tried
+
+
+class PriorityServerChooser(DefaultServerChooser, MovingServerChooser):
+    """Servers in order, and back to a better one once it has been healthy for a while.
+
+    After a failure the next server is tried, after a lost connection the one that was connected
+    last. While the client is live with another server than the first, it logs on to each better
+    server every `check_every` seconds, as another client, and logs off. A server is
+    healthy while each of these logons succeeds: a process that hangs, or is still recovering its
+    log, accepts a TCP connection, but no logon. After `healthy_for` seconds without a failure the
+    client moves to the best such server.
+
+    If the server fails within 5 seconds of the move, it has to be healthy for twice as long before
+    the next one, and at least 10 seconds; then for four times as long, and at most 16 times.
+
+    Like every chooser it belongs to one client.
+
+    Args:
+        uris: The servers, best first.
+        healthy_for: Seconds for which a better server has to be healthy before the client moves.
+        check_every: Seconds between two checks.
+        spread: Up to so many seconds are added by chance to `healthy_for`, so that the clients of a
+            server do not all move at the same time.
+        source: The random number generator; pass a seeded one for repeatable runs.
+
+    Raises:
+        UsageError: A URI is wrong, or a time cannot be.
+    """
+
+    def __init__(  # the settings by keyword
+        self,
+        uris: Iterable[str] = (),
+        *,
+        healthy_for: float = 30.0,
+        check_every: float = 5.0,
+        spread: float = 0.0,
+        source: random.Random | None = None,
+    ) -> None:
+        check_seconds("healthy_for", healthy_for, zero=True, endless=False)
+        check_seconds("check_every", check_every, endless=False)
+        check_seconds("spread", spread, zero=True, endless=False)
+        self.check_every = check_every
+        self._healthy_for_s = healthy_for
+        generator = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
+        self._extra_s = generator.uniform(0.0, spread)
+        self._target = ""  # of the move that is due
+        self._healthy_since: dict[str, float] = {}
+        self._factor: dict[str, int] = {}
+        self._moved_to = ""  # until the result is known
+        self._succeeded = False  # and no failure was reported since
+        super().__init__(uris)
+
+    @override
+    def current_uri(self) -> str:
+        uri = super().current_uri()
+        if self._succeeded:  # asked again without a failure: the last connection was a lasting one
+            self._succeeded, self._moved_to = False, ""
+            self._factor.pop(uri, None)
+        return uri
+
+    @override
+    def report_success(self, info: ConnectionInfo) -> None:
+        uri = info.get("uri", "")
+        if self._servers and not self._is_current(uri):  # `HAClient.move_to` has led elsewhere
+            known = [Uri.parse(each).safe for each, _ in self._servers]
+            self._current = known.index(uri) if uri in known else self._current
+        super().report_success(info)
+        self._succeeded = True
+        self._healthy_since.clear()
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        self._succeeded = False
+        uri = self.current_uri()
+        if uri and uri == self._moved_to:
+            self._factor[uri] = min(2 * self._factor.get(uri, 1), MAX_WAIT_FACTOR)
+        self._moved_to = ""
+        self._healthy_since.clear()
+        super().report_failure(error, info)
+
+    @override
+    def to_check(self) -> list[tuple[str, Authenticator]]:
+        return self._servers[: self._current]
+
+    @override
+    def report_check(self, uri: str, error: Exception | None, now: float) -> None:
+        if error is None:
+            self._healthy_since.setdefault(uri, now)
+        else:
+            self._healthy_since.pop(uri, None)
+
+    @override
+    def is_move_due(self, now: float) -> bool:
+        for uri, _ in self.to_check():
+            since = self._healthy_since.get(uri)
+            if since is not None and now - since >= self._needed_s(uri):
+                self._target = uri
+                self._healthy_since.clear()  # if the client stays all the same, it starts anew
+                return True
+        return False
+
+    def _needed_s(self, uri: str) -> float:
+        """For how long a server has to be healthy."""
+        factor = self._factor.get(uri, 1)
+        least_s = MIN_WAIT_S if factor > 1 else 0.0
+        return max(self._healthy_for_s, least_s) * factor + self._extra_s
+
+    @override
+    def report_move(self) -> None:
+        self.current_uri()  # the client leaves a connection that did not fail
+        known = [uri for uri, _ in self._servers]
+        if self._target in known:  # else it was removed since
+            self._current, self._moved_to = known.index(self._target), self._target
+        self._target = ""

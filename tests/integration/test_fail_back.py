@@ -14,8 +14,8 @@ from haclient.client import HAClient
 from haclient.errors import TimedOut
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
+from haclient.servers.chooser import PriorityServerChooser
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.servers.priority import PriorityServerChooser
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH
 from support.process import LIMIT_S, running_broker

@@ -22,9 +22,9 @@ from haclient.servers.chooser import (
     ConnectionInfo,
     DefaultServerChooser,
     MovingServerChooser,
+    PriorityServerChooser,
 )
 from haclient.servers.delay import FixedDelayStrategy, SpreadDelayStrategy
-from haclient.servers.priority import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import STABLE_AFTER_S
 from haclient.transport.moves import CHOOSING_LIMIT_S

@@ -16,8 +16,8 @@ from haclient.client import HAClient
 from haclient.errors import HAClientError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
+from haclient.servers.chooser import PriorityServerChooser
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.servers.priority import PriorityServerChooser
 from haclient.session.connection_state import ConnectionState
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.reconnector import MAX_RESUBSCRIBING

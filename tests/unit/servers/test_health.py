@@ -11,10 +11,14 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import ConnectionRefused, DisconnectedError, UsageError
-from haclient.servers.chooser import ConnectionInfo, DefaultServerChooser, FailureCountServerChooser
+from haclient.servers.chooser import (
+    ConnectionInfo,
+    DefaultServerChooser,
+    FailureCountServerChooser,
+    PriorityServerChooser,
+    RandomServerChooser,
+)
 from haclient.servers.health import MIN_TRIES, HealthAwareServerChooser
-from haclient.servers.priority import PriorityServerChooser
-from haclient.servers.random import RandomServerChooser
 from support.clock import in_virtual_time
 from support.lengths import length
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from haclient.errors import ConnectionRefused, ProtocolError, TimedOut, UsageError
-from haclient.servers.http_get import MAX_ANSWER_BYTES, check_url, http_get
+from haclient.servers.health import MAX_ANSWER_BYTES, check_url, http_get
 
 
 @asynccontextmanager
