@@ -32,7 +32,7 @@ _NAMES = {
         "WorkerError WouldBlock"
     ),
     "haclient.events": "Event EventListener",
-    "haclient.live_records": "LiveRecords RecordChange apply_delta",
+    "haclient.live_records": "LiveRecords",
     "haclient.observability.health": "Health",
     "haclient.observability.metrics": "ClientMetrics SubscriptionMetrics",
     "haclient.observability.recovery_explanation": "RecoveryExplanation",
@@ -56,6 +56,7 @@ _NAMES = {
     "haclient.service": "run",
     "haclient.session.connection_state": "ConnectionState Heartbeat",
     "haclient.session.dead_letter": "DeadLetter",
+    "haclient.session.record_view": "RecordChange apply_delta",
     "haclient.streams": "MessageStream TypedStream",
     "haclient.subscription_manager": (
         "FileSubscriptionManager MemorySubscriptionManager SubscriptionManager"
@@ -79,8 +80,6 @@ if TYPE_CHECKING:
     from haclient.events import Event as Event
     from haclient.events import EventListener as EventListener
     from haclient.live_records import LiveRecords as LiveRecords
-    from haclient.live_records import RecordChange as RecordChange
-    from haclient.live_records import apply_delta as apply_delta
     from haclient.observability.health import *
     from haclient.observability.metrics import *
     from haclient.observability.recovery_explanation import *
@@ -100,6 +99,7 @@ if TYPE_CHECKING:
     from haclient.session.connection_state import ConnectionState as ConnectionState
     from haclient.session.connection_state import Heartbeat as Heartbeat
     from haclient.session.dead_letter import *
+    from haclient.session.record_view import *
     from haclient.streams import MessageStream as MessageStream
     from haclient.streams import TypedStream as TypedStream
     from haclient.subscription_manager import FileSubscriptionManager as FileSubscriptionManager

@@ -17,11 +17,12 @@ from typing_extensions import Unpack
 from haclient.client.publishing import PublishingClient
 from haclient.client.receiver import Receiver
 from haclient.codecs import Topic
-from haclient.live_records import JsonRecord, LiveRecords, RecordView
+from haclient.live_records import JsonRecord, LiveRecords
 from haclient.options import TIMEOUT_S, seconds
 from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
+from haclient.session.record_view import RecordView
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler

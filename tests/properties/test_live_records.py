@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.codecs import Topic
-from haclient.live_records import JsonRecord, RecordView, apply_delta
 from haclient.protocol.messages import Message
+from haclient.session.record_view import JsonRecord, RecordView, apply_delta
 
 KEYS = st.sampled_from("abcd")
 FIELDS = st.dictionaries(st.sampled_from("xyz"), st.integers(0, 3), max_size=3)
