@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain, combinations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.command import failures_of
@@ -34,6 +34,9 @@ CLUSTER = Plan(
 )
 CLIENTS = ("p1", "p2", "s1", "s2")
 PAUSES = st.sampled_from((0.0, 0.001, 0.02, 0.3))
+# A process that starts in less than the latency may log on before the logon that its predecessor
+# sent last arrives, and is then displaced by that, as by another program of its name.
+START_S = 0.05
 
 
 def scripted(plan: Plan, *steps: Step) -> Plan:
@@ -78,9 +81,16 @@ steps = st.one_of(
     st.builds(
         step,
         st.just("kill"),
-        st.sampled_from(("b1", "b2", *CLIENTS)),
+        st.sampled_from(("b1", "b2")),
         after=PAUSES,
         seconds=st.sampled_from((0.0, 0.2, 2.0)),
+    ),
+    st.builds(
+        step,
+        st.just("kill"),
+        st.sampled_from(CLIENTS),
+        after=PAUSES,
+        seconds=st.sampled_from((START_S, 0.2, 2.0)),
     ),
 )
 
@@ -88,11 +98,7 @@ steps = st.one_of(
 @settings(max_examples=20)
 @given(script=st.lists(steps, min_size=5, max_size=40), seed=st.integers(1, 2**32))
 def test_every_message_arrives_and_none_after_its_discard(script: list[Step], seed: int) -> None:
-    failures = simulate(scripted(replace(CLUSTER, seed=seed), *script)).failures
-    # A process here starts in no time. One that is killed while its logon is under way may log on
-    # before that arrives, and is then displaced by itself, as by another program of its name.
-    assume(not any("NameInUse" in failure for failure in failures))
-    assert not failures, "\n".join([*failures, *map(str, script)])
+    check(scripted(replace(CLUSTER, seed=seed), *script))
 
 
 LATE_RESTART = scripted(
