@@ -11,9 +11,10 @@ from typing import Final, Literal, TypeVar, cast
 import trio
 
 from haclient.client.connected import ConnectedClient
+from haclient.codecs import JsonCodec
 from haclient.errors import TimedOut, UsageError
 from haclient.options import TIMEOUT_S, seconds
-from haclient.protocol.codec import Payload, as_bytes, json_body
+from haclient.protocol.codec import Payload, as_bytes
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
@@ -23,6 +24,7 @@ from haclient_stores.checks import check_count, check_texts, check_word
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
+_JSON: Final = JsonCodec(object)
 _WIRE_COMMANDS: Final = {
     "publish": "p",
     "delta_publish": "delta_publish",
@@ -202,7 +204,7 @@ class PublishingClient(ConnectedClient):
             DisconnectedError: As for `publish`.
             StoreFull: As for `publish`.
         """
-        body = json_body(value)
+        body = _JSON.encode(value)
         return await self.publish(topic, body, expiration=expiration, sow_key=sow_key)
 
     def publish_nowait(self, topic: str, data: Payload) -> int:

@@ -36,10 +36,8 @@ topic.
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from functools import lru_cache, partial
 from itertools import repeat
 from typing import Final, TypeAlias
@@ -341,34 +339,6 @@ def as_bytes(data: Payload) -> bytes:
     if not isinstance(data, bytes):
         check_payload(data)  # bytes(5) would be five zeros
     return data.encode() if isinstance(data, str) else bytes(data)
-
-
-def _builtin(value: object) -> object:
-    """A value as what JSON has; a `Decimal` is text, so that it keeps its digits."""
-    if isinstance(value, Decimal):
-        if not value.is_finite():
-            raise ValueError("a Decimal is not finite, and JSON has no such number")
-        return str(value)
-    return msgspec.to_builtins(value, builtin_types=(Decimal,))
-
-
-def json_body(value: object) -> bytes:
-    """A value as a body in JSON.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    try:
-        text = json.dumps(
-            value,
-            default=_builtin,
-            allow_nan=False,  # which msgspec would write as null
-            ensure_ascii=False,
-            separators=(",", ":"),
-        )
-        return text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the value cannot be written as JSON: {error}") from error
 
 
 # A header may be cut at a `}` within a value: then the password has no closing quote.

@@ -208,7 +208,7 @@ async def test_a_value_is_published_as_json() -> None:
             "\ud800",
             {(1, 2): 3},
         ):
-            with pytest.raises(UsageError, match="cannot be written as JSON"):
+            with pytest.raises(UsageError, match="cannot be written as json"):
                 await client.publish_json("orders", wrong)
         assert client.unpersisted_count == count == 0
 
