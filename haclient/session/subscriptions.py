@@ -753,14 +753,9 @@ LOST: Final[Mapping[tuple[Kind, bool], tuple[LossAction, ...]]] = {
     (Kind.UNKEPT, True): (LossAction.FAIL,),
     (Kind.UNKEPT_QUEUE, True): (LossAction.DROP_ALL, LossAction.FAIL),
     (Kind.QUERY, True): _ENDS,
-    (Kind.OPENING, False): _ENDS,
-    (Kind.TRACKED, False): _ENDS,
+    **{(kind, False): _ENDS for kind in Kind},
     (Kind.QUEUE, False): _QUEUE_ENDS,
-    (Kind.REPEATED_QUERY, False): _ENDS,
-    (Kind.PLAIN, False): _ENDS,
-    (Kind.UNKEPT, False): _ENDS,
     (Kind.UNKEPT_QUEUE, False): _QUEUE_ENDS,
-    (Kind.QUERY, False): _ENDS,
 }
 """What is done, by the kind and by whether another connection is expected."""
 

@@ -424,6 +424,7 @@ class Reconnector:
             if stalled is not None:
                 core.reporter.emit(SubscriptionSilent, sub_id=stalled.sub_id, error=stalled)
                 connection.close(stalled)
+                return
 
     # -- resubscribing -------------------------------------------------------------
 
