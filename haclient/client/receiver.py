@@ -318,8 +318,8 @@ class Receiver:
     def _report_cut(self, subscription: Subscription, error: HAClientError) -> None:
         """Report a query whose result is incomplete, since its handler cannot be told."""
         sub_id = subscription.sub_id
-        what = f": the query of subscription {sub_id} has ended early"
-        self._core.reporter.subscription_ended(sub_id, error, what=what)
+        text = f": the query of subscription {sub_id} has ended early: {error}"
+        self._core.reporter.subscription_ended(sub_id, error, text=text)
 
     async def _publish(self, command: Command, handler: Handler | None) -> str:
         command.validate()

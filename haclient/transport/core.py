@@ -548,8 +548,8 @@ class Core:
         for ack in received.failed:
             self.refused(ack)
         for subscription, error in received.ended:
-            what = ": the server has ended"
-            self.reporter.subscription_ended(subscription.sub_id, error, what=what)
+            text = f": the server has ended {error}"
+            self.reporter.subscription_ended(subscription.sub_id, error, text=text)
             self.kept.drop(subscription)
         if received.log_reached:
             self.resume.servers.reached(received.log_reached)

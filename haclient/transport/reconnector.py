@@ -456,7 +456,8 @@ class Reconnector:
             return
         if self._failures.refused(sub_id, self._uri, error) is not Refusal.DROP:
             raise error
-        core.reporter.subscription_ended(sub_id, error, what=f" drops subscription {sub_id}")
+        text = f" drops subscription {sub_id}: {error}"
+        core.reporter.subscription_ended(sub_id, error, text=text)
         core.kept.drop(subscription)
         core.session.router.remove(subscription)  # the connection stays
         subscription.fail(error)

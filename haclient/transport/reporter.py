@@ -210,16 +210,16 @@ class Reporter:
             self._last_exception = error
             self.emit(ExceptionRaised, error=error)
 
-    def subscription_ended(self, sub_id: str, error: HAClientError, *, what: str) -> None:
+    def subscription_ended(self, sub_id: str, error: HAClientError, *, text: str) -> None:
         """Report a subscription that has ended with an error, by a log record and an event.
 
         Args:
             sub_id: Its id.
             error: The error.
-            what: What has happened, in words that follow the name of the client.
+            text: The log record, with the error, after the name of the client.
         """
         extra = {"sub_id": sub_id}
-        self.log.error("client %s%s: %s", self.client_name, what, error, extra=extra)
+        self.log.error("client %s%s", self.client_name, text, extra=extra)
         self.emit(SubscriptionEnded, sub_id=sub_id, error=error)
 
     def publish_refused(self, error: PublishFailed, message: Message) -> None:
