@@ -30,6 +30,7 @@ from haclient.errors import (
     InvalidOrderBy,
     InvalidTopic,
     NameInUse,
+    ProtocolError,
     PublishFailed,
     SlowClient,
     UsageError,
@@ -251,6 +252,32 @@ def disconnect_error(peer: str, reason: str) -> HAClientError:
         if key in lowered:
             return kind(f"{text}: {meaning}")
     return DisconnectedError(text)
+
+
+def loss(error: Exception, peer: str, reason: str) -> HAClientError:
+    """The error for what has ended the connection to `peer`.
+
+    Args:
+        error: What has ended it.
+        peer: The server.
+        reason: The reason that the server has sent last; empty for none.
+
+    Raises:
+        HAClientError: It is an error of this client, such as one of a store.
+    """
+    if isinstance(error, ProtocolError | HeartbeatLost):
+        return error
+    if isinstance(error, HAClientError) and not isinstance(error, DisconnectedError):
+        raise error
+    if reason:
+        lost = disconnect_error(peer, reason)
+    elif isinstance(error, DisconnectedError):
+        return error
+    else:
+        why = str(error) or type(error).__name__
+        lost = DisconnectedError(f"the connection to {peer} was lost: {why}")
+    lost.__cause__ = error
+    return lost
 
 
 # -- what the commands that change active subscriptions mean to these ------------------------------

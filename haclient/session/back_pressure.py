@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from haclient.errors import UsageError
+from haclient.errors import SubscriptionFull, UsageError
 from haclient.protocol.messages import Message
 
 IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
@@ -136,6 +136,32 @@ class FullQueues(Generic[_Queue]):
     def fullest(self) -> _Queue:
         """The queue that holds the most above its cap."""
         return max(self._levels, key=lambda queue: self._levels[queue].excess_bytes)
+
+
+def too_full(
+    what: str, held_bytes: int, *, of_listeners: bool = False, sub_id: str = "", topic: str = ""
+) -> SubscriptionFull:
+    """The error of a wait for an ack that comes after what a full queue holds.
+
+    Args:
+        what: What waits.
+        held_bytes: What the queue holds.
+        of_listeners: Whether it is the queue of the listeners; else it has the other arguments.
+        sub_id: The subscription.
+        topic: Its topic.
+    """
+    held = f"holds {held_bytes} bytes that nobody takes"
+    before = f"{what}: the ack comes after what the client reads ahead: the queue of"
+    if of_listeners:
+        return SubscriptionFull(
+            f"{before} the listeners {held}: wait for acks in another task than a listener"
+        )
+    return SubscriptionFull(
+        f"{before} subscription {sub_id!r} on topic {topic!r} {held}: take its messages in a task "
+        "that does not wait for acks, or raise max_queued_bytes",
+        sub_id=sub_id,
+        topic=topic,
+    )
 
 
 # -- conflation in the client ----------------------------------------------------------------------

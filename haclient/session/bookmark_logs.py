@@ -14,8 +14,9 @@ from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.kept_subscriptions import KeptSubscriptions
+from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.subscriptions import SubscribeRequest, Subscription
-from haclient_stores.bookmark import MOST_RECENT
+from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
@@ -163,6 +164,56 @@ def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:
     own = getattr(store, "subscription", None)
     handle: SubscriptionLog = own(sub_id) if own is not None else StoreSubscription(store, sub_id)
     return handle
+
+
+def subscribe_header(  # noqa: PLR0913  # what decides where it begins
+    subscription: Subscription,
+    bookmark: str,
+    resume: ResumeContext,
+    now: float,
+    *,
+    version: str,
+    resumes: bool,
+    is_again: bool,
+) -> dict[str, str | int]:
+    """The header of a subscribe that is sent now.
+
+    Once it is accepted, the bookmark store follows the log of that server.
+
+    Args:
+        subscription: What it begins or continues.
+        bookmark: Where its replay begins; empty for none.
+        resume: The servers and their logs.
+        now: The time, in seconds.
+        version: The version of the server.
+        resumes: Whether it begins where the store says.
+        is_again: Whether it is sent again, on another connection.
+    """
+    log, request = subscription.log, subscription.request
+    subscription.sending(now)
+    if log is not None:
+        # It begins anew at an explicit bookmark, and where conflated messages may come again.
+        starts_over = not resumes or request.is_conflated
+        entered_us = 0
+        if starts_over and parse_bookmark(bookmark) == NOW:  # by any server's clock not before
+            entered_us = max(1, resume.now_us(now) - resume.overlap_us)
+
+        def accepted() -> None:  # not before: a refused command must not change the store
+            if starts_over:
+                log.begin(
+                    acked=request.gets_persisted_acks,
+                    start=bookmark,
+                    conflated=request.is_conflated,
+                    entered_us=entered_us,
+                )
+            resume.accepted(subscription.position)
+
+        subscription.accepted = accepted
+    options = request.options
+    # The server may lack what this client knows, so it must not begin after it.
+    if is_again or (resumes and "|" in bookmark and bookmark != str(NOW)):
+        options = resume_options(options, bookmark=bookmark, version=version, again=is_again)
+    return request.header(subscription.command_id, bookmark=bookmark, options=options)
 
 
 class BookmarkAdvice:

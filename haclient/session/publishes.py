@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Final, cast
 
 from haclient.errors import DisconnectedError, HAClientError, PublishFailed, UsageError
-from haclient.protocol.codec import MessageDecoder
+from haclient.protocol.codec import MessageDecoder, Payload, check_payload
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.acks import refused_publish
@@ -421,3 +422,42 @@ class UnpersistedAges:
         """Seconds that the message with this number has waited; 0 for the number 0."""
         self.forget(lowest_unpersisted)
         return now - self._samples[0][1] if self._samples else 0.0
+
+
+def check_many(
+    topics: object, bodies: Sequence[Payload], expiration: object, correlation_ids: object
+) -> None:
+    """Refuse what `publish_many` cannot publish.
+
+    Raises:
+        UsageError: A list has not one item for each message, or a body is neither text nor bytes.
+    """
+    _check_list("bodies", bodies)
+    for name, given, is_one in (
+        ("topic", topics, isinstance(topics, str)),
+        ("expiration", expiration, isinstance(expiration, int | None)),
+        ("correlation_ids", correlation_ids, not correlation_ids),
+    ):
+        if not is_one:
+            _check_list(name, given, count=len(bodies))
+    for body in bodies:
+        if type(body) is not bytes:
+            check_payload(body)
+
+
+def _check_list(name: str, value: object, *, count: int | None = None) -> None:
+    """Refuse a single value where a list is wanted, and an iterator, which the checks would use up.
+
+    Raises:
+        UsageError: It is not a list, or not of this length.
+    """
+    found = type(value).__name__
+    is_single = isinstance(value, str | bytes | bytearray | memoryview)
+    if is_single or not isinstance(value, Collection):
+        how = "one alone is [one]" if is_single else "make it one by list(...)"
+        raise UsageError(f"{name} is a list or a tuple, not {found}: {how}")
+    size = len(cast("Collection[object]", value))
+    if count is not None and size != count:
+        raise UsageError(
+            f"publish_many takes one {name} for each message: {count} messages, {size} found"
+        )

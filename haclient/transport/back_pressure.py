@@ -16,7 +16,7 @@ from itertools import count
 import trio
 
 from haclient.errors import SubscriptionFull
-from haclient.session.back_pressure import FullQueues, Reading
+from haclient.session.back_pressure import FullQueues, Reading, too_full
 from haclient.session.subscriptions import Subscription
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.reporter import CallQueue
@@ -253,20 +253,11 @@ class BackPressure:
 
     def _error(self, what: str) -> SubscriptionFull:
         subscription = self._full.fullest
-        held = f"holds {self._queue_of(subscription).queued_bytes} bytes that nobody takes"
-        before = f"{what}: the ack comes after what the client reads ahead: the queue of"
+        held_bytes = self._queue_of(subscription).queued_bytes
         if subscription is None:
-            return SubscriptionFull(
-                f"{before} the listeners {held}: wait for acks in another task than a listener"
-            )
-        request = subscription.request
-        topic = str(request.fields.get("t", ""))
-        return SubscriptionFull(
-            f"{before} subscription {subscription.sub_id!r} on topic {topic!r} {held}: take its "
-            "messages in a task that does not wait for acks, or raise max_queued_bytes",
-            sub_id=subscription.sub_id,
-            topic=topic,
-        )
+            return too_full(what, held_bytes, of_listeners=True)
+        topic = str(subscription.request.fields.get("t", ""))
+        return too_full(what, held_bytes, sub_id=subscription.sub_id, topic=topic)
 
 
 def queue_of(subscription: Subscription) -> MessageQueue:

@@ -20,11 +20,10 @@ from haclient.errors import (
     DisconnectedError,
     HAClientError,
     HeartbeatLost,
-    ProtocolError,
 )
 from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
-from haclient.session.acks import disconnect_error
+from haclient.session.acks import loss
 from haclient.session.back_pressure import weight_of
 from haclient.session.connection_state import ClosedByClient, Due, HeartbeatTimers
 from haclient.session.resume import CaughtUpClock
@@ -193,19 +192,7 @@ class Connection:
         """Translate what ended the link; store errors are ours and pass."""
         if self._closed_by_us.is_set():
             return self._close_reason or ClosedByClient("the connection was closed by this client")
-        if isinstance(error, ProtocolError | HeartbeatLost):
-            return error
-        if isinstance(error, HAClientError) and not isinstance(error, DisconnectedError):
-            raise error
-        if self._disconnect_reason:
-            lost = disconnect_error(self.link.peer, self._disconnect_reason)
-        elif isinstance(error, DisconnectedError):
-            return error
-        else:
-            why = str(error) or type(error).__name__
-            lost = DisconnectedError(f"the connection to {self.link.peer} was lost: {why}")
-        lost.__cause__ = error
-        return lost
+        return loss(error, self.link.peer, self._disconnect_reason)
 
     # -- reading ----------------------------------------------------------
 
@@ -279,7 +266,7 @@ class Connection:
         self._disconnect_reason = received.disconnect_reason
         if received.heartbeat and self._heartbeat is None:
             self._answer_heartbeat()
-        shared = _messages_of_one(received)
+        shared = received.messages_of_one()
         for subscription, batch in received.deliveries:
             if isinstance(batch, Marker):
                 subscription.queue.mark(batch)
@@ -357,22 +344,3 @@ class Connection:
                 late_s,
                 heartbeat.interval_s,
             )
-
-
-def _messages_of_one(received: Received) -> int:
-    """How many messages a chunk has for its only subscription, which gets all of its bytes.
-
-    0 if several have messages in it, or if some are not delivered: then each message is weighed,
-    which costs time.
-    """
-    if received.duplicates or received.unrouted:
-        return 0
-    only, count = None, 0
-    for subscription, batch in received.deliveries:
-        if isinstance(batch, list):
-            if only is None:
-                only = subscription
-            elif subscription is not only:
-                return 0
-            count += len(batch)
-    return count

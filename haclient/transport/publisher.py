@@ -17,11 +17,11 @@ every publish that has returned survives a power loss.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from threading import get_ident
-from typing import Final, Required, TypedDict, Unpack, cast
+from typing import Final, Required, TypedDict, Unpack
 
 import trio
 from typing_extensions import override
@@ -47,7 +47,7 @@ from haclient.protocol.messages import Message
 from haclient.session.auditing import Auditor
 from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.custom_stores import SendingStore
-from haclient.session.publishes import Publishes
+from haclient.session.publishes import Publishes, check_many
 from haclient.transport.back_pressure import AckWaits, Watermark
 from haclient.transport.tasks import ClientThread
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
@@ -405,17 +405,7 @@ class Publisher:
             The number of the last message; without one, that of the last publish before.
         """
         self._thread.check("publish_many")
-        _check_list("bodies", bodies)
-        for name, given, is_one in (
-            ("topic", topics, isinstance(topics, str)),
-            ("expiration", expiration, isinstance(expiration, int | None)),
-            ("correlation_ids", correlation_ids, not correlation_ids),
-        ):
-            if not is_one:
-                _check_list(name, given, count=len(bodies))
-        for body in bodies:  # before anything is stored
-            if type(body) is not bytes:
-                check_payload(body)
+        check_many(topics, bodies, expiration, correlation_ids)  # before anything is stored
         heads = publish_heads(topics, command, expiration, correlation_ids)
         if first_sequence is not None:
             await self._publish_numbered(heads, bodies, first_sequence)
@@ -651,24 +641,6 @@ class AuditedPublisher(Publisher):
         if ack.sequence is not None:
             self.auditor.log.refused(ack.sequence, self.auditor.clock_us())
         return super().refused(ack)
-
-
-def _check_list(name: str, value: object, *, count: int | None = None) -> None:
-    """Refuse a single value where a list is wanted, and an iterator, which the checks would use up.
-
-    Raises:
-        UsageError: It is not a list, or not of this length.
-    """
-    found = type(value).__name__
-    is_single = isinstance(value, str | bytes | bytearray | memoryview)
-    if is_single or not isinstance(value, Collection):
-        how = "one alone is [one]" if is_single else "make it one by list(...)"
-        raise UsageError(f"{name} is a list or a tuple, not {found}: {how}")
-    size = len(cast("Collection[object]", value))
-    if count is not None and size != count:
-        raise UsageError(
-            f"publish_many takes one {name} for each message: {count} messages, {size} found"
-        )
 
 
 async def sync_accepted(store: PublishStore | None) -> None:

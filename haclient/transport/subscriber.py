@@ -28,12 +28,11 @@ from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.messages import MessageOwner
 from haclient.session.acks import PendingCommand, is_refusal
 from haclient.session.auditing import AuditedOwner
-from haclient.session.bookmark_logs import BookmarkAdvice, BookmarkLogs
+from haclient.session.bookmark_logs import BookmarkAdvice, BookmarkLogs, subscribe_header
 from haclient.session.historical import HistoricalSubscription
 from haclient.session.intents import has_receiver, replaced_by
 from haclient.session.kept_subscriptions import header_fields
 from haclient.session.leases import QueueLeases
-from haclient.session.resume import resume_options
 from haclient.session.subscriptions import (
     LASTING,
     Marker,
@@ -48,7 +47,7 @@ from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.subscription_changes import timeout_of
 from haclient.transport.tasks import LoggedBy
-from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
+from haclient_stores.bookmark import MOST_RECENT, NOW
 from haclient_stores.checks import check_texts
 from haclient_stores.interfaces import SubscriptionLog
 
@@ -323,7 +322,15 @@ class Subscriber:
         for bookmark in candidates:
             if is_again and subscription not in self._kept:
                 return  # the application has ended it
-            header = self._prepare(subscription, bookmark, resumes=resumes, is_again=is_again)
+            header = subscribe_header(
+                subscription,
+                bookmark,
+                self._core.resume,
+                trio.current_time(),
+                resumes=resumes,
+                version=self._core.status.server_version,
+                is_again=is_again,
+            )
             try:
                 await self._commands.send(
                     header, request.body, what=what, timeout=timeout, patient=is_again
@@ -339,45 +346,6 @@ class Subscriber:
         if subscription.phase is Phase.LOST:  # right after the ack
             reason = self._core.status.lost_reason  # none if there is another one already
             raise DisconnectedError(f"{what}: the connection was lost") from reason
-
-    def _prepare(
-        self,
-        subscription: Subscription,
-        bookmark: str,
-        *,
-        resumes: bool,
-        is_again: bool,
-    ) -> Fields:
-        """Prepare to send its command, and return the header.
-
-        Once it is accepted, the bookmark store follows the log of that server.
-        """
-        now, resume, request = trio.current_time(), self._core.resume, subscription.request
-        subscription.sending(now)
-        if (log := subscription.log) is not None:
-            # It begins anew at an explicit bookmark, and where conflated messages may come again.
-            starts_over = not resumes or request.is_conflated
-            entered_us = 0
-            if starts_over and parse_bookmark(bookmark) == NOW:  # by any server's clock not before
-                entered_us = max(1, resume.now_us(now) - resume.overlap_us)
-
-            def accepted() -> None:  # not before: a refused command must not change the store
-                if starts_over:
-                    log.begin(
-                        acked=request.gets_persisted_acks,
-                        start=bookmark,
-                        conflated=request.is_conflated,
-                        entered_us=entered_us,
-                    )
-                resume.accepted(subscription.position)
-
-            subscription.accepted = accepted
-        options = request.options
-        # The server may lack what this client knows, so it must not begin after it.
-        if is_again or (resumes and "|" in bookmark and bookmark != _NOW):
-            version = self._core.status.server_version
-            options = resume_options(options, bookmark=bookmark, version=version, again=is_again)
-        return request.header(subscription.command_id, bookmark=bookmark, options=options)
 
     # -- ending -----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from haclient.errors import (
     HeartbeatLost,
     NameInUse,
     SlowClient,
+    StoreError,
     UsageError,
 )
 from haclient.protocol.commands import command_error
@@ -23,6 +24,7 @@ from haclient.session.acks import (
     disconnect_error,
     explained,
     is_refusal,
+    loss,
     refused_publish,
 )
 from haclient.session.connection_state import refusal
@@ -251,3 +253,26 @@ def test_a_refused_publish_has_its_number_and_the_facts_of_its_ack() -> None:
 def test_a_logon_is_refused_with_the_detail() -> None:
     error = refusal("invalid message type", "'jsno' is none of json, fix")
     assert str(error).endswith("invalid message type: 'jsno' is none of json, fix")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "found"),
+    [
+        (OSError("reset"), "", "the connection to peer was lost: reset"),
+        (OSError(), "", "the connection to peer was lost: OSError"),
+        (OSError("reset"), "maintenance", "peer closed the connection: maintenance"),
+        (DisconnectedError("peer closed the connection"), "", "peer closed the connection"),
+        (HeartbeatLost("peer was silent for 2 s"), "maintenance", "peer was silent for 2 s"),
+    ],
+)
+def test_what_ends_a_connection_is_told_in_the_words_of_who_knows_most(
+    error: Exception, reason: str, found: str
+) -> None:
+    lost = loss(error, "peer", reason)
+    assert str(lost) == found
+    assert lost is error or lost.__cause__ is error
+
+
+def test_an_error_of_this_client_is_no_loss() -> None:
+    with pytest.raises(StoreError, match="disk"):
+        loss(StoreError("no room on the disk"), "peer", "")

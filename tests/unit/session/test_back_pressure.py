@@ -6,7 +6,13 @@ from itertools import product
 
 import pytest
 
-from haclient.session.back_pressure import IN_FLIGHT_BYTES, STUCK_AFTER_S, FullQueues, Reading
+from haclient.session.back_pressure import (
+    IN_FLIGHT_BYTES,
+    STUCK_AFTER_S,
+    FullQueues,
+    Reading,
+    too_full,
+)
 
 pytestmark = pytest.mark.row("MS5")
 
@@ -98,3 +104,11 @@ def test_a_queue_that_the_server_does_not_pause_after_all_stops_the_reading() ->
     queues.full.set_paused("gone", is_paused=False)
     queues.hold("a", 0)
     assert queues.decide() is Reading.ON
+
+
+def test_the_error_of_a_full_queue_names_it_and_what_to_do() -> None:
+    error = too_full("publish_flush", 7, sub_id="s", topic="orders")
+    assert (error.sub_id, error.topic) == ("s", "orders")
+    assert "subscription 's' on topic 'orders' holds 7 bytes that nobody takes" in str(error)
+    listeners = too_full("publish_flush", 7, of_listeners=True)
+    assert "the queue of the listeners holds 7 bytes" in str(listeners)

@@ -12,9 +12,15 @@ from typing_extensions import override
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
-from haclient.session.bookmark_logs import BookmarkAdvice, BookmarkLogs, subscription_log
+from haclient.session.bookmark_logs import (
+    BookmarkAdvice,
+    BookmarkLogs,
+    subscribe_header,
+    subscription_log,
+)
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.kept_subscriptions import KeptSubscriptions
+from haclient.session.resume import ResumeContext
 from haclient.session.subscriptions import Router, Subscription
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -159,3 +165,19 @@ def test_a_store_of_our_own_gives_its_fast_handle_and_any_other_gets_one() -> No
     ours = MemoryBookmarkStore()
     assert subscription_log(ours, "s") is ours.subscription("s")
     assert isinstance(subscription_log(DictBookmarkStore(), "s"), StoreSubscription)
+
+
+def test_a_store_begins_anew_at_an_explicit_bookmark_once_the_server_accepts_it(
+    world: World,
+) -> None:
+    one, resume = world.enter(), ResumeContext(lambda: 10**15)
+    world.deliver()
+    for resumes, redelivered in ((True, []), (False, list(CHUNK))):
+        header = subscribe_header(
+            one, str(EPOCH), resume, 1.0, version="5.3", resumes=resumes, is_again=False
+        )
+        assert header["bm"] == str(EPOCH)
+        assert world.deliver() == [], "the server may still refuse it"
+        assert one.accepted is not None
+        one.accepted()
+        assert world.deliver() == redelivered

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typing_extensions import override
@@ -11,7 +11,7 @@ from haclient.errors import DisconnectedError, PublishFailed, UsageError
 from haclient.protocol.codec import publish_head
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import MAX_SEEN_SEQUENCE, LoggedOn
-from haclient.session.publishes import Publishes
+from haclient.session.publishes import Publishes, check_many
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 
@@ -328,3 +328,16 @@ def test_what_was_lost_long_ago_is_not_taken_for_persisted() -> None:
         publishes.lost(LOST)
     with pytest.raises(DisconnectedError, match="not known any more"):
         publishes.is_done(first, "wait")
+
+
+def test_lists_of_publish_many_have_one_item_for_each_message() -> None:
+    check_many("orders", [b"1", "2"], None, ())
+    check_many(["a", "b"], [b"1", b"2"], [None, 3], ["x", "y"])
+    for topics, bodies, expiration, why in (
+        ("orders", b"12", None, "bodies is a list"),
+        (["a"], [b"1", b"2"], None, "one topic for each message: 2 messages, 1 found"),
+        ("orders", [b"1"], [1, 2], "one expiration for each message"),
+        ("orders", [1], None, "int"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            check_many(topics, cast("list[bytes]", bodies), expiration, ())
