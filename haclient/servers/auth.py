@@ -76,7 +76,7 @@ class DefaultAuthenticator(Authenticator):
         return
 
 
-class TokenAuthenticator(Authenticator):
+class TokenAuthenticator(DefaultAuthenticator):
     """Sends a token that a callback gives, such as one of OAuth or a JSON Web Token.
 
     The callback is asked before each logon, so that a token which has expired while a connection
@@ -110,10 +110,6 @@ class TokenAuthenticator(Authenticator):
     @override
     async def retry(self, user: str, password: str) -> str:
         return await _ask(self._refresh)
-
-    @override
-    def completed(self, user: str, password: str, reason: str) -> None:
-        return
 
 
 async def _ask(source: TokenSource) -> str:

@@ -194,6 +194,7 @@ class DefaultServerChooser(ServerChooser):
         self._servers: list[tuple[str, Authenticator]] = []
         self._current = 0
         self._last_error = ""
+        self._succeeded = False  # and no failure was reported since
         check_uris("uris", uris)
         for uri in uris:
             self.add(uri)
@@ -229,9 +230,21 @@ class DefaultServerChooser(ServerChooser):
             self._current -= 1
         self._current = self._current % len(self._servers) if self._servers else 0
 
+    @property
+    def _uri(self) -> str:
+        return self._servers[self._current][0] if self._servers else ""
+
     @override
     def current_uri(self) -> str:
-        return self._servers[self._current][0] if self._servers else ""
+        if self._succeeded:
+            # The client asks again without having reported a failure: the success was a lasting
+            # one. A server that logs us on and cuts the connection at once is none.
+            self._succeeded = False
+            self._connection_lasted(self._uri)
+        return self._uri
+
+    def _connection_lasted(self, uri: str) -> None:
+        """The connection to this server lasted, and a server is looked for again."""
 
     @override
     def current_authenticator(self) -> Authenticator:
@@ -240,10 +253,12 @@ class DefaultServerChooser(ServerChooser):
     @override
     def report_success(self, info: ConnectionInfo) -> None:
         self._last_error = ""
+        self._succeeded = True
 
     @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
         self._last_error = str(error)
+        self._succeeded = False
         if self._servers and self._is_current(info.get("uri", "")):
             self._current = (self._current + 1) % len(self._servers)
 
@@ -280,31 +295,23 @@ class FailureCountServerChooser(DefaultServerChooser):
         self._limit = limit
         self._ends = ends
         self._failures = Counter[str]()
-        self._succeeded = False  # and no failure was reported since
         super().__init__(uris)
 
     @override
     def current_uri(self) -> str:
         uri = super().current_uri()
-        if self._succeeded:
-            # The client asks again without having reported a failure: the success was a lasting
-            # one. A server that logs us on and cuts the connection at once must not be cleared.
-            self._succeeded = False
-            del self._failures[uri]
         return "" if self._ends and self._all_failed() else uri
+
+    @override
+    def _connection_lasted(self, uri: str) -> None:
+        del self._failures[uri]
 
     def _all_failed(self) -> bool:
         return all(self._failures[uri] > self._limit for uri, _ in self._servers)
 
     @override
-    def report_success(self, info: ConnectionInfo) -> None:
-        self._succeeded = True
-        super().report_success(info)
-
-    @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-        self._succeeded = False
-        self._failures[super().current_uri()] += 1
+        self._failures[self._uri] += 1
         self._move_on(error, info)
 
     def report_refusal(self, error: Exception, info: ConnectionInfo) -> None:
@@ -325,7 +332,7 @@ class FailureCountServerChooser(DefaultServerChooser):
     def _move_on(self, error: Exception, info: ConnectionInfo) -> None:
         super().report_failure(error, info)
         if not self._all_failed():
-            while self._failures[super().current_uri()] > self._limit:
+            while self._failures[self._uri] > self._limit:
                 super().report_failure(error, {})  # skipped, not tried
 
 
@@ -462,16 +469,12 @@ class PriorityServerChooser(DefaultServerChooser, MovingServerChooser):
         self._healthy_since: dict[str, float] = {}
         self._factor: dict[str, int] = {}
         self._moved_to = ""  # until the result is known
-        self._succeeded = False  # and no failure was reported since
         super().__init__(uris)
 
     @override
-    def current_uri(self) -> str:
-        uri = super().current_uri()
-        if self._succeeded:  # asked again without a failure: the last connection was a lasting one
-            self._succeeded, self._moved_to = False, ""
-            self._factor.pop(uri, None)
-        return uri
+    def _connection_lasted(self, uri: str) -> None:
+        self._moved_to = ""
+        self._factor.pop(uri, None)
 
     @override
     def report_success(self, info: ConnectionInfo) -> None:
@@ -480,13 +483,11 @@ class PriorityServerChooser(DefaultServerChooser, MovingServerChooser):
             known = [Uri.parse(each).safe for each, _ in self._servers]
             self._current = known.index(uri) if uri in known else self._current
         super().report_success(info)
-        self._succeeded = True
         self._healthy_since.clear()
 
     @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-        self._succeeded = False
-        uri = self.current_uri()
+        uri = self._uri
         if uri and uri == self._moved_to:
             self._factor[uri] = min(2 * self._factor.get(uri, 1), MAX_WAIT_FACTOR)
         self._moved_to = ""
