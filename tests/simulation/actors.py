@@ -133,7 +133,7 @@ class Surroundings:
         cap = Random(f"cap {self.plan.seed} {name} {life.number}").choice(_QUEUE_CAPS)
         return HAClient(
             name,
-            max_queued_bytes=cap,
+            max_queued_bytes=self.plan.queued_bytes or cap,
             server_chooser=Chooser(servers, self.counts, self.gaps),
             delay_strategy=delay,
             publish_store=publish_store,

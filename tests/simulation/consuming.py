@@ -5,6 +5,7 @@ Its handlers return, raise, take longer than their lease, or are killed with the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from random import Random
 from typing import Final, Literal
@@ -18,7 +19,7 @@ from haclient.protocol.messages import Message
 from haclient.transport.links.memory_network import MemoryConnection, MemoryLink
 from haclient.transport.message_queue import Handler
 from haclient_stores.bookmark import Timestamp
-from simulation.actors import Surroundings, message_of
+from simulation.actors import UNLOGGED_TOPIC, Surroundings, message_of
 from simulation.history import (
     Confirmed,
     Finished,
@@ -157,7 +158,7 @@ class Consumer(Program):
         lease_s = self._queues[queue].lease_s or _NO_LEASE_S
         await client.queue_subscribe(
             queue,
-            handler=self._handler(self._queues[queue], life, nursery),
+            handler=self._handler(client, self._queues[queue], life, nursery),
             max_backlog=plan.backlog,
             sub_id=f"on-{queue}",
             auto_ack=not plan.by_hand,
@@ -194,10 +195,12 @@ class Consumer(Program):
                 now = trio.current_time()
                 self._around.history.add(Confirmed(queue, messages, now))
 
-    def _handler(self, queue: QueuePlan, life: Life, nursery: trio.Nursery) -> Handler:
+    def _handler(
+        self, client: HAClient, queue: QueuePlan, life: Life, nursery: trio.Nursery
+    ) -> Handler:
         async def handle(message: Message) -> None:
             await life.stop_if_dead()
-            job = _Job(self, queue, message, life, self._links)
+            job = _Job(self, client, queue, message, life, self._links)
             if queue.barrier and is_barrier(job.message):
                 return
             try:
@@ -243,6 +246,10 @@ class Consumer(Program):
             await self._pause(lease_s * 1.6, job)
         else:
             await self._pause(slow_s, job)
+        if plan.answers:
+            with contextlib.suppress(DisconnectedError):
+                await job.client.publish_persisted(UNLOGGED_TOPIC, b"{}")
+            await job.life.stop_if_dead()
         may_fail = not job.queue.is_at_most_once
         is_lost_cause = is_poison(job.message) and (
             job.queue.max_cancels or job.queue.max_deliveries
@@ -278,8 +285,15 @@ class _Job:
     """
 
     def __init__(
-        self, consumer: Consumer, queue: QueuePlan, received: Message, life: Life, links: LinkBook
+        self,
+        consumer: Consumer,
+        client: HAClient,
+        queue: QueuePlan,
+        received: Message,
+        life: Life,
+        links: LinkBook,
     ) -> None:
+        self.client = client
         self.queue = queue
         self.received = received
         self.life = life

@@ -23,8 +23,9 @@ from typing_extensions import override
 
 __all__ = ["LIMIT", "Hunt", "hunt", "hunt_all"]
 
-Failures = Callable[[int, str], tuple[str, ...]]
-"""Runs a seed with a planted bug, or with none if the name is empty: its complaints."""
+Failures = Callable[[int, str, str], tuple[str, ...]]
+"""Runs the plan of a seed that is to find a bug, with a planted bug or with none if that name is
+empty: its complaints."""
 
 LIMIT: Final = "limit"
 """What stands in place of a checker's name where a run took too long."""
@@ -105,8 +106,8 @@ def hunt(
     found = Hunt(name)
     for seed in seeds:
         found.seeds += 1
-        checkers = _checkers(run, seed, name, cpu_s)
-        if checkers and _checkers(run, seed, "", cpu_s):
+        checkers = _checkers(run, seed, name, name, cpu_s)
+        if checkers and _checkers(run, seed, name, "", cpu_s):
             found.broken.append(seed)
         elif checkers:
             found.found.append(seed)
@@ -116,14 +117,14 @@ def hunt(
     return found
 
 
-def _checkers(run: Failures, seed: int, name: str, cpu_s: float) -> set[str]:
+def _checkers(run: Failures, seed: int, name: str, planted: str, cpu_s: float) -> set[str]:
     """Who complains of a run."""
     limit = _Limit(cpu_s)
     try:
         with limit:
-            failures = run(seed, name)
+            failures = run(seed, name, planted)
     except (Exception, _TooLong) as error:
-        if not limit.struck and not name:
+        if not limit.struck and not planted:
             raise
         failures = (type(error).__name__,)
     if limit.struck:

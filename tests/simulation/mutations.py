@@ -16,8 +16,21 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from haclient.session import connection_state, resume, subscriptions
-from haclient.transport import message_queue, publisher, reconnector, store_maintenance
+from haclient.session import (
+    back_pressure,
+    connection_state,
+    publishes,
+    recovery,
+    resume,
+    subscriptions,
+)
+from haclient.transport import (
+    connection,
+    message_queue,
+    publisher,
+    reconnector,
+    store_maintenance,
+)
 from haclient_fake_server.engine import persisted_acks, publishers
 from haclient_fake_server.engine.replication import destination, durability, receiver
 from haclient_fake_server.journal import files as journal_files
@@ -31,8 +44,8 @@ from haclient_stores.publish_stores import segment_log as segments
 from haclient_stores.publish_stores.segment import SLOT_BYTES
 from haclient_stores.tracker import resumption
 from haclient_stores.tracker import tracker as tracking
-from simulation import disk
-from simulation.planting import Mutation, Ours, registering, replace_attribute
+from simulation import disk, queue_planning, stories
+from simulation.planting import Mutation, Ours, Registering, replace_attribute
 from simulation.queue_mutations import QUEUE_MUTATIONS
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
@@ -40,7 +53,7 @@ __all__ = ["MUTATIONS", "Mutation", "planted"]
 _LONGEST_FRAME: Final = 2048
 
 MUTATIONS: Final[dict[str, Mutation]] = dict(QUEUE_MUTATIONS)
-_mutation = registering(MUTATIONS)
+_mutation = Registering(MUTATIONS)
 
 
 @contextlib.contextmanager
@@ -83,7 +96,10 @@ def _recovery_point_as_highest_seen(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, tracking.SubscriptionTracker, "recovery_point", point)
 
 
-@_mutation("the publish store is trimmed to what the server has seen, not to what is persisted")
+@_mutation(
+    "the publish store is trimmed to what the server has seen, not to what is persisted",
+    stories.replaced,
+)
 def _trim_by_s(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, connection_state, "_persisted", lambda _bookmark, seen: seen)
 
@@ -124,7 +140,7 @@ class _Trusting(bytes):
         return True
 
 
-@_mutation("a recycled segment keeps its old frames, and recovery takes them")
+@_mutation("a recycled segment keeps its old frames, and recovery takes them", stories.recycled)
 def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
     def append(self: Ours, head: bytes, tail: bytes, body: bytes) -> int:
         memory, at = self._memory, self._at
@@ -140,7 +156,10 @@ def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
     stack.callback(vars(segment_file).pop, "bytes")
 
 
-@_mutation("the broker acknowledges a subscription that it holds back up to the end of its log")
+@_mutation(
+    "the broker acknowledges a subscription that it holds back up to the end of its log",
+    stories.slow_reader,
+)
 def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
     replace_attribute(
         stack,
@@ -183,7 +202,7 @@ def _number_reuse_after_a_restart(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, segments.SegmentLog, "number_above", lambda _self, _sequence: None)
 
 
-@_mutation("an entry at another server resumes without a time anchor")
+@_mutation("an entry at another server resumes without a time anchor", stories.late_publisher)
 def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, resume, "resume_bookmarks", lambda log, _server, **_: (log.resume(),))
 
@@ -198,7 +217,9 @@ def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
     opened = replace_attribute(stack, logged_bookmark.LoggedBookmarkStore, "__init__", recover)
 
 
-@_mutation("the time of a loss is an anchor although the replay was not complete")
+@_mutation(
+    "the time of a loss is an anchor although the replay was not complete", stories.cut_off_replay
+)
 def _time_anchor_of_an_incomplete_entry(stack: contextlib.ExitStack) -> None:
     def caught_up_until(self: Ours, link_until: float, now: float) -> float:
         self.is_complete = True
@@ -290,7 +311,10 @@ def _diverging_pair_counts_as_equal(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, receiver.Holdings, "lacks", lambda *_: False)
 
 
-@_mutation("a replica does not take down that a publish was refused or is not logged")
+@_mutation(
+    "a replica does not take down that a publish was refused or is not logged",
+    stories.no_message_last,
+)
 def _marks_are_not_replicated(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, receiver.Replicas, "_mark", lambda *_: None)
 
@@ -313,11 +337,57 @@ def _first_vector_is_believed(stack: contextlib.ExitStack) -> None:
     welcomed = replace_attribute(stack, destination.Destination, "welcome", welcome)
 
 
-@_mutation("a connection counts as a success as soon as it is live")
+@_mutation("a connection counts as a success as soon as it is live", stories.flapping)
 def _young_connections_are_stable(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, reconnector, "STABLE_AFTER_S", 0.0)
 
 
-@_mutation("a server that was restored from an older backup is taken for the same log")
+@_mutation(
+    "a server that was restored from an older backup is taken for the same log", stories.restored
+)
 def _restored_log_is_the_same(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, resume, "_holds", lambda *_: True)
+
+
+@_mutation(
+    "half of a message counts as received, with all that its server had then", stories.half_received
+)
+def _half_a_frame_counts(stack: contextlib.ExitStack) -> None:
+    def nothing_left(self: Ours, _pending_bytes: int) -> Ours:
+        return told(self, 0)
+
+    told = replace_attribute(stack, connection.Connection, "_nothing_left", nothing_left)
+
+
+@_mutation(
+    "what a client without a store has lost with its link counts as persisted", stories.unstored
+)
+def _losses_without_a_store_are_forgotten(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, publishes.Publishes, "lost", lambda self, _reason: self.log.forget())
+
+
+@_mutation(
+    "a full queue stops the reading although a caller waits for an ack", queue_planning.answering
+)
+def _full_queues_hold_acks_back(stack: contextlib.ExitStack) -> None:
+    def decide(self: Ours, *, is_ack_awaited: bool, now: float) -> Ours:
+        return decided(self, is_ack_awaited=is_ack_awaited and False, now=now)
+
+    decided = replace_attribute(stack, back_pressure.FullQueues, "decide", decide)
+
+
+@_mutation(
+    "a connection that is lost while subscriptions are sent again ends the client",
+    stories.late_logon,
+)
+def _lost_again_is_final(stack: contextlib.ExitStack) -> None:
+    key = (recovery.Recovery.RESUBSCRIBING, recovery.Failure.ORDINARY)
+    meanings = {**recovery.MEANINGS, key: frozenset({recovery.FailureAction.END})}
+    replace_attribute(stack, recovery, "MEANINGS", meanings)
+
+
+@_mutation(
+    "a client whose abandoned logon is read late takes itself for another one", stories.late_logon
+)
+def _late_logons_are_others(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, recovery, "_may_be_read_late", lambda _: False)

@@ -62,6 +62,7 @@ _DURABILITIES: Final[tuple[DurabilityKind, ...]] = ("process", "process", "group
 _WHEN_FULL: Final[tuple[WhenFull, ...]] = ("", "", "wait", "raise")
 _PRUNES: Final[tuple[Prunes, ...]] = ("", "", "messages", "size", "idle")
 _BURSTS: Final = (1, 4, 9, 16, 36)
+_UNSTORED_SHARE: Final = 0.15
 _JUMPS_S: Final = (-1.0, -0.3, 0.4, 1.5)
 _STEPS_S: Final = (-7200.0, -30.0, -8.0, 8.0, 30.0, 7200.0)
 _DISK: Final = (
@@ -114,7 +115,7 @@ def plan_of(seed: int) -> Plan:
         heartbeat_s=chance.choice((1.0, 2.0)),
         links=links,
     )
-    return _with_no_messages(_with_script(plan, chance))
+    return _unstored(_with_no_messages(_with_script(plan, chance)))
 
 
 def _with_no_messages(plan: Plan) -> Plan:
@@ -124,6 +125,16 @@ def _with_no_messages(plan: Plan) -> Plan:
         replace(each, no_messages=chance.choice((0, 0, 2, 7))) for each in plan.publishers
     )
     return replace(plan, publishers=tuple(publishers))
+
+
+def _unstored(plan: Plan) -> Plan:
+    """Now and then a publisher has no store."""
+    chance = Random(f"unstored {plan.seed}")
+    if chance.random() >= _UNSTORED_SHARE:
+        return plan
+    first, *others = plan.publishers
+    publishers = (replace(first, store="none", when_full=""), *others)
+    return replace(plan, publishers=publishers)
 
 
 def _publisher(name: str, servers: tuple[str, ...], chance: Random) -> PublisherPlan:

@@ -29,7 +29,7 @@ __all__ = [
     "step_of",
 ]
 
-PublishStoreKind: TypeAlias = Literal["file", "ring", "hybrid", "memory", "ring_memory"]
+PublishStoreKind: TypeAlias = Literal["file", "ring", "hybrid", "memory", "ring_memory", "none"]
 BookmarkStoreKind: TypeAlias = Literal["logged", "ring", "memory", "adapter"]
 DurabilityKind: TypeAlias = Literal["process", "group", "fsync"]
 WhenFull: TypeAlias = Literal["", "wait", "raise"]
@@ -101,7 +101,7 @@ class PublisherPlan:
 
     Attributes:
         name: Its client name.
-        store: The kind of its store.
+        store: The kind of its store; without one, what is in flight is lost with its connection.
         servers: Brokers, best first.
         pad: Each message is longer by so many bytes.
         durability: Of its store.
@@ -124,7 +124,7 @@ class PublisherPlan:
     @property
     def forgets(self) -> bool:
         """Whether its store ends with its process."""
-        return self.store in {"memory", "ring_memory"}
+        return self.store in {"memory", "ring_memory", "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +229,7 @@ class ConsumerPlan:
         extends: The share of deliveries whose lease is extended before they go on.
         slow_s: How long a delivery takes, at most.
         gives_up: Whether a failure expires the message, instead of returning it.
+        answers: Whether its handler publishes an answer, and waits until that is persisted.
         at_lease_end: What the client does for a handler that takes long: nothing, `cut` it off
             when the lease ends, or `extend` the lease.
     """
@@ -244,6 +245,7 @@ class ConsumerPlan:
     extends: float = 0.0
     slow_s: float = 0.0
     gives_up: bool = False
+    answers: bool = False
     at_lease_end: Literal["", "cut", "extend"] = ""
 
 
@@ -266,6 +268,7 @@ class Plan:
         finishes: Whether subscribers discard all but what they keep, before they start once more.
         queues: Queues of the first broker.
         consumers: Who consumes them.
+        queued_bytes: What each queue of a client may hold; 0 to draw it for each client.
     """
 
     seed: int
@@ -281,6 +284,7 @@ class Plan:
     script: tuple[Step, ...] = ()
     queues: tuple[QueuePlan, ...] = ()
     consumers: tuple[ConsumerPlan, ...] = ()
+    queued_bytes: int = 0
 
     def keeping(self, numbers: Collection[int]) -> Plan:
         """The same plan with these steps only; the others' waits are kept."""

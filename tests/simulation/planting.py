@@ -5,9 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["Mutation", "Ours", "registering", "replace_attribute"]
+from simulation.plans import Plan
+
+__all__ = ["Mutation", "Ours", "Registering", "Story", "replace_attribute"]
+
+Story: TypeAlias = Callable[[int, Random], Plan]
+"""The plan of a seed that brings about what chance alone would rarely do."""
 
 Ours: TypeAlias = Any
 """An object of the product, inside and all."""
@@ -22,23 +28,32 @@ class Mutation:
     Attributes:
         what: What is wrong, in words.
         plant: Plants it; called with the stack that takes it out again.
+        story: Finds it within few seeds, where random plans rarely do.
     """
 
     what: str
     plant: Callable[[contextlib.ExitStack], None]
+    story: Story | None = None
 
 
-def registering(mutations: dict[str, Mutation]) -> Callable[[str], Callable[[_F], _F]]:
-    """Make a decorator that registers what plants a bug, under its name, with what is wrong."""
+class Registering:
+    """A decorator that registers what plants a bug, under its name.
 
-    def mutation(what: str) -> Callable[[_F], _F]:
+    Args:
+        mutations: Where it registers.
+    """
+
+    def __init__(self, mutations: dict[str, Mutation]) -> None:
+        self._mutations = mutations
+
+    def __call__(self, what: str, story: Story | None = None) -> Callable[[_F], _F]:
+        """Say what is wrong, and which story finds it."""
+
         def register(plant: _F) -> _F:
-            mutations[plant.__name__.strip("_")] = Mutation(what, plant)
+            self._mutations[plant.__name__.strip("_")] = Mutation(what, plant, story)
             return plant
 
         return register
-
-    return mutation
 
 
 def replace_attribute(stack: contextlib.ExitStack, owner: object, name: str, value: object) -> Ours:

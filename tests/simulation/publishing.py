@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from typing import Final
 
 import trio
 from typing_extensions import override
 
 from haclient.client import HAClient
+from haclient.errors import DisconnectedError
 from haclient_stores.errors import StoreFull
 from haclient_stores.publish_stores.publish_log import PublishLog
 from simulation.actors import UNLOGGED_TOPIC, Surroundings
@@ -23,6 +25,7 @@ from simulation.surviving import Waiting, survives_up_to, synced_up_to
 __all__ = ["Publisher"]
 
 _RETRY_S: Final = 0.2
+_FLUSH_EVERY: Final = 12
 
 
 class Publisher(Program):
@@ -38,12 +41,19 @@ class Publisher(Program):
         self._more = trio.Event()
         self._open: dict[int, Waiting] = {}  # accepted, by sequence, until it is persisted
         self._found = self._synced = 0
+        self._in_flight: dict[int, MessageId] = {}  # without a store: not known to be persisted
         self._life: Life | None = None
         self.store: PublishLog | None = None
 
     @property
+    def _stores(self) -> bool:
+        return self.plan.store != "none"
+
+    @property
     def done(self) -> bool:
         """Whether everything is published and persisted."""
+        if not self._stores:
+            return not self._owed and not self._in_flight
         return not self._owed and self.store is not None and not self.store.unpersisted_count
 
     def publish(self, count: int) -> None:
@@ -60,7 +70,7 @@ class Publisher(Program):
 
     @override
     async def run(self, life: Life) -> None:
-        self.store = store = publish_store(self.plan, life.disk)
+        self.store = store = publish_store(self.plan, life.disk) if self._stores else None
         self._life = life
         self._found = max(self._open, default=0)
         name, servers = self.plan.name, self.plan.servers
@@ -68,6 +78,11 @@ class Publisher(Program):
             while True:
                 while self._owed:
                     await self._publish_one(client, life)
+                    if len(self._in_flight) >= _FLUSH_EVERY:
+                        await self._flush(client, life)
+                if self._in_flight:
+                    await self._flush(client, life)
+                    continue
                 self._more = trio.Event()
                 await self._more.wait()
 
@@ -81,7 +96,7 @@ class Publisher(Program):
         body = b'{"key":"%b","n":%d,%b"pad":"%b"}' % (key, message.number, job, pad)
         try:
             sequence = await client.publish(message.topic, body, expiration=self.plan.expiration_s)
-        except StoreFull:  # not stored: the application tries again
+        except (StoreFull, DisconnectedError):  # not stored: the application tries again
             self._next -= life.alive
             await trio.sleep(_RETRY_S)
             return
@@ -89,6 +104,9 @@ class Publisher(Program):
         assert sequence is not None
         self._owed -= 1
         self._around.counts.messages += 1
+        if not self._stores:  # nothing is promised yet
+            self._in_flight[sequence] = message
+            return
         now = trio.current_time()
         self._around.history.add(Accepted(message, message.topic, sequence, now))
         self._open[sequence] = Waiting(message, now, len(body))
@@ -96,6 +114,29 @@ class Publisher(Program):
             self._forget_persisted()
         with contextlib.suppress(StoreFull):
             await self._publish_no_message(client, life, message.number)
+
+    async def _flush(self, client: HAClient, life: Life) -> None:
+        """Without a store: learn what has become of each publish."""
+        lost = set[int]()
+        try:
+            await client.publish_flush()
+        except DisconnectedError:
+            for sequence in self._in_flight:
+                try:
+                    await client.wait_persisted(sequence)
+                except DisconnectedError:
+                    lost.add(sequence)
+        await life.stop_if_dead()
+        self._settle(lost)
+
+    def _settle(self, lost: Collection[int]) -> None:
+        """It is known what is in flight no more: all but these are promised from now on."""
+        now = trio.current_time()
+        for sequence, message in self._in_flight.items():
+            self._around.history.add(Accepted(message, message.topic, sequence, now))
+            if sequence in lost:
+                self._around.history.add(Abandoned(message))
+        self._in_flight.clear()
 
     async def _publish_no_message(self, client: HAClient, life: Life, number: int) -> None:
         """Publish what takes a number and is in no log, if it is its turn."""
@@ -114,6 +155,7 @@ class Publisher(Program):
 
     @override
     def crashed(self, *, power: bool) -> None:
+        self._settle(self._in_flight)
         self._forget_persisted()
         life, store = self._life, self.store
         self._synced = synced_up_to(

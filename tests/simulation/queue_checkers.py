@@ -45,6 +45,7 @@ __all__ = [
     "at_most_once",
     "barriers",
     "confirmed",
+    "cut_off",
     "dead_letters",
     "late_acks",
     "lost_acks",
@@ -56,6 +57,8 @@ __all__ = [
 
 ACK_S: Final = 2.0
 """Where nothing is disturbed an acknowledgement has arrived after so many virtual seconds."""
+
+_TICK_S: Final = 0.001
 
 QUICK_ACK_S: Final = 0.5
 """The same where messages are acknowledged one by one, and the whole time is quiet."""
@@ -384,6 +387,25 @@ def confirmed(facts: Sequence[Fact], queues: Queues) -> Iterator[str]:
                     )
             case _:
                 pass
+
+
+def cut_off(facts: Sequence[Fact], queues: Queues, cutting: Container[str]) -> Iterator[str]:
+    """No handler goes on when its lease is over, where the client is to cut it off.
+
+    Args:
+        facts: What happened.
+        queues: The queues.
+        cutting: The consumers whose handlers are cut off, and extend no lease.
+    """
+    for (queue, message), leases in _leases(facts).items():
+        lease_s = queues[queue].lease_s
+        for each in leases:
+            leased, finished = each.leased, each.finished
+            if lease_s is None or leased.lease_end is None or leased.consumer not in cutting:
+                continue
+            if finished is not None and finished.at > leased.at + lease_s + _TICK_S:
+                late_s = finished.at - leased.at
+                yield f"cut: {leased.consumer} worked {late_s:.1f} s on {message} of {queue}"
 
 
 def after_the_end(facts: Sequence[Fact]) -> Iterator[str]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from haclient.session import leases
 from haclient.workers import message_runner
 from haclient_fake_server.engine.queues import queue, queues, selector
-from simulation.planting import Mutation, Ours, registering, replace_attribute
+from simulation import queue_planning
+from simulation.planting import Mutation, Ours, Registering, replace_attribute
 
 __all__ = ["QUEUE_MUTATIONS"]
 
 QUEUE_MUTATIONS: Final[dict[str, Mutation]] = {}
-_mutation = registering(QUEUE_MUTATIONS)
+_mutation = Registering(QUEUE_MUTATIONS)
 
 
-@_mutation("the leases of a consumer that has gone are not returned")
+@_mutation(
+    "the leases of a consumer that has gone are not returned", queue_planning.returned_in_order
+)
 def _leases_outlive_their_link(stack: contextlib.ExitStack) -> None:
     def unsubscribe(self: Ours, consumer: Ours, *values: Ours) -> None:
         kept, self._held[consumer.number] = self._held[consumer.number], {}
@@ -28,7 +32,7 @@ def _leases_outlive_their_link(stack: contextlib.ExitStack) -> None:
     unsubscribed = replace_attribute(stack, queue.Queue, "unsubscribe", unsubscribe)
 
 
-@_mutation("a lease that was extended never ends")
+@_mutation("a lease that was extended never ends", queue_planning.extended)
 def _extended_leases_never_end(stack: contextlib.ExitStack) -> None:
     def extend(self: Ours, positions: Ours, _: Ours, until_us: int) -> None:
         for position in positions:
@@ -39,7 +43,9 @@ def _extended_leases_never_end(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, queue.Queue, "extend", extend)
 
 
-@_mutation("the end of a former lease of a message ends the one that it has now")
+@_mutation(
+    "the end of a former lease of a message ends the one that it has now", queue_planning.extended
+)
 def _former_leases_end_later_ones(stack: contextlib.ExitStack) -> None:
     def tick(self: Ours, now_us: int, limit: int) -> None:
         for _, position in self._lease_ends.take_due(now_us, limit):
@@ -51,7 +57,9 @@ def _former_leases_end_later_ones(stack: contextlib.ExitStack) -> None:
     ticked = replace_attribute(stack, queue.Queue, "tick", tick)
 
 
-@_mutation("a strict queue lets everybody acknowledge what another consumer has")
+@_mutation(
+    "a strict queue lets everybody acknowledge what another consumer has", queue_planning.overdue
+)
 def _strict_queues_are_sublet(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, queue.Queue, "_may_end", lambda *_: True)
 
@@ -63,7 +71,10 @@ def _removals_are_not_recorded(stack: contextlib.ExitStack) -> None:
     )
 
 
-@_mutation("a queue that delivers at most once records a delivery when it is acknowledged")
+@_mutation(
+    "a queue that delivers at most once records a delivery when it is acknowledged",
+    queue_planning.interrupted,
+)
 def _deliveries_are_recorded_later(stack: contextlib.ExitStack) -> None:
     sent: WeakKeyDictionary[queue.Queue, dict[int, Ours]] = WeakKeyDictionary()
 
@@ -84,7 +95,7 @@ def _deliveries_are_recorded_later(stack: contextlib.ExitStack) -> None:
     forgot = replace_attribute(stack, queue.Queue, "_forget", forget)
 
 
-@_mutation("a cancel does not count")
+@_mutation("a cancel does not count", queue_planning.poisoned)
 def _cancels_are_not_counted(stack: contextlib.ExitStack) -> None:
     def cancel(self: Ours, positions: Ours, *values: Ours) -> None:
         for position in positions:
@@ -95,7 +106,10 @@ def _cancels_are_not_counted(stack: contextlib.ExitStack) -> None:
     cancelled = replace_attribute(stack, queue.Queue, "cancel", cancel)
 
 
-@_mutation("a barrier does not wait for an older message that was returned")
+@_mutation(
+    "a barrier does not wait for an older message that was returned",
+    queue_planning.barrier_and_return,
+)
 def _barriers_pass_what_was_returned(stack: contextlib.ExitStack) -> None:
     def next_delivery(self: Ours, *values: Ours) -> Ours:
         barrier = self._next_barrier()
@@ -106,7 +120,9 @@ def _barriers_pass_what_was_returned(stack: contextlib.ExitStack) -> None:
     chosen = replace_attribute(stack, queue.Queue, "next_delivery", next_delivery)
 
 
-@_mutation("a message that is returned has the opposite of its priority")
+@_mutation(
+    "a message that is returned has the opposite of its priority", queue_planning.returned_in_order
+)
 def _priority_is_inverted_on_return(stack: contextlib.ExitStack) -> None:
     def returned(self: Ours, position: int, bodies: Ours) -> None:
         if not self._by_priority:
@@ -127,7 +143,7 @@ def _backlog_is_not_freed(stack: contextlib.ExitStack) -> None:
     forgot = replace_attribute(stack, queue.Queue, "_forget", forget)
 
 
-@_mutation("a message expires without the copy of it")
+@_mutation("a message expires without the copy of it", queue_planning.poisoned)
 def _expired_without_a_copy(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, queues.Queues, "_copy_expired", lambda *_: None)
 
@@ -151,7 +167,10 @@ def _ack_of_a_failure(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, message_runner.MessageRunner, "failed", failed)
 
 
-@_mutation("acknowledgements that were not confirmed when the link was lost are forgotten")
+@_mutation(
+    "acknowledgements that were not confirmed when the link was lost are forgotten",
+    queue_planning.lost_links,
+)
 def _unsent_acks_are_lost(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, leases.QueueAcks, "_retain", lambda *_: None)
 
@@ -162,3 +181,18 @@ def _acks_go_to_the_topic(stack: contextlib.ExitStack) -> None:
         return made("jobs", *values)
 
     made = replace_attribute(stack, leases, "ack_commands", commands)
+
+
+@_mutation(
+    "what was acknowledged, or whose lease has ended, is handed out nevertheless",
+    queue_planning.lost_links,
+)
+def _lost_leases_are_handed_out(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, leases.QueueLeases, "is_deliverable", lambda *_: True)
+
+
+@_mutation(
+    "a handler that is to be cut off goes on when its lease has ended", queue_planning.overlong
+)
+def _handlers_outlive_their_lease(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, message_runner.LeaseWatch, "_end_of", lambda *_: math.inf)

@@ -229,6 +229,8 @@ def queue_story(seed: int, chance: Random) -> Plan:
             lost_links,
             poisoned,
             interrupted,
+            overlong,
+            answering,
         )
     )
     return story(seed, chance)
@@ -341,6 +343,31 @@ def poisoned(seed: int, chance: Random) -> Plan:
     consumers = _consumers(2, slow_s=0.05, by_hand=chance.random() < 0.5)
     script = [step_of("publish", "j1", count=30, after=0.5), step_of("wait", "", after=5.0)]
     return _story(seed, queue, consumers, script)
+
+
+def overlong(seed: int, chance: Random) -> Plan:
+    """Handlers that take longer than their lease are cut off, and their messages come again."""
+    queue = QueuePlan(name="work", lease_s=1.0, backlog=5)
+    consumers = _consumers(2, slow_s=0.2, hangs=0.3, at_lease_end="cut")
+    script = [
+        step_of("publish", "j1", count=chance.choice((10, 20)), after=0.5),
+        step_of("wait", "", after=8.0),
+    ]
+    return _story(seed, queue, consumers, script)
+
+
+def answering(seed: int, chance: Random) -> Plan:
+    """Handlers wait for the acks of what they publish, behind messages that nobody takes."""
+    queue = QueuePlan(name="work", lease_s=30.0, backlog=40)
+    consumers = _consumers(2, backlog=40, slow_s=0.05, answers=True)
+    script: list[Step] = []
+    for _ in range(3):
+        script += [
+            step_of("publish", "j1", count=40, after=0.5),
+            step_of("reset", chance.choice(("c1", "c2")), after=chance.uniform(0.2, 3.0)),
+        ]
+    plan = _story(seed, queue, consumers, [*script, step_of("wait", "", after=3.0)])
+    return replace(plan, queued_bytes=chance.choice((300, 3000)))
 
 
 def interrupted(seed: int, chance: Random) -> Plan:

@@ -27,6 +27,9 @@ discards in a log that is pruned by hand or by a policy, in a ring whose subscri
 order, in memory, and in memory with the recovery points in a topic of the servers. `surviving` says
 what each of them may lose in a crash.
 
+*Publishers without a store* know from `publish_flush` and `wait_persisted` what has become of a
+publish. What they are told is lost is abandoned; what they are told is persisted has to arrive.
+
 *Other processes* try to open a store that is in use: at any time, and just when it is pruned.
 
 *Disks* report no space, failed reads, writes, maps and syncs, and short writes, now and then; bytes
@@ -47,7 +50,8 @@ it before the overlap. The clock of a lone broker steps by hours, too.
 
 *Queues* (`queue_planning`) belong to the first broker. Their consumers are processes without a
 store, whose handlers return, raise, take longer than their lease, or are killed with their process;
-some acknowledge by hand, late or never. They leave and come back. What a queue promises is checked
+some acknowledge by hand, late or never, and some wait in their handlers for the acks of what they
+publish. They leave and come back. What a queue promises is checked
 from their side (`queue_checkers`).
 
 *Time* is trio's virtual clock, and the order in which tasks run is drawn from the seed, too.
@@ -588,11 +592,17 @@ class Run:
         log = self.outcome.logs.get(self.plan.brokers[0], ())
         places: dict[MessageId, int] = {message: at for at, (_, message) in enumerate(log)}
         pools = {each.name for each in self.plan.consumers if each.workers > 1}
+        cutting = {
+            each.name
+            for each in self.plan.consumers
+            if each.at_lease_end == "cut" and not each.by_hand and not each.extends
+        }
         yield queue_checkers.one_lease(facts, queues)
         yield queue_checkers.lost_acks(facts, queues)
         yield queue_checkers.unsent_acks(facts, queues)
         yield queue_checkers.at_most_once(facts, queues)
         yield queue_checkers.confirmed(facts, queues)
+        yield queue_checkers.cut_off(facts, queues, cutting)
         yield queue_checkers.after_the_end(facts)
         yield queue_checkers.order(facts, queues, places, pools)
         yield queue_checkers.barriers(facts, queues, places, pools)

@@ -22,7 +22,10 @@ from simulation.plans import (
 )
 
 __all__ = [
+    "cut_off_replay",
     "flapping",
+    "half_received",
+    "late_logon",
     "late_publisher",
     "no_message_last",
     "recycled",
@@ -30,6 +33,7 @@ __all__ = [
     "restored",
     "slow_reader",
     "told",
+    "unstored",
     "with_stories",
 ]
 
@@ -39,6 +43,7 @@ _BOTH_WAYS: Final = (
     Replication(source="b1", target="b2", mode="sync"),
     Replication(source="b2", target="b1", mode="sync"),
 )
+_ASYNC_BOTH_WAYS: Final = tuple(replace(each, mode="async") for each in _BOTH_WAYS)
 _TWO_PUBLISHERS: Final = (
     PublisherPlan(name="p1", store="file", servers=("b1", "b2")),
     PublisherPlan(name="p2", store="file", servers=("b2", "b1")),
@@ -53,8 +58,17 @@ def told(seed: int) -> Plan | None:
     if chance.random() >= _TOLD_SHARE:
         return None
     stories = (
-        *(late_publisher, late_publisher, slow_reader, recycled, replaced, flapping, restored),
-        no_message_last,
+        *(
+            late_publisher,
+            late_publisher,
+            cut_off_replay,
+            slow_reader,
+            recycled,
+            replaced,
+            flapping,
+            restored,
+        ),
+        *(no_message_last, half_received, unstored, late_logon),
     )
     return chance.choice(stories)(seed, chance)
 
@@ -140,6 +154,82 @@ def no_message_last(seed: int, chance: Random) -> Plan:
         step_of("wait", "", after=4.0),
     ]
     return _scripted(plan, script)
+
+
+def half_received(seed: int, chance: Random) -> Plan:
+    """A server is lost while a large message of a new publisher is on its way for a long time.
+
+    The other server has had it for longer than the overlap when the subscriber asks there, and in
+    front of what the subscriber has got.
+    """
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=_ASYNC_BOTH_WAYS,
+        publishers=(
+            PublisherPlan(name="p1", store="file", servers=("b1",)),
+            PublisherPlan(name="p2", store="file", servers=("b2",), pad=40_000),
+        ),
+        subscribers=(
+            SubscriberPlan(name="s1", servers=("b1", "b2"), topics=(_EVERYTHING,), eager=1.0),
+        ),
+        links=_NARROW,
+    )
+    script = [
+        step_of("publish", "p1", count=chance.choice((3, 20)), after=0.5),
+        step_of("lag", "b1", other="b2", seconds=1.0, after=3.0),
+        step_of("publish", "p1", count=3),
+        step_of("publish", "p2", count=1),
+        step_of("slow", "s1", seconds=chance.choice((0.8, 1.2)), after=0.15),
+        step_of("lag", "b1", other="b2", after=3.0),
+        step_of("partition", "s1", other="b1", seconds=12.0, after=chance.uniform(3.0, 8.0)),
+        step_of("reset", "s1", after=0.1),
+        step_of("slow", "s1", after=1.0),
+        step_of("wait", "", after=20.0),
+    ]
+    return _scripted(plan, script)
+
+
+def unstored(seed: int, chance: Random) -> Plan:
+    """A publisher without a store loses its links with publishes in flight."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=_BOTH_WAYS,
+        publishers=(PublisherPlan(name="p1", store="none", servers=("b1", "b2")),),
+        subscribers=(SubscriberPlan(name="s1", servers=("b2", "b1"), topics=(_EVERYTHING,)),),
+        links=Links(latency_s=chance.choice((0.005, 0.03))),
+    )
+    script: list[Step] = []
+    for _ in range(chance.randint(4, 8)):
+        kind = chance.choice(("reset", "cut", "cut", "end"))
+        script += [
+            step_of("publish", "p1", count=chance.choice((5, 20)), after=1.0),
+            step_of(kind, "p1", count=chance.randrange(1, 1500), after=chance.uniform(0.0, 0.04)),
+        ]
+    return _scripted(plan, [*script, step_of("wait", "", after=3.0)])
+
+
+def late_logon(seed: int, chance: Random) -> Plan:
+    """A logon is on its way for so long that its client has given up and connected again."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1",),
+        replications=(),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1",)),),
+        subscribers=(SubscriberPlan(name="s1", servers=("b1",), topics=(_EVERYTHING,)),),
+        links=Links(latency_s=0.001),
+    )
+    script: list[Step] = []
+    for _ in range(4):
+        flapping_s = chance.uniform(0.5, 1.5)
+        script += [
+            step_of("publish", "p1", count=5, after=6.0),
+            step_of("slow", "s1", seconds=chance.choice((0.025, 0.03, 0.3, 0.3))),
+            step_of("flap", "b1", seconds=flapping_s, after=0.5),
+            step_of("slow", "s1", after=flapping_s + chance.uniform(-0.1, 0.1)),
+        ]
+    return _scripted(plan, [*script, step_of("wait", "", after=8.0)])
 
 
 def slow_reader(seed: int, chance: Random) -> Plan:
@@ -275,23 +365,54 @@ def late_publisher(seed: int, chance: Random) -> Plan:
     Its first message is recorded by b2 while the two are apart, in front of some that b1 has by
     then acknowledged alone. All that is left to chance is when the subscriber, who knows those and
     not the first one, loses its server, its link or its life; and that it is soon enough for the
-    overlap, except where it replays what is old, which takes as long as its messages are large.
+    overlap.
     """
-    old = chance.random() < 0.4
-    plan = Plan(
+    rotates = chance.random() < 0.5
+    plan = _apart(seed, pad=chance.choice((0, 400)), rotates=rotates)
+    script = [
+        step_of("publish", "p1", count=chance.choice((0, 60, 90)), after=0.5),
+        step_of("partition", "b1", other="b2", seconds=4.0, after=1.0),
+        step_of("publish", "p2", count=1),
+        step_of("publish", "p1", count=30, after=0.3),
+    ]
+    if rotates:
+        script.append(step_of("kill", "s1", seconds=chance.uniform(3.0, 6.0), after=2.0))
+    else:
+        script.append(step_of("partition", "s1", other="b1", seconds=12.0, after=2.0))
+        script.append(step_of("reset", "s1", after=chance.uniform(5.3, 5.5)))
+    if chance.random() < 0.4:  # that makes no difference
+        step_s = chance.choice((8.0, 30.0, 7200.0, -30.0))
+        script.insert(1, step_of("step_clock", "s1", seconds=step_s))
+    return _scripted(plan, [*script, step_of("wait", "", after=20.0)])
+
+
+def cut_off_replay(seed: int, chance: Random) -> Plan:
+    """A server is lost shortly before the end of a replay of what is old.
+
+    Messages and replicas are those of `late_publisher`. Acks arrive when most is replayed.
+    """
+    plan = _apart(seed, pad=400, rotates=chance.random() < 0.2)
+    plan = replace(plan, links=replace(plan.links, latency_s=0.0))
+    script = [
+        step_of("slow", "s1", seconds=0.02, after=0.5),
+        step_of("kill", "s1", seconds=30.0),
+        step_of("partition", "b1", other="b2", seconds=4.0, after=1.5),
+        step_of("publish", "p2", count=1),
+        step_of("publish", "p1", count=300, after=0.3),
+        step_of("publish", "p1", count=5, after=28.25),
+        step_of("kill", "b1", seconds=2.0, after=chance.uniform(1.3, 1.65)),
+    ]
+    return _scripted(plan, [*script, step_of("wait", "", after=20.0)])
+
+
+def _apart(seed: int, *, pad: int, rotates: bool) -> Plan:
+    """Two replicas with a publisher each, and one subscriber, over narrow links."""
+    return Plan(
         seed=seed,
         brokers=("b1", "b2"),
-        replications=(
-            Replication(source="b1", target="b2", mode="async"),
-            Replication(source="b2", target="b1", mode="async"),
-        ),
+        replications=_ASYNC_BOTH_WAYS,
         publishers=(
-            PublisherPlan(
-                name="p1",
-                store="file",
-                servers=("b1",),
-                pad=400 if old else chance.choice((0, 400)),
-            ),
+            PublisherPlan(name="p1", store="file", servers=("b1",), pad=pad),
             PublisherPlan(name="p2", store="file", servers=("b2",)),
         ),
         subscribers=(
@@ -300,32 +421,11 @@ def late_publisher(seed: int, chance: Random) -> Plan:
                 servers=("b1", "b2"),
                 topics=(_EVERYTHING,),
                 eager=1.0,
-                rotates=chance.random() < (0.2 if old else 0.5),
+                rotates=rotates,
             ),
         ),
         links=_NARROW,
     )
-    script = [step_of("kill", "s1", seconds=30.0, after=0.5)] if old else []
-    script += [
-        step_of("publish", "p1", count=0 if old else chance.choice((0, 60, 90)), after=0.5),
-        step_of("partition", "b1", other="b2", seconds=4.0, after=1.0),
-        step_of("publish", "p2", count=1),
-        step_of("publish", "p1", count=300 if old else 30, after=0.3),
-    ]
-    if old:
-        script += [
-            step_of("publish", "p1", count=5, after=28.25),
-            step_of("kill", "b1", seconds=2.0, after=chance.uniform(0.4, 0.6)),
-        ]
-    elif plan.subscribers[0].rotates:
-        script.append(step_of("kill", "s1", seconds=chance.uniform(3.0, 6.0), after=2.0))
-    else:
-        script.append(step_of("partition", "s1", other="b1", seconds=12.0, after=2.0))
-        script.append(step_of("reset", "s1", after=chance.uniform(5.3, 5.5)))
-    if not old and chance.random() < 0.4:  # that makes no difference
-        step_s = chance.choice((8.0, 30.0, 7200.0, -30.0))
-        script.insert(1, step_of("step_clock", "s1", seconds=step_s))
-    return _scripted(plan, [*script, step_of("wait", "", after=20.0)])
 
 
 def _scripted(plan: Plan, script: list[Step]) -> Plan:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from simulation.hunting import LIMIT, hunt, hunt_all
 
 
-def failing(*seeds: int, always: tuple[int, ...] = ()) -> Callable[[int, str], tuple[str, ...]]:
-    def run(seed: int, name: str) -> tuple[str, ...]:
-        found = seed in seeds if name else seed in always
+def failing(
+    *seeds: int, always: tuple[int, ...] = ()
+) -> Callable[[int, str, str], tuple[str, ...]]:
+    def run(seed: int, _name: str, planted: str) -> tuple[str, ...]:
+        found = seed in seeds if planted else seed in always
         return ("lost: one", "lost: two", "order: of them") if found else ()
 
     return run
@@ -35,8 +37,8 @@ def test_a_seed_that_fails_without_the_bug_has_not_found_it() -> None:
 
 
 def test_an_error_of_the_run_is_a_find() -> None:
-    def run(_seed: int, name: str) -> tuple[str, ...]:
-        if name:
+    def run(_seed: int, _name: str, planted: str) -> tuple[str, ...]:
+        if planted:
             raise ZeroDivisionError
         return ()
 
@@ -44,8 +46,8 @@ def test_an_error_of_the_run_is_a_find() -> None:
 
 
 def test_a_run_that_does_not_end_is_ended_and_reported_as_such() -> None:
-    def run(_seed: int, name: str) -> tuple[str, ...]:
-        while name:
+    def run(_seed: int, _name: str, planted: str) -> tuple[str, ...]:
+        while planted:
             with contextlib.suppress(Exception):  # as loops do that go on whatever happens
                 sum(range(1000))
         return ()

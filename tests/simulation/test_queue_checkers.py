@@ -411,6 +411,15 @@ def test_what_a_loss_explains_is_none_of_their_business(
     assert list(check(facts, {"work": queue})) == []
 
 
+def test_a_handler_that_is_to_be_cut_off_does_not_outlive_its_lease() -> None:
+    late: list[Fact] = [leased(1.0), finished(11.5, "done")]
+    soon: list[Fact] = [leased(1.0), finished(11.0, "cut")]
+    assert len(list(queue_checkers.cut_off(late, {"work": WORK}, {"c1"}))) == 1
+    assert not list(queue_checkers.cut_off(soon, {"work": WORK}, {"c1"}))
+    assert not list(queue_checkers.cut_off(late, {"work": WORK}, {"c2"}))
+    assert not list(queue_checkers.cut_off(late, {"work": FOREVER}, {"c1"}))
+
+
 def test_the_messages_of_these_tests_are_what_they_are_taken_for() -> None:
     assert [is_barrier(each) for each in (OLD, MIDDLE, YOUNG)] == [False, True, False]
     assert priority_of(OLD) > priority_of(MIDDLE)
