@@ -37,7 +37,7 @@ from functools import partial
 from types import TracebackType
 from typing import Concatenate, Generic, Never, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
-from typing_extensions import Unpack, override
+from typing_extensions import override
 
 import haclient.client
 from haclient.client import BaseClient as TrioClient
@@ -53,11 +53,9 @@ from haclient.facade.methods import (
     Reads,
     Subscribing,
     close_inner,
-    enter_inner,
-    inspects,
     like,
-    made,
     made_of,
+    makes,
     next_change_arrived,
     open_inner,
     plain,
@@ -67,9 +65,8 @@ from haclient.facade.thread import Bridge
 from haclient.live_records import JsonRecord, RecordChange, RecordMapping
 from haclient.live_records import LiveRecords as TrioRecords
 from haclient.observability.metrics import ClientMetrics
-from haclient.options import TIMEOUT_S, ClientOptions, HAOptions
+from haclient.options import TIMEOUT_S
 from haclient.protocol.messages import Message
-from haclient.servers.auth import Authenticator
 from haclient.session.back_pressure import ConflationKey, sow_key
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream as TrioStream
@@ -196,8 +193,8 @@ class _Opened(Generic[_I]):
             TimedOut: The server did not answer in time.
             UsageError: It was opened before.
         """
-        thread = self.__bridge__.thread
-        return await thread.wait(partial(open_inner, self), "open", undo=close_inner)
+        opened = partial(open_inner, self)
+        return await self.__bridge__.thread.wait(opened, "open", undo=close_inner)
 
     async def aclose(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
@@ -207,8 +204,8 @@ class _Opened(Generic[_I]):
                 await self.__bridge__.thread.wait(partial(close_inner, self), "aclose")
 
     async def __aenter__(self) -> Self:
-        thread = self.__bridge__.thread
-        return await thread.wait(partial(enter_inner, self), "open", undo=close_inner)
+        opened = partial(open_inner, self, is_entered=True)
+        return await self.__bridge__.thread.wait(opened, "open", undo=close_inner)
 
     async def __aexit__(
         self,
@@ -325,7 +322,7 @@ class LiveRecords(RecordMapping[_T], _Opened[TrioRecords[_T]]):
         # Only the wait can be cancelled, and it takes no change.
         records, thread = self.__bridge__.inner, self.__bridge__.thread
         arrived = partial(next_change_arrived, records, thread)
-        while (change := self.__bridge__.read(type(records).pop_change, "iterating")) is None:
+        while (change := self.__bridge__.read(records.pop_change, "iterating")) is None:
             is_closed = not thread.is_running and thread.error is None
             if is_closed or not await thread.wait(arrived, "iterating"):
                 raise StopAsyncIteration
@@ -401,8 +398,8 @@ class BaseClient(FacadeClient[LoopThread]):
     uri = Reads[str](TrioClient)
     connection_info = Reads[Mapping[str, str]](TrioClient)
     metrics = Reads[ClientMetrics](TrioClient)
-    health = inspects(TrioClient.health)
-    report = inspects(TrioClient.report)
+    health = plain(TrioClient.health, anytime=True)
+    report = plain(TrioClient.report, anytime=True)
     explain_recovery = plain(TrioClient.explain_recovery)
     persisted_sequence = Reads[int | None](TrioClient)
     publish_store = Reads[PublishStore | None](TrioClient)
@@ -510,24 +507,8 @@ class Client(BaseClient):
         StoreLocked: A store belongs to another client, or is in use by another process.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        publish_store: PublishStore | None = None,
-        bookmark_store: BookmarkStore | None = None,
-        authenticator: Authenticator | None = None,
-        **options: Unpack[ClientOptions],
-    ) -> None:
-        self.__bridge__ = made(
-            LoopThread,
-            haclient.client.Client,
-            name,
-            publish_store=publish_store,
-            bookmark_store=bookmark_store,
-            authenticator=authenticator,
-            **options,
-        )
+    @makes(LoopThread, haclient.client.Client)
+    def __init__(self) -> None: ...
 
     connect = _call(haclient.client.Client.connect)
     logon = _call(haclient.client.Client.logon)
@@ -553,22 +534,8 @@ class HAClient(BaseClient):
         StoreLocked: A store belongs to another client.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        publish_store: PublishStore | None = None,
-        bookmark_store: BookmarkStore | None = None,
-        **options: Unpack[HAOptions],
-    ) -> None:
-        self.__bridge__ = made(
-            LoopThread,
-            haclient.client.HAClient,
-            name,
-            publish_store=publish_store,
-            bookmark_store=bookmark_store,
-            **options,
-        )
+    @makes(LoopThread, haclient.client.HAClient)
+    def __init__(self) -> None: ...
 
     memory_backed = Factory(LoopThread, haclient.client.HAClient.memory_backed)
     file_backed = Factory(LoopThread, haclient.client.HAClient.file_backed)

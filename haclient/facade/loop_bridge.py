@@ -189,7 +189,7 @@ class _InLoop:
 
 
 class _CallbackRun:
-    """One call of a callback, as a task of the loop.
+    """One call of a callback in the loop, and its outcome.
 
     Args:
         callback: What is called.
@@ -205,21 +205,33 @@ class _CallbackRun:
         self._arguments = arguments
         self._token = trio.lowlevel.current_trio_token()
         self._waiting = trio.lowlevel.current_task()
-        self._task: asyncio.Task[object] | None = None
+        self._future: asyncio.Future[object] | None = None
         self.is_cancelled = False
         self.ended = trio.Event()
 
     def start(self) -> None:
-        """Begin it, in the loop."""
-        if not self.is_cancelled:
-            self._task = asyncio.ensure_future(self._run())
-            self._callback.thread.callbacks[self._task] = self._waiting
-            self._task.add_done_callback(self._callback.thread.callbacks.pop)
-            self._task.add_done_callback(self._end)
-
-    async def _run(self) -> object:
-        result = self._callback.function(*self._arguments)
-        return await result if isawaitable(result) else result
+        """Begin it, in the loop; what a plain function returns needs no task."""
+        if self.is_cancelled:
+            return
+        self._future = asyncio.get_running_loop().create_future()
+        try:
+            result = self._callback.function(*self._arguments)
+        except BaseException as error:
+            is_taken = not isinstance(error, StopIteration)  # by a future
+            self._future.set_exception(error if is_taken else RuntimeError(repr(error)))
+            self._end()
+            if not isinstance(error, Exception):  # KeyboardInterrupt and the like end the loop
+                raise
+            return
+        if isawaitable(result):
+            task = asyncio.ensure_future(_finish(result))
+            self._callback.thread.callbacks[task] = self._waiting
+            task.add_done_callback(self._callback.thread.callbacks.pop)
+            task.add_done_callback(self._end)
+            self._future = task
+        else:
+            self._future.set_result(result)
+            self._end()
 
     def _end(self, _: object = None) -> None:
         with suppress(trio.RunFinishedError):  # the loop had stopped, and nobody waits any more
@@ -227,25 +239,29 @@ class _CallbackRun:
 
     def cancel(self) -> None:
         """Cancel it, in the loop; `ended` is set when it has ended."""
-        if self._task is None:
+        if self._future is None:
             self._end()
         else:
-            self._task.cancel("the client is left")
+            self._future.cancel("the client is left")
 
     def outcome(self) -> object:
         """What it has returned, after `ended`; raises what it has raised."""
-        task = self._task
-        if task is None or not task.done() or (self.is_cancelled and task.cancelled()):
+        future = self._future
+        if future is None or not future.done() or (self.is_cancelled and future.cancelled()):
             return None
-        self._task = None  # the traceback refers to this frame: leave no cycle
+        self._future = None  # the traceback refers to this frame: leave no cycle
         try:
-            return task.result()
+            return future.result()
         except asyncio.CancelledError:
             raise DisconnectedError(
                 f"the task of the callback {self._callback.function!r} was cancelled"
             ) from None
         finally:
-            del task
+            del future
+
+
+async def _finish(awaitable: Awaitable[object]) -> object:
+    return await awaitable
 
 
 # -- haclient.aio.run -------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial, update_wrapper, wraps
 from inspect import Parameter, signature
-from operator import methodcaller
 from types import FunctionType
 from typing import (
     Concatenate,
@@ -166,29 +165,21 @@ def translated(text: str | None, words: Mapping[str, str]) -> str:
 
 
 def plain(
-    method: Callable[Concatenate[Never, _P], _T],
+    method: Callable[Concatenate[Never, _P], _T], *, anytime: bool = False
 ) -> Callable[Concatenate[Bridged, _P], _T]:
-    """The form of a method that does not wait: it runs in the client's thread."""
+    """The form of a method that does not wait: it runs in the client's thread.
+
+    Args:
+        method: The method.
+        anytime: Whether it may be called before and after the run of the client.
+    """
     inner = Method(method)
 
     @like(method)
     def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
         bridge = self.__bridge__
-        return bridge.thread.now(inner.bound(bridge, arguments, options), inner.name)
-
-    return call
-
-
-def inspects(
-    method: Callable[Concatenate[BaseClient, _P], _T],
-) -> Callable[Concatenate[Bridged, _P], _T]:
-    """The form of a method that describes a client, also before and after its run."""
-    name = method.__name__
-
-    @like(method)
-    def call(self: Bridged, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        read = cast("Callable[[object], _T]", methodcaller(name, *arguments, **options))
-        return self.__bridge__.read(read, name)
+        run = bridge.read if anytime else bridge.thread.now
+        return run(inner.bound(bridge, arguments, options), inner.name)
 
     return call
 
@@ -213,11 +204,10 @@ class Reads(Generic[_T]):
     @overload
     def __get__(self, instance: Bridged, owner: type) -> _T: ...
     def __get__(self, instance: Bridged | None, owner: type) -> Self | _T:
-        return self if instance is None else instance.__bridge__.read(self._read, self._name)
-
-    def _read(self, inner: object) -> _T:
-        found: _T = getattr(inner, self._name)
-        return found
+        if instance is None:
+            return self
+        bridge = instance.__bridge__
+        return cast("_T", bridge.read(partial(getattr, bridge.inner, self._name), self._name))
 
     def __set__(self, instance: Bridged, value: Never) -> None:
         raise AttributeError(f"{self._name} cannot be set")
@@ -242,16 +232,32 @@ class FacadeClient(Generic[_Thread_co]):
         return f"<{type(self).__module__}.{type(self).__qualname__} {thread.name!r}, {state}>"
 
 
-def made(
+def _made(
     kind: Callable[[str], _Thread],
-    make: Callable[_P, _Inner],
-    *arguments: _P.args,
-    **options: _P.kwargs,
+    make: Callable[..., _Inner],
+    arguments: tuple[object, ...],
+    options: dict[str, object],
 ) -> Bridge[_Inner, _Thread]:
     """Make a trio client, for a thread of this kind, which wraps its callbacks."""
     thread = kind(str(arguments[0] if arguments else options["name"]))
-    untyped: Callable[..., _Inner] = make  # the options are what they were, except callbacks
-    return Bridge(untyped(*arguments, **wrapped_options(options, thread.wrap)), thread)
+    return Bridge(make(*arguments, **wrapped_options(options, thread.wrap)), thread)
+
+
+def makes(
+    kind: Callable[[str], _Thread], make: Callable[_P, BaseClient]
+) -> Callable[[Callable[..., None]], Callable[Concatenate[FacadeClient[_Thread], _P], None]]:
+    """Let a constructor make a trio client, with the arguments of that."""
+
+    def decorate(
+        _: Callable[..., None],
+    ) -> Callable[Concatenate[FacadeClient[_Thread], _P], None]:
+        @like(make.__init__)
+        def init(self: FacadeClient[_Thread], /, *arguments: _P.args, **options: _P.kwargs) -> None:
+            self.__bridge__ = _made(kind, make, arguments, options)
+
+        return init
+
+    return decorate
 
 
 class Factory(Generic[_P]):
@@ -266,7 +272,7 @@ class Factory(Generic[_P]):
         @wraps(self._make)
         def make(*arguments: _P.args, **options: _P.kwargs) -> _H:
             client = owner.__new__(owner)
-            client.__bridge__ = made(self._kind, self._make, *arguments, **options)
+            client.__bridge__ = _made(self._kind, self._make, arguments, options)
             return client
 
         return make
@@ -320,15 +326,10 @@ class Opens(Protocol):
         ...
 
 
-async def open_inner(facade: _O) -> _O:
-    """Open a stream, or records."""
-    await facade.__bridge__.inner.open()
-    return facade
-
-
-async def enter_inner(facade: _O) -> _O:
-    """Open a stream or records unless it is open, as the start of a block does."""
-    await facade.__bridge__.inner.__aenter__()
+async def open_inner(facade: _O, *, is_entered: bool = False) -> _O:
+    """Open a stream, or records; at the start of a block unless it is open."""
+    inner = facade.__bridge__.inner
+    await (inner.__aenter__() if is_entered else inner.open())
     return facade
 
 

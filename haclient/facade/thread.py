@@ -35,7 +35,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -110,6 +110,15 @@ class Call(Generic[T]):
         finally:
             self.end(error)
             del error  # its traceback refers to this frame: leave no cycle
+
+    def run_now(self, function: Callable[[], T]) -> None:
+        """Carry out a plain function in the client's thread."""
+        try:
+            self.result.append(function())
+        except BaseException as error:  # the caller gets it, whatever it is
+            self.end(error)
+        else:
+            self.end(None)
 
     def end(self, error: BaseException | None) -> None:
         """Wake the caller, who gets this error, or the result."""
@@ -243,11 +252,6 @@ class TrioThread(ABC):
         return self._thread is not None and not (self.has_ended or self.is_forked)
 
     @property
-    def is_abandoned(self) -> bool:
-        """Whether it runs, and nobody has asked it to end."""
-        return self.is_running and not self._is_stopped
-
-    @property
     def is_forked(self) -> bool:
         """Whether this is a copy of another process, whose threads do not exist here."""
         return self._pid != os.getpid()
@@ -330,21 +334,18 @@ class TrioThread(ABC):
                     async with client:
                         self._has_entered = True
                         notify()
-                        await self._stopped()
+                        try:
+                            await self._stop.wait()
+                        except trio.Cancelled:  # a task of the client has failed, or `cancel`
+                            self._is_failing = not self._scope.cancel_called
+                            raise
             except BaseExceptionGroup as group:
-                self.error = unwrapped(cast("BaseExceptionGroup[BaseException]", group))
+                self.error = unwrapped(group)
             except BaseException as error:  # every caller gets it
                 self.error = error
             finally:
                 self._calls = None
                 calls.cancel_scope.cancel()
-
-    async def _stopped(self) -> None:
-        try:
-            await self._stop.wait()
-        except trio.Cancelled:
-            self._is_failing = not self._scope.cancel_called  # a task of the client has failed
-            raise
 
     def stop(self) -> None:
         """Have the client's block left, from any thread; a second call does nothing.
@@ -395,7 +396,7 @@ class TrioThread(ABC):
 
     def drop(self) -> None:
         """Warn, and end, if nobody has closed the client and nobody can any more."""
-        if not self.is_abandoned:
+        if not self.is_running or self._is_stopped:
             return
         if not self.closes_at_exit:
             warnings.warn(
@@ -537,11 +538,19 @@ class TrioThread(ABC):
             UsageError: The client was not opened, was closed, or belongs to another process.
             BaseException: The error by which the client has ended.
         """
+        self._submit(call, partial(self._begin, call, function))
+
+    def _submit(self, call: Call[T], begin: Callable[[], object]) -> None:
+        self.check_process()
+        if self._token is None:
+            raise UsageError(
+                f"{call.what} of a client that is not open: use `with`, or call open() first"
+            )
         # The token is set first: an interrupt before the next line finds a call that `cancel` ends,
         # and one after it a call that can be cancelled.
-        call.token = token = self._open_token(call.what)
+        call.token = self._token
         try:
-            token.run_sync_soon(self._begin, call, function)
+            call.token.run_sync_soon(begin)
         except trio.RunFinishedError:
             raise self.why_ended(call.what) from None
 
@@ -561,18 +570,12 @@ class TrioThread(ABC):
         if self.is_current:  # a callback that the client calls at once
             return function()
         self.check_may_block(what)
-        try:
-            return trio.from_thread.run_sync(function, trio_token=self._open_token(what))
-        except trio.RunFinishedError:
-            raise self.why_ended(what) from None
-
-    def _open_token(self, what: str) -> trio.lowlevel.TrioToken:
-        self.check_process()
-        if self._token is None:
-            raise UsageError(
-                f"{what} of a client that is not open: use `with`, or call open() first"
-            )
-        return self._token
+        done = threading.Lock()
+        done.acquire()
+        call: Call[T] = Call(done.release, what)
+        self._submit(call, partial(call.run_now, function))
+        done.acquire()
+        return call.outcome()
 
     async def check_end(self, *, was_cut: bool = False) -> None:
         """To be called by a call that finds an iteration at its end, in this thread.
@@ -633,15 +636,15 @@ class Bridge(Generic[_Inner_co, _Thread_co]):
     inner: _Inner_co
     thread: _Thread_co
 
-    def read(self, read: Callable[[_Inner_co], T], what: str) -> T:
-        """Read a property: in the client's thread, or here if that does not run."""
+    def read(self, read: Callable[[], T], what: str) -> T:
+        """Read a property of it: in the client's thread, or here if that does not run."""
         if self.thread.is_running:
             try:
-                return self.thread.now(partial(read, self.inner), what)
+                return self.thread.now(read, what)
             except BaseException as error:
                 if not self.thread.is_of_end(error):
                     raise
-        return read(self.inner)
+        return read()
 
 
 def running_threads() -> list[TrioThread]:

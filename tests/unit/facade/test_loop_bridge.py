@@ -69,7 +69,7 @@ async def test_a_call_runs_in_the_clients_thread(thread: LoopThread) -> None:
     bridge = Bridge("inner", thread)
     assert await thread.wait(name_of_thread, "looking") == "haclient a"
     assert thread.now(lambda: threading.current_thread().name, "looking") == "haclient a"
-    assert bridge.read(lambda inner: inner.upper(), "upper") == "INNER"
+    assert bridge.read(bridge.inner.upper, "upper") == "INNER"
 
 
 @with_thread

@@ -157,10 +157,10 @@ def test_a_property_is_read_although_the_client_ends_by_an_error_at_that_moment(
     with monkeypatch.context() as patched:
         patched.setattr(thread, "now", ends)
         with pytest.raises(DisconnectedError):
-            bridge.read(lambda inner: inner + 1, "number")  # not by the client's end
+            bridge.read(lambda: bridge.inner + 1, "number")  # not by the client's end
         patched.setattr(thread, "error", ended)
-        assert bridge.read(lambda inner: inner + 1, "number") == 8
-    assert Bridge(7, BlockingThread("b")).read(lambda inner: inner + 1, "number") == 8
+        assert bridge.read(lambda: bridge.inner + 1, "number") == 8
+    assert Bridge(7, BlockingThread("b")).read(lambda: 8, "number") == 8
 
 
 def test_an_interrupt_just_after_the_end_of_a_call_undoes_it_and_waits_for_nothing_else(
