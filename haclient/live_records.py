@@ -15,8 +15,8 @@ from typing_extensions import override
 from haclient.session.record_view import JsonRecord, RecordChange, RecordView, apply_delta
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
-from haclient.transport.message_queue import ShuttingDown, check_cut
-from haclient.transport.tasks import Turn
+from haclient.transport.message_queue import ShuttingDown
+from haclient.transport.tasks import Turn, is_of_handler
 
 __all__ = ["JsonRecord", "LiveRecords", "RecordChange", "RecordMapping", "apply_delta"]
 
@@ -153,8 +153,10 @@ class LiveRecords(RecordMapping[T]):
         self._changed = trio.Event()
 
     def _raise_error(self) -> None:
-        check_cut(self._error)
-        if self._error is not None and not isinstance(self._error, ShuttingDown):
+        # A shutdown ends the iteration without an error, but for a handler.
+        if isinstance(self._error, ShuttingDown) and not is_of_handler():
+            return
+        if self._error is not None:
             raise self._error
 
     def __aiter__(self) -> Self:

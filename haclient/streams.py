@@ -51,8 +51,8 @@ class MessageStream:
       `resumes=True`;
     * a bookmark stream or queue stream of an `HAClient` continues, and nothing is missing.
 
-    When the server ends the subscription by an error, the stream raises it. When `haclient.run`
-    shuts the client down, a stream that a handler reads raises `DisconnectedError`; others end.
+    When the server ends the subscription by an error, the stream raises it. A stream that a handler
+    reads raises the reason of any early end, also when the client is left or shut down.
 
     Use it as a context manager; leaving the block unsubscribes. To iterate over a stream that was
     never opened is a `UsageError`::
@@ -152,6 +152,7 @@ class MessageStream:
             return message
         batch = await self._queue.next_batch()
         if batch is None:
+            self._queue.check_cut()
             raise StopAsyncIteration
         self._current = iter(batch)
         self._run = islice(self._current, self._run_size)
@@ -257,6 +258,7 @@ class MessageStream:
         self._check_opened()
         batch = await self._queue.next_batch()
         if batch is None:
+            self._queue.check_cut()
             raise StopAsyncIteration
         if self._queue.conflation is not None:
             batch += self._queue.take_waiting(None if most is None else most - 1)

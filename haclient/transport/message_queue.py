@@ -23,7 +23,6 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, Literal, TypeAlias
-from weakref import WeakSet
 
 import trio
 from typing_extensions import override
@@ -33,7 +32,7 @@ from haclient.protocol.messages import Message
 from haclient.session.back_pressure import KeySlot, QueueConflation, weight_of
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.subscriptions import Marker, Subscription, SubscriptionQueue
-from haclient.transport.tasks import Turn, current_ancestors, is_call_of_handler
+from haclient.transport.tasks import Turn, is_of_handler
 from haclient_stores.checks import check_word
 
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
@@ -42,12 +41,6 @@ DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 
 class ShuttingDown(DisconnectedError):
     """A stream has ended early, since its client shuts down in order."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the stream has ended early, since its client shuts down: what it still had to deliver "
-            "is missing"
-        )
 
 
 class MessageQueue(SubscriptionQueue):
@@ -81,7 +74,6 @@ class MessageQueue(SubscriptionQueue):
         "first_number",
         "gaps",
         "handler",
-        "handler_tasks",
         "in_hand",
         "is_caught_up",
         "is_historical",
@@ -113,7 +105,6 @@ class MessageQueue(SubscriptionQueue):
         self.failed: HAClientError | None = None
         self.gaps = 0
         self.handler: Handler | None = None
-        self.handler_tasks = WeakSet[object]()  # that call it, or a function in its place
         self._may_raise = raises
         self._raises = False
         self._stops = False
@@ -189,9 +180,7 @@ class MessageQueue(SubscriptionQueue):
             self.skips_rest = True
             if self.on_stop is not None:
                 self.on_stop()
-        if self.is_served:
-            _served_at_end[self] = None
-        self.end(ShuttingDown())
+        self.end(ShuttingDown("the stream has ended early, since its client shuts down"))
 
     def take_no_more(self) -> None:
         """Hold nothing from now on: whoever asks for a message waits for the end."""
@@ -229,7 +218,6 @@ class MessageQueue(SubscriptionQueue):
         """The consumer asks for nothing more."""
         self._consumer_left = True
         self._idle.unpark_all()
-        _served_at_end.pop(self, None)
 
     @override
     def fail(self, error: HAClientError) -> None:
@@ -301,7 +289,6 @@ class MessageQueue(SubscriptionQueue):
 
         Raises:
             HAClientError: The subscription ended by an error; everything before it was delivered.
-            ShuttingDown: See `check_cut`.
             UsageError: Another task is waiting for the next messages.
         """
         self.consumer = trio.lowlevel.current_task()  # known even if it never has to wait
@@ -315,11 +302,21 @@ class MessageQueue(SubscriptionQueue):
                     self.consumer_left()
                 if self._raises and self.end_reason is not None:
                     raise self.end_reason
-                check_cut(self.end_reason, self)
                 return None
             await self._arrival()
             if self.turn is not None:  # others have run
                 self.turn.begin()
+
+    def check_cut(self) -> None:
+        """Check that no handler takes an early end of this queue for the ordinary one.
+
+        The handler would return as if it had seen all, and its message would count as processed.
+
+        Raises:
+            HAClientError: The reason of an early end; the current task belongs to a handler.
+        """
+        if self.end_reason is not None and is_of_handler():
+            raise self.end_reason
 
     async def end_turn(self) -> bool:
         """Let others run if the consumer's turn is over, so that a cancellation is seen, too.
@@ -417,34 +414,6 @@ class MessageQueue(SubscriptionQueue):
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
-
-
-# The queues that were stopped while handlers or workers served them, until these have finished.
-_served_at_end: Final = dict[MessageQueue, None]()
-
-
-def check_cut(end_reason: BaseException | None, asked: MessageQueue | None = None) -> None:
-    """Check that no handler takes the end of a stream by a shutdown for an ordinary one.
-
-    The handler would return as if it had seen all, and its message would count as processed.
-
-    Args:
-        end_reason: Why the stream that the current task reads has ended.
-        asked: The queue of that stream, if the task takes its messages itself.
-
-    Raises:
-        ShuttingDown: The client shuts down, and this task is one that a handler has started, or
-            makes a call for a handler of any client.
-    """
-    if not isinstance(end_reason, ShuttingDown):
-        return
-    started_by = current_ancestors()
-    is_cut = is_call_of_handler() or any(
-        queue is not asked and not started_by.isdisjoint(queue.handler_tasks)
-        for queue in list(_served_at_end)  # at once: each client may have a thread of its own
-    )
-    if is_cut:
-        raise ShuttingDown
 
 
 Handler: TypeAlias = Callable[[Message], Awaitable[None] | None]

@@ -88,20 +88,24 @@ def current_caller() -> object:
     return task if caller is None else caller.owner or task
 
 
-def is_call_of_handler() -> bool:
-    """Whether the current task carries out a call that a handler has made."""
+_handler_tasks: Final = weakref.WeakSet[trio.lowlevel.Task]()
+
+
+def call_handlers() -> None:
+    """Note that the current task calls handlers from now on."""
+    _handler_tasks.add(trio.lowlevel.current_task())
+    in_handler.set(True)  # for calls of clients that have threads of their own
+
+
+def is_of_handler() -> bool:
+    """Whether the current task is one that a handler has started, or makes a call for a handler."""
     caller = _callers.get(trio.lowlevel.current_task())
-    return caller is not None and caller.is_handler
-
-
-def current_ancestors() -> set[object]:
-    """The current task, and the tasks whose nurseries it runs in."""
-    found = set[object]()
+    if caller is not None:
+        return caller.is_handler
     task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-    while task is not None:
-        found.add(task)
+    while task is not None and task not in _handler_tasks:
         task = None if task.parent_nursery is None else task.parent_nursery.parent_task
-    return found
+    return task is not None
 
 
 class ClientThread:

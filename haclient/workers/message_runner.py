@@ -33,7 +33,7 @@ from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
 from haclient.transport.message_queue import Handler, MessageQueue, ShuttingDown
 from haclient.transport.reporter import Reporter
-from haclient.transport.tasks import Turn, in_handler
+from haclient.transport.tasks import Turn, call_handlers
 from haclient_stores.logs import SafeLogger, logger_of
 
 QueueErrorPolicy: TypeAlias = (
@@ -232,8 +232,7 @@ class MessageRunner:
         """
         queue, turn, watch = self._queue, self._turn, self._watch
         now, discards, acks = turn.now, self._discards, self._acks
-        queue.handler_tasks.add(trio.lowlevel.current_task())
-        in_handler.set(True)  # for calls of clients that have threads of their own
+        call_handlers()
         for message in messages:
             if now() >= turn.ends_at:
                 await turn.end()

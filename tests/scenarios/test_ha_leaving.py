@@ -488,6 +488,38 @@ async def test_a_stream_that_its_handler_has_yet_to_read_does_not_seem_complete(
     store.close()
 
 
+@pytest.mark.parametrize("end", ["left", "lost"])
+async def test_a_handler_gets_the_reason_for_which_another_client_ends_its_stream(
+    end: str,
+) -> None:
+    ended, store = list[str](), MemoryBookmarkStore()
+    async with (
+        instances("east", "west") as (east, west),
+        HAClient("c", servers=[east.uri], bookmark_store=store) as client,
+    ):
+        await client.publish_persisted("orders", b"1")
+        async with Client("d") as other:
+
+            async def handler(_: Message) -> None:
+                try:
+                    async with other.stream("replies") as replies:
+                        async for _ in replies:
+                            pass
+                        ended.append("all replies are there")
+                except DisconnectedError:
+                    ended.append("cut")
+
+            await other.connect(west.uri)
+            await other.logon()
+            await client.bookmark_subscribe("orders", handler=handler, sub_id="s", bookmark=EPOCH)
+            await trio.sleep(1)
+            if end == "lost":
+                await west.cut()
+                await trio.sleep(1)
+        await trio.sleep(1)
+    assert ended == ["cut"]
+
+
 async def _until_disconnected(function: Callable[[], Awaitable[None]]) -> None:
     with suppress(DisconnectedError):
         await function()
