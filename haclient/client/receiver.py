@@ -169,7 +169,10 @@ class Receiver:
             command, queue, markers=True, lasts=resubscribes, first_bookmark=first_bookmark
         )
         self._limit_silence(subscription, queue, timeout_of(command))
-        runner = self._runner(queue, handler, auto_discard=auto_discard)
+        queue.handler = handler
+        runner = MessageRunner(
+            queue, self._on_handler_error, discards=auto_discard, reporter=self._core.reporter
+        )
         self._serve(subscription, queue, runner.serve)
         return subscription.sub_id
 
@@ -235,15 +238,6 @@ class Receiver:
             correlation_id=correlation_id,
             timeout=TIMEOUT_S,
             what=f"the publish to {topic!r}",
-        )
-
-    def _runner(
-        self, queue: MessageQueue, handler: Handler, *, auto_discard: bool = False
-    ) -> MessageRunner:
-        """What calls a plain handler."""
-        queue.handler = handler
-        return MessageRunner(
-            queue, self._on_handler_error, discards=auto_discard, reporter=self._core.reporter
         )
 
     def _queue_for(self, command: Command, *, raises: bool) -> MessageQueue:
