@@ -29,7 +29,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from haclient.errors import GraceExpired, UsageError
-from haclient.transport.active_consumers import OpenClients, open_clients
+from haclient.transport.open_clients import OpenClients, open_clients
 from haclient.transport.tasks import open_nursery
 from haclient_stores.checks import check_seconds
 from haclient_stores.logs import logger_of

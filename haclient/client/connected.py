@@ -14,6 +14,7 @@ from haclient.observability.recovery_explanation import RecoveryExplanation, exp
 from haclient.observability.report import report
 from haclient.session.connection_state import ConnectionState
 from haclient.transport.core import Core
+from haclient.transport.open_clients import OpenClients, open_clients
 from haclient_stores.checks import check_utf8
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -27,11 +28,15 @@ class ConnectedClient:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
 
     # -- life ---------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self._core.enter()
+        self._open_clients = open_clients.get()
+        if self._open_clients is not None:
+            self._open_clients.entered(self._core)
         return self
 
     async def __aexit__(
@@ -40,7 +45,11 @@ class ConnectedClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._core.leave(kind, error, traceback)
+        try:
+            await self._core.leave(kind, error, traceback)
+        finally:
+            if self._open_clients is not None:
+                self._open_clients.left(self._core)
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""

@@ -27,7 +27,7 @@ from haclient.service import (
     Deadline,
     expired_text,
 )
-from haclient.transport.active_consumers import OpenClients
+from haclient.transport.open_clients import OpenClients
 from haclient_stores.checks import check_seconds
 from haclient_stores.logs import logger_of
 

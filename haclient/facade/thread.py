@@ -42,7 +42,7 @@ import trio
 from haclient.client import BaseClient
 from haclient.errors import DisconnectedError, UsageError
 from haclient.options import seconds
-from haclient.transport.active_consumers import OpenClients, open_clients
+from haclient.transport.open_clients import OpenClients, open_clients
 from haclient.transport.tasks import (
     Caller,
     calling,

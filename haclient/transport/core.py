@@ -46,12 +46,11 @@ from haclient.session.resume import ResumeContext
 from haclient.session.session import Received, Session
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.ack_sender import AckSender
-from haclient.transport.active_consumers import ActiveConsumers, OpenClients, open_clients
 from haclient.transport.commands import Commands, Fields, Flusher, log_on, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.links.dial import Dialler
 from haclient.transport.links.link import log_state
-from haclient.transport.message_queue import release_queues
+from haclient.transport.message_queue import ActiveConsumers, release_queues
 from haclient.transport.publisher import AuditedPublisher, Publisher
 from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
@@ -110,7 +109,6 @@ class Core:
         self.heartbeat = settings.new_heartbeat()
         self.heartbeat_round_trip_s: float | None = None
         self.consumers = ActiveConsumers()
-        self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
         self._manager = manager
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
@@ -165,9 +163,6 @@ class Core:
         self._nursery = await self._stack.enter_async_context(open_nursery())
         for task in (self.reporter.run, self.ack_sender.run, *self._maintenance.tasks):
             self._nursery.start_soon(task)
-        self._open_clients = open_clients.get()
-        if self._open_clients is not None:
-            self._open_clients.entered(self)
 
     async def leave(
         self,
@@ -221,8 +216,6 @@ class Core:
                     await self._maintenance.close()
                 finally:
                     self.thread.release()
-                    if self._open_clients is not None:
-                        self._open_clients.left(self)
 
     def stop(self, reason: HAClientError) -> None:
         """Expect no other connection: every task that waits for one gets the reason."""
@@ -497,10 +490,6 @@ class Core:
                 self.name,
                 count,
             )
-
-    def block_publishes(self, until: trio.Event) -> None:
-        """Let every publish wait from now on, and fail when `until` is set."""
-        self.publisher.block_publishes(until)
 
     def unfinished(self) -> list[str]:
         """What is neither persisted nor acknowledged, in words."""

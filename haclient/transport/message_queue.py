@@ -510,3 +510,53 @@ class QueryQueue(MessageQueue):
             error = self._overdue()
             if error is not None:
                 self.end(error, raises=True)
+
+
+class ActiveConsumers:
+    """The queues of one client that have a consumer.
+
+    Attributes:
+        is_stopped: Whether no consumer gets a further message.
+    """
+
+    __slots__ = ("_consumers", "is_stopped")
+
+    def __init__(self) -> None:
+        self._consumers: dict[MessageQueue, Subscription] = {}
+        self.is_stopped = False
+
+    def add(self, subscription: Subscription, queue: MessageQueue) -> None:
+        """Note a new consumer."""
+        if subscription.is_query:
+            return
+        self._consumers[queue] = subscription
+        if self.is_stopped:
+            _stop(subscription, queue)
+
+    def remove(self, queue: MessageQueue) -> None:
+        """A consumer has ended: its handler has returned, or its stream was closed."""
+        queue.consumer_left()
+        self._consumers.pop(queue, None)
+
+    def stop(self) -> None:
+        """Give the consumers no further message that the server will redeliver."""
+        self.is_stopped = True
+        for queue, subscription in self._consumers.items():
+            _stop(subscription, queue)
+
+    async def wait_idle(self) -> None:
+        """Wait until every consumer has finished what it was given."""
+        while (busy := next((d for d in self._consumers if not d.is_idle), None)) is not None:
+            await busy.wait_idle()
+
+    @property
+    def busy_ids(self) -> list[str]:
+        """The ids of the subscriptions whose consumers have yet to finish."""
+        consumers = list(self._consumers.items())
+        return [subscription.sub_id for each, subscription in consumers if not each.is_idle]
+
+
+def _stop(subscription: Subscription, queue: MessageQueue) -> None:
+    if subscription.is_redelivered:
+        subscription.drop_queued()
+    queue.stop(keeps=not subscription.is_redelivered)

@@ -11,7 +11,7 @@ import trio
 from haclient.client import Client, HAClient
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.servers.delay import FixedDelayStrategy
-from haclient.transport.active_consumers import OpenClients, open_clients
+from haclient.transport.open_clients import OpenClients, open_clients
 from haclient.transport.tasks import open_nursery
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -15,7 +15,7 @@ from haclient.client import HAClient
 from haclient.errors import DisconnectedError, WouldBlock
 from haclient.protocol.messages import Message
 from haclient.stores import MemoryBookmarkStore
-from haclient.transport.active_consumers import OpenClients, open_clients
+from haclient.transport.open_clients import OpenClients, open_clients
 from haclient.workers import ThreadPool, run_workers
 from haclient_fake_server.config import BrokerConfig, QueueTopic, SowTopic
 from haclient_fake_server.pytest_plugin import ClusterFactory

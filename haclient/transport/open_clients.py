@@ -1,7 +1,8 @@
-"""The consumers of one client: stop giving them messages, and wait until they have finished.
+"""The orderly end of all clients of a process: their consumers finish, then they flush.
 
-An orderly end begins here. What was not delivered yet is dropped where the server redelivers it
-(bookmark subscriptions and queues) and still delivered where it does not (plain subscriptions).
+First the consumers get no further messages (`ActiveConsumers`). What was not delivered yet is
+dropped where the server redelivers it (bookmark subscriptions and queues) and still delivered where
+it does not (plain subscriptions).
 A handler finishes the message that it works on. A stream ends when its consumer asks for the next
 message, which shows that it has finished the last one. Queries are part of that work, and go on.
 
@@ -12,98 +13,18 @@ acknowledgements.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from haclient.errors import HAClientError, failure_text
-from haclient.session.subscriptions import Subscription
-from haclient.transport.message_queue import MessageQueue
+from haclient.transport.core import Core
 from haclient_stores.logs import logger_of
 
 _logger = logger_of(__name__)
 
 
-class ActiveConsumers:
-    """The queues of one client that have a consumer.
-
-    Attributes:
-        is_stopped: Whether no consumer gets a further message.
-    """
-
-    __slots__ = ("_consumers", "is_stopped")
-
-    def __init__(self) -> None:
-        self._consumers: dict[MessageQueue, Subscription] = {}
-        self.is_stopped = False
-
-    def add(self, subscription: Subscription, queue: MessageQueue) -> None:
-        """Note a new consumer."""
-        if subscription.is_query:
-            return
-        self._consumers[queue] = subscription
-        if self.is_stopped:
-            _stop(subscription, queue)
-
-    def remove(self, queue: MessageQueue) -> None:
-        """A consumer has ended: its handler has returned, or its stream was closed."""
-        queue.consumer_left()
-        self._consumers.pop(queue, None)
-
-    def stop(self) -> None:
-        """Give the consumers no further message that the server will redeliver."""
-        self.is_stopped = True
-        for queue, subscription in self._consumers.items():
-            _stop(subscription, queue)
-
-    async def wait_idle(self) -> None:
-        """Wait until every consumer has finished what it was given."""
-        while (busy := next((d for d in self._consumers if not d.is_idle), None)) is not None:
-            await busy.wait_idle()
-
-    @property
-    def busy_ids(self) -> list[str]:
-        """The ids of the subscriptions whose consumers have yet to finish."""
-        consumers = list(self._consumers.items())
-        return [subscription.sub_id for each, subscription in consumers if not each.is_idle]
-
-
-def _stop(subscription: Subscription, queue: MessageQueue) -> None:
-    if subscription.is_redelivered:
-        subscription.drop_queued()
-    queue.stop(keeps=not subscription.is_redelivered)
-
-
-class Drained(Protocol):
-    """What an orderly end asks of a client."""
-
-    @property
-    def name(self) -> str:
-        """The client name."""
-        ...
-
-    @property
-    def consumers(self) -> ActiveConsumers:
-        """Its consumers."""
-        ...
-
-    async def drain(self) -> bool:
-        """Wait until publishes are persisted and acknowledgements processed, within a limit.
-
-        Returns:
-            Whether the limit was enough.
-        """
-        ...
-
-    def block_publishes(self, until: trio.Event) -> None:
-        """Let every publish wait from now on, and fail when `until` is set."""
-
-    def unfinished(self) -> list[str]:
-        """What is neither persisted nor acknowledged, in words."""
-        ...
-
-
-async def _flush_one(client: Drained, late: list[Drained]) -> None:
+async def _flush_one(client: Core, late: list[Core]) -> None:
     try:
         if await client.drain():
             return
@@ -120,12 +41,12 @@ class OpenClients:
     """
 
     def __init__(self) -> None:
-        self._clients: list[Drained] = []
+        self._clients: list[Core] = []
         self._is_stopping = False
         self._publishes_fail = trio.Event()
         self.run: trio.lowlevel.TrioToken | None = None
 
-    def entered(self, client: Drained) -> None:
+    def entered(self, client: Core) -> None:
         """A client was entered; during an orderly end it gets no messages."""
         if self.run not in {None, trio.lowlevel.current_trio_token()}:
             return  # a thread that was started with a copy of the context runs trio itself
@@ -133,7 +54,7 @@ class OpenClients:
         if self._is_stopping:
             client.consumers.stop()
 
-    def left(self, client: Drained) -> None:
+    def left(self, client: Core) -> None:
         """A client has closed everything."""
         if client in self._clients:
             self._clients.remove(client)
@@ -157,13 +78,13 @@ class OpenClients:
 
     async def flush(self) -> None:
         """Send what is left, after `finish_consumers`; later publishes wait."""
-        late = list[Drained]()
+        late = list[Core]()
         await self._flush(late)
         for client in self._clients:
-            client.block_publishes(self._publishes_fail)
+            client.publisher.block_publishes(self._publishes_fail)
         await self._flush(late)  # what was published during the first one
 
-    async def _flush(self, late: list[Drained]) -> None:
+    async def _flush(self, late: list[Core]) -> None:
         """Flush all clients but those whose time is up, which are added to `late`."""
         async with trio.open_nursery() as nursery:
             for client in self._clients:
