@@ -20,7 +20,6 @@ from typing_extensions import Unpack, override
 
 from haclient.client.base import BaseClient
 from haclient.client.client import Client
-from haclient.client.restoring import OnOthers, restorable
 from haclient.errors import HAClientError, TimedOut, UsageError
 from haclient.options import (
     TIMEOUT_S,
@@ -31,6 +30,7 @@ from haclient.options import (
     seconds,
 )
 from haclient.servers.auth import Authenticator
+from haclient.session.kept_subscriptions import OnOthers, restorable
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler

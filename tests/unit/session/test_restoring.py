@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.client.restoring import OnOthers, restorable
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
+from haclient.session.kept_subscriptions import OnOthers, restorable
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
 from haclient_stores.bookmark import MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
