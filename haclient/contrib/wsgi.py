@@ -52,7 +52,7 @@ class ProcessClient:
         name: str,
         make: Callable[[str], HAClient],
         *,
-        on_open: Callable[[HAClient], object] = lambda _: None,
+        on_open: Callable[[HAClient], object] | None = None,
         open_timeout: float = OPEN_TIMEOUT_S,
     ) -> None:
         self._name = name
@@ -93,7 +93,8 @@ class ProcessClient:
         client = self._make(process_name(self._name)).open(timeout=self._open_timeout_s)
         client.__bridge__.thread.closes_at_exit = True
         try:
-            self._on_open(client)
+            if self._on_open is not None:
+                self._on_open(client)
         except BaseException:
             with suppress(Exception):  # the caller gets the error of `on_open`
                 client.close()
