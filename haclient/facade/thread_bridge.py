@@ -77,9 +77,11 @@ class LockWaiter(Waiter):
 
     @override
     async def wait(self, limit_s: float = math.inf) -> bool:
-        until = monotonic() + limit_s
-        while not self._is_notified and (left_s := until - monotonic()) > 0:
+        until = math.inf if limit_s == math.inf else monotonic() + limit_s
+        left_s = limit_s
+        while not self._is_notified and left_s > 0:
             self._lock.acquire(timeout=min(left_s, _SIGNAL_CHECK_S))
+            left_s = until - monotonic()
         return self._is_notified
 
     @override
