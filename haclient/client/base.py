@@ -699,7 +699,7 @@ class BaseClient(PublishingClient):
         await self._core.flusher.acks(timeout=seconds(timeout))
 
 
-class _Parts(TypedDict, total=False):
+class _SubscribeParts(TypedDict, total=False):
     """What the command of a subscription may have; the names are those of `Command`."""
 
     filter: str
@@ -716,7 +716,7 @@ def _subscribe(
     *,
     queries: bool = False,
     delta: bool = False,
-    **parts: Unpack[_Parts],
+    **parts: Unpack[_SubscribeParts],
 ) -> Command:
     """The command of a subscription.
 

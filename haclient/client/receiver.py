@@ -33,7 +33,7 @@ from haclient.session.subscriptions import (
 )
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.core import Core
-from haclient.transport.message_queue import Handler, MessageQueue, QueryQueue
+from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue, QueryQueue
 from haclient.transport.subscriber import Subscriber
 from haclient.transport.subscription_changes import timeout_of
 from haclient.workers.message_runner import MessageRunner
@@ -52,7 +52,7 @@ class Receiver:
     def __init__(self, core: Core, subscriber: Subscriber) -> None:
         self._core = core
         self._subscriber = subscriber
-        self._on_handler_error = core.settings.on_handler_error
+        self._on_handler_error: HandlerErrorPolicy = core.settings.on_handler_error
 
     def stream(
         self,

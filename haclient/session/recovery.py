@@ -255,8 +255,8 @@ class Failures:
         actions = MEANINGS[state, self._kind(state, error, uri=uri, is_moving=is_moving)]
         if FailureAction.BLAME_UNLESS_STABLE not in actions:
             return actions
-        blame = frozenset() if is_stable else frozenset({FailureAction.BLAME})
-        return (actions - {FailureAction.BLAME_UNLESS_STABLE}) | blame
+        decided = actions - {FailureAction.BLAME_UNLESS_STABLE}
+        return decided if is_stable else decided | {FailureAction.BLAME}
 
     def _kind(self, state: Recovery, error: HAClientError, *, uri: str, is_moving: bool) -> Failure:
         address = Uri.parse(uri).address if uri else ""

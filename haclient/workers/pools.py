@@ -88,8 +88,13 @@ class ThreadPool(_Pool):
         """
         del limit_s
         limiter = trio.CapacityLimiter(self.workers)
-        run = partial(trio.to_thread.run_sync, abandon_on_cancel=True, limiter=limiter)
-        yield [partial(run, call, work)] * self.workers
+
+        async def run(message: Message) -> _T:
+            return await trio.to_thread.run_sync(
+                call, work, message, abandon_on_cancel=True, limiter=limiter
+            )
+
+        yield [run] * self.workers
 
 
 class ProcessPool(_Pool):
