@@ -543,8 +543,9 @@ class Publisher:
         Raises:
             DisconnectedError: No ack can come.
         """
-        if self.writer is None and not self._status.expects_connection:
-            stop_reason = self._status.stop_reason
+        status, stop_reason = self._status, self._status.stop_reason
+        # A client that is being left closes its store in a moment, perhaps before its connection.
+        if stop_reason is not None or (self.writer is None and not status.reconnects):
             why = stop_reason or "the connection is lost: connect again"
             raise DisconnectedError(f"{before}{why}{after}") from stop_reason
 

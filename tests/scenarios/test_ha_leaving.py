@@ -217,6 +217,34 @@ async def test_whoever_waits_hears_of_a_disconnect(server: Server, *, connected:
         assert trio.current_time() == started
 
 
+@pytest.mark.row("HA25")
+async def test_a_publish_that_waits_for_room_outside_of_the_block_ends_with_it(
+    server: Server, tmp_path: Path
+) -> None:
+    """Its store is closed by then, which is not what it failed for."""
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        publish_store=FilePublishStore(tmp_path / "p"),
+        max_unpersisted_bytes=1000,
+        heartbeat=None,
+        exit_timeout=0,
+    )
+
+    async def publish_for_ever() -> None:
+        while True:
+            await client.publish("orders", b"x" * 100)
+
+    async def expect_end() -> None:
+        with pytest.raises(DisconnectedError, match="publish waits for acks, but the client was l"):
+            await publish_for_ever()
+
+    async with open_nursery() as nursery, entered(client, partial(live, server)) as peer:
+        nursery.start_soon(peer.listen_until_end)
+        nursery.start_soon(expect_end)
+        await wait_all_tasks_blocked()
+
+
 @pytest.mark.row("HA8")
 @pytest.mark.parametrize("connected", [True, False])
 async def test_a_stream_that_is_read_outside_of_the_block_ends_with_it(
