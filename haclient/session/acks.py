@@ -146,11 +146,12 @@ class PendingCommands:
         pending.wake()
         return None if pending.ack is None else pending.replaces
 
-    def fail_all(self, error: Callable[[PendingCommand], HAClientError]) -> None:
-        """Fail every pending command, because the connection is lost."""
+    def fail_all(self, reason: HAClientError) -> None:
+        """Fail every pending command by an error of its own, because the connection is lost."""
         lost, self._by_id = self._by_id, {}
         for pending in lost.values():
-            pending.error = error(pending)
+            pending.error = DisconnectedError(f"{pending.what}: not confirmed: {reason}")
+            pending.error.__cause__ = reason
             pending.wake()
 
 

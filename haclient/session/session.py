@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from haclient.errors import HAClientError, ProtocolError, UsageError, printable
 from haclient.protocol.commands import command_error
 from haclient.protocol.messages import Message
-from haclient.session.acks import PendingCommand, PendingCommands
+from haclient.session.acks import PendingCommands
 from haclient.session.connection_state import MAX_SEQUENCE, Counters
 from haclient.session.subscriptions import Marker, Router, Subscription
 from haclient_stores.tracker.tracker import UNTRACKED
@@ -337,16 +337,16 @@ class Session:
 
     # -- the end ----------------------------------------------------------
 
-    def lost(self, error: Callable[[PendingCommand | None], HAClientError]) -> list[Subscription]:
+    def lost(self, reason: HAClientError) -> list[Subscription]:
         """The connection is lost: fail the pending commands and remove all subscriptions.
 
         Args:
-            error: Makes a new error for one command, or for the connection as a whole.
+            reason: Why.
 
         Returns:
             The subscriptions that were active.
         """
-        self.pending.fail_all(error)
+        self.pending.fail_all(reason)
         ended = self.router.all()
         for subscription in ended:
             self.router.remove(subscription)

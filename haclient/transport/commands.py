@@ -23,7 +23,6 @@ from haclient.errors import (
     AuthenticationError,
     CommandError,
     DisconnectedError,
-    HAClientError,
     StoreFull,
     TimedOut,
     UsageError,
@@ -263,15 +262,6 @@ class Commands:
         error = TimedOut(f"{late} within {timeout:g} s{why}")
         error.__cause__ = lost
         return error
-
-
-def lost_error(pending: PendingCommand | None, reason: HAClientError) -> HAClientError:
-    """The error for one command that was waiting when the connection was lost."""
-    if pending is None:
-        return reason
-    error = DisconnectedError(f"{pending.what}: not confirmed: {reason}")
-    error.__cause__ = reason
-    return error
 
 
 async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame

@@ -46,7 +46,7 @@ from haclient.session.resume import ResumeContext
 from haclient.session.session import Received, Session
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.ack_sender import AckSender
-from haclient.transport.commands import Commands, Fields, Flusher, log_on, lost_error
+from haclient.transport.commands import Commands, Fields, Flusher, log_on
 from haclient.transport.connection import Connection
 from haclient.transport.links.dial import Dialler
 from haclient.transport.links.link import log_state
@@ -424,12 +424,12 @@ class Core:
             self.publisher.lost()
             queues = [one.leases for one in active if one.leases is not None]
             self.queue_acks.lost(sum(one.most_unacknowledged for one in queues if one.is_queue))
-            for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
+            for subscription in self.session.lost(reason):
                 is_kept = subscription in self.kept
                 if subscription.lost(reason, is_kept=is_kept, is_followed=is_followed):
                     self.reporter.emit(events.SubscriptionGap, sub_id=subscription.sub_id)
         except BaseException:  # a store has failed, which ends the client: nobody may wait for it
-            self.session.lost(lambda pending: lost_error(pending, reason))
+            self.session.lost(reason)
             for subscription in active:
                 subscription.end(reason)
             raise

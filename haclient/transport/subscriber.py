@@ -47,12 +47,11 @@ from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
 from haclient.transport.subscription_changes import timeout_of
 from haclient.transport.tasks import LoggedBy
-from haclient_stores.bookmark import MOST_RECENT, NOW
+from haclient_stores.bookmark import MOST_RECENT
 from haclient_stores.checks import check_texts
 from haclient_stores.interfaces import SubscriptionLog
 
 _MOST_RECENT: Final = str(MOST_RECENT)
-_NOW: Final = str(NOW)
 _OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
 
 

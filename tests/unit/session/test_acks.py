@@ -54,10 +54,6 @@ def ack(
     return Message(kind="ack", command_id=command_id, ack_type=kind, status=status, reason=why)
 
 
-def lost(_: PendingCommand) -> HAClientError:
-    return DisconnectedError("lost")
-
-
 def test_the_awaited_ack_confirms_its_command_and_no_other() -> None:
     pending = PendingCommands()
     first, second = Waiter(pending, "1"), Waiter(pending, "2")
@@ -143,10 +139,16 @@ def test_a_forgotten_command_is_not_woken_by_a_late_ack() -> None:
 def test_a_lost_connection_fails_everyone_once() -> None:
     pending = PendingCommands()
     waiters = [Waiter(pending, str(number)) for number in range(3)]
-    pending.fail_all(lost)
-    pending.fail_all(lost)
+    reason = DisconnectedError("the peer closed it")
+    pending.fail_all(reason)
+    pending.fail_all(reason)
     assert [waiter.woken for waiter in waiters] == [1, 1, 1]
-    assert all(isinstance(waiter.command.error, DisconnectedError) for waiter in waiters)
+    errors = [waiter.command.error for waiter in waiters]
+    assert len(set(map(id, errors))) == 3, "each task may add its own notes"
+    for error in errors:
+        assert isinstance(error, DisconnectedError)
+        assert str(error).endswith(": not confirmed: the peer closed it")
+        assert error.__cause__ is reason
 
 
 def test_two_commands_of_one_id_would_take_each_others_acks() -> None:

@@ -501,7 +501,7 @@ def test_a_lost_connection_fails_commands_and_ends_subscriptions(session: Sessio
     one, two = enter(session, "1"), enter(session, "2")
     waiting = PendingCommand("5", "flush", awaited="processed", wake=lambda: None)
     session.pending.add(waiting)
-    assert session.lost(lambda _: DisconnectedError("lost")) == [one, two]
+    assert session.lost(DisconnectedError("lost")) == [one, two]
     assert isinstance(waiting.error, DisconnectedError)
     assert session.router.all() == []
     assert told(session.receive([message("1", b"late")])) == []

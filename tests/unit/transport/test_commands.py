@@ -8,13 +8,11 @@ import trio
 from haclient.errors import (
     CommandError,
     DisconnectedError,
-    HAClientError,
     TimedOut,
 )
-from haclient.session.acks import PendingCommand
 from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.session import Session
-from haclient.transport.commands import Commands, Fields, lost_error
+from haclient.transport.commands import Commands, Fields
 from haclient.transport.links.memory_network import link_pair
 from support.clock import in_virtual_time
 from support.peer import Peer, together
@@ -97,12 +95,3 @@ async def test_commands_need_a_connection_that_has_logged_on(bench: Bench) -> No
     bench.status.is_connected = False
     with pytest.raises(DisconnectedError, match="not connected"):
         bench.commands.connected()
-
-
-def test_a_lost_command_says_which_it_was_and_a_connection_says_why() -> None:
-    reason: HAClientError = DisconnectedError("the peer closed it")
-    pending = PendingCommand("1", "flush", awaited="processed", wake=lambda: None)
-    assert lost_error(None, reason) is reason
-    error = lost_error(pending, reason)
-    assert str(error) == "flush: not confirmed: the peer closed it"
-    assert error.__cause__ is reason
