@@ -284,7 +284,7 @@ class Core:
             raise UsageError("logon is under way in another task: wait for that one")
         if self.status.is_logged_on:
             raise UsageError("this connection has logged on already")
-        self.check_connected()
+        connection = self.check_connected()
         self._logging_on = True
         try:
             await self.log_on(
@@ -294,7 +294,8 @@ class Core:
             await self.start_heartbeat(timeout=timeout)
             await self.open_log()
         except BaseException as error:  # refused, lost or cancelled: half a logon is of no use
-            await self.abandon(error if isinstance(error, HAClientError) else None)
+            if self.connection is connection:  # another task may have connected again
+                await self.abandon(error if isinstance(error, HAClientError) else None)
             if isinstance(error, HAClientError):
                 self.flight.log_before(error)
             raise
@@ -338,9 +339,9 @@ class Core:
         Raises:
             HAClientError: The connection was lost meanwhile.
         """
-        log = self.publisher.log
+        log, connection = self.publisher.log, self.check_connected()
         await self.publisher.measure()
-        self.check_connected()
+        self.check_connected(connection)
         if count := log.unpersisted_count:
             last = log.last_sequence
             self.reporter.emit(events.PublishesReplayed, count=count, sequence=last)

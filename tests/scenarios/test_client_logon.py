@@ -20,11 +20,14 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.protocol.codec import publish_head
 from haclient.protocol.options import Options
 from haclient.servers.auth import Authenticator
 from haclient.session.connection_state import ConnectionState
+from haclient.transport.tasks import open_nursery
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.custom import DictPublishStore
 from support.listening import on_losses
 from support.peer import Server, answering, together
 
@@ -330,6 +333,35 @@ def count_tasks() -> int:
         for nursery in task.child_nurseries:
             todo += nursery.child_tasks
     return count
+
+
+@pytest.mark.row("CC2")
+async def test_a_logon_leaves_the_connection_alone_that_another_task_has_made_meanwhile(
+    server: Server,
+) -> None:
+    store = DictPublishStore()
+    store.number_above(1)
+    for _ in range(20):  # more than is looked at in a few steps
+        store.store(publish_head("orders"), b"}", b"x" * 1_000_000)
+
+    async with Client("pub", publish_store=store, exit_timeout=0) as client:
+
+        async def log_on() -> None:
+            with pytest.raises(DisconnectedError):
+                await client.logon()
+
+        peer = await server.connect(client)
+        async with open_nursery() as nursery:
+            nursery.start_soon(log_on)
+            await peer.log_on()
+            while not client._core.status.is_logged_on:
+                await trio.lowlevel.checkpoint()
+            await client.disconnect()
+            again = await server.connect(client)
+        assert client.state is ConnectionState.CONNECTED
+        await together(client.logon, again.log_on)
+        assert [each.command for each in again.heard] == ["logon"]
+        assert len(await again.sequences(20)) == 20
 
 
 @pytest.mark.row("CC3")
