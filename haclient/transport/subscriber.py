@@ -217,7 +217,7 @@ class Subscriber:
             queue,
             command_id=opening.command_id,
             log=log,
-            owner=self._owner(request.sub_id, log),
+            owner=None if log is None else self._owner(request.sub_id, log),
             markers=markers,
             leases=leases,
         )
@@ -226,10 +226,8 @@ class Subscriber:
         subscription.entered = self._entered
         return subscription
 
-    def _owner(self, sub_id: str, log: SubscriptionLog | None) -> MessageOwner | None:
+    def _owner(self, sub_id: str, log: SubscriptionLog) -> MessageOwner:
         """Where the messages of a subscription are discarded."""
-        if log is None:
-            return None
         owner, auditor = LoggedBy(log, self._core.thread), self._core.auditor
         return owner if auditor is None else AuditedOwner(owner, auditor, sub_id)
 
