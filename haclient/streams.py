@@ -145,12 +145,17 @@ class MessageStream:
         The more messages the application takes in one turn, the more come before the next look.
         """
         self._check_opened()
-        is_next_turn = await self._queue.end_turn()
-        self._run_size = 1 if is_next_turn else min(2 * self._run_size, _LONGEST_RUN)
-        self._run = islice(self._current, self._run_size)
-        for message in self._run:
-            return message
-        batch = await self._queue.next_batch()
+        queue = self._queue
+        turn = queue.turn
+        if turn is None or turn.now() >= turn.ends_at:  # a call less where batches are short
+            await queue.end_turn()
+            self._run_size = 1
+        elif self._run_size < _LONGEST_RUN:
+            self._run_size *= 2
+        if length_hint(self._current):  # after the wait: another task may have taken a batch
+            self._run = islice(self._current, self._run_size)
+            return next(self._run)
+        batch = await queue.next_batch()
         if batch is None:
             self._queue.check_cut()
             raise StopAsyncIteration

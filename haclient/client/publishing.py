@@ -98,8 +98,7 @@ class PublishingClient(ConnectedClient):
             UsageError: `data` is neither bytes nor text, or the topic cannot be written; or the
                 server would drop `sequence` as a duplicate, or this client takes none.
         """
-        is_plain = expiration is None and not correlation_id and not sow_key and not delta
-        if is_plain and sequence is None:
+        if expiration is None and sequence is None and not (correlation_id or sow_key or delta):
             return self._publish(topic, data)  # the coroutine itself: one await less per message
         return self._core.publisher.publish_with(
             topic,

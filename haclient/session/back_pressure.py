@@ -248,5 +248,7 @@ def sow_key(message: Message) -> Hashable:
 
 def weight_of(batch: list[Message]) -> int:
     """The weight of messages in a queue, in bytes, where nobody knows what their frames had."""
+    if len(batch) == 1:
+        return len(batch[0].data) + MESSAGE_OVERHEAD_BYTES
     bodies = [len(message.data) for message in batch]  # faster than a generator
     return sum(bodies) + MESSAGE_OVERHEAD_BYTES * len(bodies)

@@ -292,7 +292,9 @@ class MessageQueue(SubscriptionQueue):
             UsageError: Another task is waiting for the next messages.
         """
         self.consumer = trio.lowlevel.current_task()  # known even if it never has to wait
-        await self.end_turn()
+        turn = self.turn
+        if turn is None or turn.now() >= turn.ends_at:  # a call less for each batch
+            await self.end_turn()
         while True:
             batch = self._take()
             if batch is not None:
@@ -349,6 +351,9 @@ class MessageQueue(SubscriptionQueue):
         batches = self._batches
         while batches:
             batch, size = batches.popleft()
+            if isinstance(batch, list):  # before the markers, of which there are few
+                self._took(size if self.conflation is None else self._remove(batch, size))
+                return batch
             match batch:
                 case Marker.CAUGHT_UP:
                     self.is_caught_up = True
@@ -363,9 +368,6 @@ class MessageQueue(SubscriptionQueue):
                     return None
                 case Marker.REPLACED:
                     pass
-                case _:
-                    self._took(self._remove(batch, size))
-                    return batch
         return None
 
     def take_waiting(self, most: int | None) -> list[Message]:
