@@ -257,28 +257,29 @@ class Reconnector:
     async def _choose(self) -> None:
         target = self.moves.uri  # one attempt there, then the chooser's servers
         self._is_chosen = not target
-        self._uri = target or await self._chosen(self._chooser.current_uri())
+        self._uri = target or await self._chosen(self._chooser.current_uri)
         if not self._uri:
             raise ReconnectGaveUp(self._plan.attempts, self._chooser.error())
         refused = self._failures.refused_credentials(self._uri) if self._is_chosen else None
         if refused is not None:
             raise refused
-        self._authenticator = await self._chosen(self._chooser.current_authenticator())
+        self._authenticator = await self._chosen(self._chooser.current_authenticator)
 
-    async def _chosen(self, answer: _T | Awaitable[_T]) -> _T:
+    async def _chosen(self, ask: Callable[[], _T | Awaitable[_T]]) -> _T:
         """What the chooser answers during a recovery, which cannot go on without it."""
-        if isawaitable(answer):
-            self._log_failure()  # the answer may take a while
         try:
+            answer = ask()
+            if isawaitable(answer):
+                self._log_failure()  # the answer may take a while
             return await answer_of(answer)
-        except DisconnectedError as error:  # no server was tried, so no delay would follow
-            raise ReconnectGaveUp(self._plan.attempts, str(error)) from error.__cause__
+        except EXPECTED as error:  # no server was tried, so no delay would follow
+            raise ReconnectGaveUp(self._plan.attempts, str(error)) from error.__cause__ or error
 
     async def _wait(self) -> None:
         try:
             with asked_by(self):
                 delay_s = self.delay.delay_for(self._uri, trio.current_time())
-        except TimedOut as error:  # the strategy gives up
+        except EXPECTED as error:  # the strategy gives up
             why = f"{error}; the last error: {self._chooser.error()}"
             raise ReconnectGaveUp(self._plan.attempts, why) from error
         # A planned move is not a loss: the chooser has seen that the server is there.

@@ -63,11 +63,20 @@ class _Opening:
         sub_id: The id that it will have.
         command_id: The id of its command.
         scope: Cancelled when the application ends it before it was sent.
+        is_ended: Whether the application has ended it after it was sent.
     """
 
     sub_id: str
     command_id: str = ""
+    is_ended: bool = False
     scope: trio.CancelScope = dataclasses.field(default_factory=trio.CancelScope)
+
+    @property
+    def error(self) -> UsageError:
+        """The error for its opener, after the application has ended it."""
+        return UsageError(
+            f"{self.sub_id!r} was unsubscribed before a server had accepted its command"
+        )
 
 
 class Subscriber:
@@ -144,6 +153,8 @@ class Subscriber:
                 except DisconnectedError as error:
                     if not status.reconnects or is_refusal(error):
                         raise
+                    if opening.is_ended:  # nobody would take its messages on the next connection
+                        raise opening.error from error
                     lost = error
                 else:
                     return self._opened(subscription, command, first_bookmark, lasts=lasts)
@@ -161,9 +172,7 @@ class Subscriber:
         finally:
             del self._opening[opening]
         if opening.scope.cancelled_caught:
-            raise UsageError(
-                f"{opening.sub_id!r} was unsubscribed before a server had accepted its command"
-            )
+            raise opening.error
 
     def _request(self, command: Command, opening: _Opening) -> SubscribeRequest:
         """What a command requests from the server.
@@ -359,9 +368,12 @@ class Subscriber:
         self._core.thread.check("unsubscribe")
         wanted = check_texts("sub_ids", ids)
         chosen = self._kept.all() if ids == "all" else self._kept.named(wanted)
-        sent = {one.sub_id for one in chosen}
-        for opening in self._opening:  # those that wait for the next connection are no ones yet
-            if opening.sub_id not in sent and (ids == "all" or opening.sub_id in wanted):
+        sent = {one.sub_id: one for one in chosen}
+        for opening in self._opening:
+            begun = sent.get(opening.sub_id)
+            if begun is not None:
+                opening.is_ended = begun.phase is Phase.OPENING
+            elif ids == "all" or opening.sub_id in wanted:  # it waits for the next connection
                 opening.scope.cancel()
         for one in chosen:  # all of them first: if that fails, the call can be made again
             self._kept.drop(one)

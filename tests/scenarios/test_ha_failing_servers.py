@@ -16,6 +16,7 @@ from typing_extensions import override
 from haclient.client import HAClient
 from haclient.errors import (
     AuthenticationError,
+    DisconnectedError,
     HAClientError,
     NameInUse,
     ReconnectGaveUp,
@@ -357,6 +358,27 @@ async def test_the_client_ends_with_what_the_chooser_says_when_it_has_no_server(
             nursery.start_soon(serve)
             async with client:
                 pytest.fail("never entered")
+
+
+@pytest.mark.row("SC3", "DS5")
+@pytest.mark.parametrize("where", ["current_uri", "current_authenticator", "delay_for"])
+async def test_an_error_of_a_chooser_or_delay_strategy_ends_the_client(where: str) -> None:
+    """To ask again at once would never end, and no other task would run."""
+    asked = 0
+
+    def fail(*_: object) -> str:
+        nonlocal asked
+        asked += 1
+        assert asked == 1
+        raise DisconnectedError("no route to the name service")
+
+    chooser = DefaultServerChooser(["tcp://localhost:1/amps/json"])
+    strategy = FixedDelayStrategy(1.0)
+    setattr(strategy if where == "delay_for" else chooser, where, fail)
+    client = HAClient("ha", server_chooser=chooser, delay_strategy=strategy)
+    with pytest.raises(ReconnectGaveUp, match="no route to the name service"):
+        async with client:
+            pytest.fail("never entered")
 
 
 @pytest.mark.row("DS5")

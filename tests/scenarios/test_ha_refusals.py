@@ -426,6 +426,33 @@ async def test_what_waits_for_a_connection_is_unsubscribed_before_it_is_sent(
         await client.disconnect()
 
 
+@pytest.mark.row("CC17", "SM7")
+async def test_what_is_unsubscribed_before_its_answer_is_not_sent_again(server: Server) -> None:
+    """Nobody would take its messages: those of a queue would be leased, and never processed."""
+    refused: list[UsageError] = []
+
+    async def consume(client: HAClient) -> None:
+        with pytest.raises(UsageError, match="'s' was unsubscribed before") as caught:
+            await client.queue_subscribe("orders", sub_id="s", handler=print)
+        refused.append(caught.value)
+
+    client = HAClient(
+        "ha", servers=[server.uri], delay_strategy=FixedDelayStrategy(0.5), heartbeat=None
+    )
+    async with entered(client, partial(live, server)) as peer, open_nursery() as nursery:
+        nursery.start_soon(consume, client)
+        await peer.expect("subscribe")
+        nursery.start_soon(client.unsubscribe, "s")
+        await peer.expect("unsubscribe")
+        await drop(peer)  # before the answers
+        again = await live(server)
+        async with answering(again):
+            await client.flush(timeout=1)
+        assert refused
+        assert [each.command for each in again.heard[1:]] == ["flush"]
+        await client.disconnect()
+
+
 @pytest.mark.row("CC17")
 async def test_the_end_of_one_subscription_looks_at_no_other_one(
     server: Server, monkeypatch: pytest.MonkeyPatch
