@@ -200,7 +200,7 @@ NAMES: Final[tuple[Name, ...]] = (
     _n("HAClient.get_server_chooser", "D", "`server_chooser=`"),
     _n("HAClient.set_reconnect_delay_strategy", "D", "`delay_strategy=`", "before connecting"),
     _n("HAClient.get_reconnect_delay_strategy", "D", "`delay_strategy=`"),
-    _n("HAClient.set_reconnect_delay", "D", "a delay strategy of your own"),
+    _n("HAClient.set_reconnect_delay", "D", "`delay_strategy=FixedDelayStrategy(seconds)`"),
     _n("HAClient.set_timeout", "D", "`connect_timeout=seconds`", "before connecting"),
     _n("HAClient.get_timeout", "D", "`connect_timeout=seconds`"),
     _n("Client.set_logon_options", "D", "`logon_options=`", "before connecting"),
