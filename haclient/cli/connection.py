@@ -179,7 +179,7 @@ async def open_client(connection: ConnectionRequest) -> AsyncGenerator[HAClient]
     # Each failure of the first sweep ends up in the error, or in our own warning.
     hidden = hidden_warnings(
         "haclient.client",
-        "client %s: attempt %d at %s failed",
+        r"client .+?: attempt \d+ at \S+ failed",
         while_=lambda: not sweep.is_connected,
     )
     try:

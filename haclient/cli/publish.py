@@ -269,7 +269,7 @@ async def _publish_all(run: PublishRun) -> None:
     )
     start = trio.current_time()
     # Refused lines are counted, and the first of them are named with their numbers.
-    with hidden_warnings("haclient.client", "publish %s was refused"):
+    with hidden_warnings("haclient.client", "publish .+? was refused"):
         async with open_client(connection) as client:
             run.was_connected = True
             await _publish_input(run, client)

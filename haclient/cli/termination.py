@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator
@@ -155,18 +156,20 @@ def print_error(text: str, *, kind: str = "error") -> None:
 
 @contextmanager
 def hidden_warnings(
-    logger: str, form: str, *, while_: Callable[[], bool] = lambda: True
+    logger: str, pattern: str, *, while_: Callable[[], bool] = lambda: True
 ) -> Generator[None]:
     """Leave out warnings of the library that the command itself words better.
 
     Args:
         logger: The logger's name.
-        form: The beginning of the messages' format string.
+        pattern: A regular expression for the beginning of the messages as they are printed: how the
+            library puts them together is its own matter.
         while_: Called for each such message; it is shown if this returns false.
     """
+    begins = re.compile(pattern)
 
     def is_shown(record: logging.LogRecord) -> bool:
-        return not (record.msg.startswith(form) and while_())
+        return not (begins.match(record.getMessage()) and while_())
 
     source = logging.getLogger(logger)
     source.addFilter(is_shown)

@@ -242,7 +242,7 @@ async def _work(request: _MoveRequest, consumer: BoundedConsumer) -> int:
     async def work(client: HAClient) -> None:
         await move_messages(client, consumer, request.target, timeout_s=timeout_s)
 
-    with hidden_warnings("haclient.client", "publish %s was refused"):
+    with hidden_warnings("haclient.client", "publish .+? was refused"):
         await run_connected(connection, consumer, work)
     summary = MoveSummary(
         source=request.source,
