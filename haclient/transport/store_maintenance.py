@@ -203,16 +203,19 @@ class StoreMaintenance:
 
     async def _run_repeatedly(self) -> None:
         while True:
-            self.run_due(trio.current_time())
+            await self.run_due(trio.current_time())
             await trio.sleep(_RUN_EVERY_S)
 
-    def run_due(self, now: float) -> None:
+    async def run_due(self, now: float) -> None:
         """Pass moved recovery points to the adapter; warn of messages that nobody discards."""
         store = self._store
         if store is None:
             return
         if self._feed is not None:
-            self._feed.send_moved(store.moved_points())
+            for count, point in enumerate(store.moved_points(), 1):
+                self._feed.send_moved((point,))
+                if count % _POINTS_AT_ONCE == 0:  # all of them move when a connection is lost
+                    await trio.lowlevel.checkpoint()
             if isinstance(store.adapter, TimedAdapter):
                 store.adapter.poll(now)
         if store.watch is not None and now >= self._watch_at:

@@ -56,7 +56,7 @@ async def main():
                 number, message = hands.pop()
                 os.write(1, b"discarded %d|%d|\\n" % message)
                 log.discard(number)
-            maintenance.run_due(trio.current_time())
+            await maintenance.run_due(trio.current_time())
             await trio.sleep(0)
 
 trio.run(main)

@@ -117,6 +117,25 @@ async def test_an_adapter_is_asked_first_and_told_what_moves_until_the_end() -> 
     assert adapter.closed == 1
 
 
+@pytest.mark.row("RP1")
+async def test_other_tasks_run_while_many_points_go_to_the_adapter() -> None:
+    adapter, ahead = Adapter(), list[int]()
+    store = MemoryBookmarkStore(adapter)
+    upkeep = StoreMaintenance(store, reporter=unheard())
+    for number in range(500):
+        store.discard(str(number), store.log(str(number), "7|1|"))
+    async with trio.open_nursery() as nursery:
+        for task in upkeep.tasks:
+            nursery.start_soon(task)
+        while len(adapter.told) < 500:
+            ahead.append(len(adapter.told))
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert len(ahead) >= 5
+    await upkeep.close()
+    assert len(adapter.told) == 500
+
+
 @pytest.mark.row("RP5")
 async def test_a_client_that_the_adapter_refuses_does_not_begin() -> None:
     with pytest.raises(UsageError, match="not that one"):
