@@ -63,6 +63,9 @@ Notify = Callable[[], object]
 _EXIT_CHECK_S: Final = 0.1
 """How often it is checked, while clients are closed at exit, whether others were opened."""
 
+_HANDLER_WAIT_S: Final = 1.0
+"""Seconds for handlers to end, when a client fails, before iterations raise without its error."""
+
 _logger = logger_of(__name__)
 _begun: Final[set[TrioThread]] = set()  # and not ended
 
@@ -398,6 +401,7 @@ class TrioThread(ABC):
         """Warn, and end, if nobody has closed the client and nobody can any more."""
         if not self.is_running or self._is_stopped:
             return
+        self.stop()  # first: a warning may be an error
         if not self.closes_at_exit:
             warnings.warn(
                 f"the client {self.name!r} was never closed: use it in a with block, or close it",
@@ -405,7 +409,6 @@ class TrioThread(ABC):
                 stacklevel=2,
                 source=self,
             )
-        self.stop()
 
     # -- opening and closing, for callers ---------------------------------------
 
@@ -590,7 +593,11 @@ class TrioThread(ABC):
         handlers = {*self.callbacks.values()} - {self._task}
         is_left = was_cut and self._stop.is_set() and current_caller() in handlers
         if self._is_failing or is_left:
-            await trio.sleep_forever()  # until the end of the client or of the handler ends this
+            # The end of the client or of the handler ends this, but for a thread that a handler has
+            # started and waits for: the client waits for the handler.
+            with trio.move_on_after(_HANDLER_WAIT_S if handlers else math.inf):
+                await trio.sleep_forever()
+            raise self.why_cut_short("iterating")
 
     def check_not_ended(self, what: str) -> None:
         """Refuse a call, in this thread, when the client has ended and its stores are closed."""
@@ -655,7 +662,10 @@ def running_threads() -> list[TrioThread]:
 def _close_all() -> None:
     while threads := running_threads():  # a listener may open a client meanwhile
         for each in threads:
-            each.drop()
+            try:
+                each.drop()
+            except ResourceWarning as warning:  # an error by `python -W error`
+                _logger.warning("%s", warning)
         threads[0].join(_EXIT_CHECK_S)
 
 

@@ -124,6 +124,40 @@ def test_a_handler_whose_call_waits_for_ever_does_not_keep_the_client_open(
     assert len(ended) == 1
 
 
+def test_a_handler_that_waits_for_its_own_thread_does_not_keep_a_failing_client_open(
+    broker: BrokerThread,
+) -> None:
+    ended: list[BaseException] = []
+    reads = threading.Event()
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
+
+    def read() -> None:
+        with client.stream("replies") as replies:
+            reads.set()
+            try:
+                next(replies)
+            except DisconnectedError as error:
+                ended.append(error)
+
+    def wait(_: Message) -> None:
+        reading = threading.Thread(target=read)
+        reading.start()
+        reading.join()
+
+    def fail(_: Message) -> None:
+        raise ValueError("of another handler")
+
+    client.subscribe("start", handler=wait)
+    client.subscribe("orders", handler=fail)
+    client.publish("start", b"1")
+    assert reads.wait(LIMIT_S)
+    client.publish("orders", b"1")
+    client.__bridge__.thread.join(LIMIT_S)
+    with pytest.raises(ValueError, match="of another handler"):
+        client.close()
+    assert len(ended) == 1
+
+
 def test_a_handler_does_not_take_the_end_of_its_client_for_that_of_a_stream(
     broker: BrokerThread,
 ) -> None:
@@ -222,6 +256,36 @@ client.publish("orders", b"1")
         assert process.returncode == 0
         assert "ResourceWarning: the client 'orders-7' was never closed" in err
         assert "client orders-7 leaves with publishes not persisted" in err, daemon
+
+
+def test_a_program_whose_warnings_are_errors_closes_all_clients(
+    amps_broker_process: BrokerProcess,
+) -> None:
+    text = """
+import logging, warnings
+logging.basicConfig()
+warnings.simplefilter("error")
+others = [
+    HAClient.memory_backed(name, servers=[sys.argv[1]], exit_timeout=0.01).open()
+    for name in ("orders-8", "orders-9")
+]
+print("opened", flush=True)
+sys.stdin.readline()
+for each in others:
+    each.publish("orders", b"1")
+"""
+    with run_script(SCRIPT + text, amps_broker_process.uri) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "opened\n"
+        amps_broker_process.pause()
+        try:
+            _, err = process.communicate("\n", timeout=LIMIT_S)
+        finally:
+            amps_broker_process.resume()
+    assert process.returncode == 0
+    for name in ("orders-8", "orders-9"):
+        assert f"client {name} leaves with publishes not persisted" in err
+        assert f"the client '{name}' was never closed" in err
 
 
 def test_a_client_is_not_closed_while_a_thread_of_the_program_works(broker: BrokerThread) -> None:
