@@ -35,6 +35,10 @@ PRINTED: dict[tuple[str, int], list[str]] = {
     ("codecs.md", 0): ["1.5", "2.5", "3.5", "4.5", "5.5", "10.5"],
     ("workers.md", 0): [PRICED] * 5,
     ("errors.md", 0): ["bad filter"],
+    ("deployment.md", 0): [f"b'{body}'" for body in BODIES],
+    ("broker.md", 1): [f"b'{PRICE}'"],
+    ("ha.md", 8): [f"b'{body}'" for body in BODIES],
+    ("ha.md", 9): [f"b'{PRICE}'"],
     ("observability.md", 0): ["resubscribed 0 0.0"],
     ("observability.md", 7): [f"b'{body}'" for body in [*BODIES, '{"id": 1}']],
 }
@@ -42,6 +46,7 @@ PRINTED: dict[tuple[str, int], list[str]] = {
 WAIT = r"(await trio.sleep_forever|(await asyncio|threading).Event\(\).wait)\(\)"
 REACHED: dict[tuple[str, int], tuple[str, int]] = {
     ("sources.md", 0): (r"(await )?client.publish_flush\(\)", 1),
+    ("guarantees.md", 0): (r"(await )?client.publish\(\"orders\", line, sequence=number\)", 5),
     ("stores.md", 5): (r"message.discard\(\)", 5),
     ("observability.md", 5): (WAIT, 1),
     ("observability.md", 6): (WAIT, 1),
@@ -62,6 +67,7 @@ def broker() -> Iterator[BrokerThread]:
 def check(program: str, printed: list[str], broker: BrokerThread, directory: Path) -> None:
     """Run a program, and stop it once it has printed this."""
     assert program.count(SERVER) == 1
+    (directory / "orders.jsonl").write_text("\n".join(BODIES), encoding="utf-8")
     (directory / "program.py").write_text(program.replace(SERVER, broker.uri), encoding="utf-8")
     command = ["sh", "-c", f"cd '{directory}' && exec '{sys.executable}' -u program.py"]
     with Child(command) as child:
