@@ -36,6 +36,7 @@ from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue, QueryQueue
 from haclient.transport.subscriber import Subscriber
 from haclient.transport.subscription_changes import timeout_of
+from haclient.transport.tasks import is_only
 from haclient.workers.message_runner import MessageRunner
 from haclient.workers.queue_handlers import QueueHandlerOptions, QueueHandling, serve_queue
 from haclient_stores.checks import check_callable, check_texts
@@ -281,8 +282,8 @@ class Receiver:
         async def serve_until_ended() -> None:
             try:
                 await serving()
-            except DisconnectedError as error:
-                if self._core.entered:
+            except Exception as error:
+                if self._core.entered or not is_only(error, DisconnectedError):
                     raise
                 # As with other callbacks, a call to a client that is being left is no failure.
                 self._core.reporter.log.warning(

@@ -33,7 +33,7 @@ from haclient.events import (
 )
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.transport.tasks import Turn
+from haclient.transport.tasks import Turn, is_only
 from haclient_stores.checks import check_callable
 from haclient_stores.logs import SafeLogger, logger_of
 
@@ -297,7 +297,7 @@ class Reporter:
             if isawaitable(result):
                 await result
         except Exception as error:  # any error of the application's code
-            if isinstance(error, DisconnectedError) and not self._is_open:  # this is no failure
+            if is_only(error, DisconnectedError) and not self._is_open:  # this is no failure
                 _logger.warning("a callback used its client when that was left: %s", error)
                 return
             what = type(event).__name__ if isinstance(event, Event) else "on_failed_write"

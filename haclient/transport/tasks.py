@@ -338,6 +338,13 @@ def _caused_by(error: BaseException, errors: list[BaseException]) -> bool:
     return False
 
 
+def is_only(error: Exception, kind: type[Exception]) -> bool:
+    """Whether an error is one of this kind, or a group of such errors, as a nursery raises it."""
+    if isinstance(error, ExceptionGroup):
+        return cast("ExceptionGroup[Exception]", error).split(kind)[1] is None
+    return isinstance(error, kind)
+
+
 @asynccontextmanager
 async def open_nursery() -> AsyncGenerator[trio.Nursery]:
     """A nursery that raises a single error itself instead of a group."""

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -33,7 +33,7 @@ from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
 from haclient.transport.message_queue import Handler, MessageQueue, ShuttingDown
 from haclient.transport.reporter import Reporter
-from haclient.transport.tasks import Turn, call_handlers
+from haclient.transport.tasks import Turn, call_handlers, is_only
 from haclient_stores.logs import SafeLogger, logger_of
 
 QueueErrorPolicy: TypeAlias = (
@@ -270,7 +270,7 @@ class MessageRunner:
         """
         policy = self._policy
         # What leaves the client's block is reported there. A shutdown goes on.
-        if policy == "raise" and not _is_only(error, ShuttingDown):
+        if policy == "raise" and not is_only(error, ShuttingDown):
             raise error
         if self._is_of_end(error):  # the message has not failed, and comes again
             self._log.warning(
@@ -309,8 +309,8 @@ class MessageRunner:
         status = self._queue.status
         reason = None if status is None else status.stop_reason
         if reason is None:
-            return _is_only(error, ShuttingDown)
-        return error is reason or _is_only(error, DisconnectedError)
+            return is_only(error, ShuttingDown)
+        return error is reason or is_only(error, DisconnectedError)
 
     async def _send_letter(
         self, letters: DeadLetters, copy: tuple[str, bytes, str], message: Message, failures: int
@@ -342,13 +342,6 @@ class MessageRunner:
             extra={"sub_id": message.sub_id},
         )
         self._log.debug("traceback of this failure", exc_info=error)
-
-
-def _is_only(error: Exception, kind: type[Exception]) -> bool:
-    """Whether an error is one of this kind, or a group of such errors, as a nursery raises it."""
-    if isinstance(error, ExceptionGroup):
-        return cast("ExceptionGroup[Exception]", error).split(kind)[1] is None
-    return isinstance(error, kind)
 
 
 def _give_back(message: Message, failures: int) -> None:

@@ -410,6 +410,31 @@ async def test_a_handler_that_misses_its_client_at_the_end_is_only_logged(
     assert "the handler of subscription s used its client when that was left" in caplog.text
 
 
+@pytest.mark.row("HA8")
+@pytest.mark.parametrize("is_listener", [False, True])
+async def test_a_nursery_of_a_handler_that_misses_its_client_at_the_end_is_only_logged(
+    server: Server, caplog: pytest.LogCaptureFixture, *, is_listener: bool
+) -> None:
+    """A nursery wraps even a single error into a group."""
+
+    async def use_client(_: object) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.flush)
+
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", handler=use_client, sub_id="s")
+        if is_listener:
+            client.add_event_listener(use_client)
+        else:
+            await peer.publish("s", b"1")
+        await drop(peer)
+    who = "a callback" if is_listener else "the handler of subscription s"
+    assert f"{who} used its client when that was left" in caplog.text
+    assert "raised" not in caplog.text
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_listener_that_misses_its_client_at_the_end_is_only_logged(
     amps_memory_broker: Cluster, caplog: pytest.LogCaptureFixture, *, fails: bool
