@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 import trio
@@ -21,9 +22,11 @@ from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker import running_broker
+from support.disks import WatchedDisk
 from support.instances import instances
 from support.peer import Server
 
+LIMIT_S = 20.0
 CONFIG = BrokerConfig(ack_interval_s=0.05, sow_topics=(SowTopic("prices", ("/id",)),))
 
 
@@ -60,6 +63,38 @@ async def test_every_publish_of_a_client_with_a_store_is_recorded(tmp_path: Path
     assert {each.publisher_id for each in found} == {publisher_id(client.name)}
     assert all(each.published_us <= (each.acked_us or 0) for each in found)
     assert [each.is_delete for each in found] == [False] * 5 + [True]
+
+
+@pytest.mark.row("AU2")
+async def test_a_publish_is_recorded_before_the_wait_for_a_slow_disk(tmp_path: Path) -> None:
+    """The server may persist it while this machine's disk is still busy."""
+    path, disk, is_busy, go_on = tmp_path / "audit", WatchedDisk(), Event(), Event()
+
+    def hold(action: str, _: str) -> None:
+        if action == "sync" and is_busy.is_set():
+            go_on.wait(LIMIT_S)
+
+    async with (
+        running_broker() as server,
+        HAClient(
+            "c",
+            servers=[f"{server.uris[0]}/amps/json"],
+            publish_store=FilePublishStore(tmp_path / "p", durability="fsync", disk=disk),
+            audit_log=AuditLog(path),
+        ) as client,
+        trio.open_nursery() as nursery,
+    ):
+        disk.before = hold
+        is_busy.set()
+        nursery.start_soon(client.publish, "orders", "{}")
+        try:
+            await trio.testing.wait_all_tasks_blocked()
+            await client.publish_flush(timeout=LIMIT_S)
+        finally:
+            is_busy.clear()
+            go_on.set()
+    (found,) = AuditLogReader(path).publishes()
+    assert found.acked_us is not None
 
 
 @pytest.mark.row("AU2")
