@@ -1,8 +1,8 @@
 """Subscriptions and queries: from a command to a stream or a handler.
 
 Both forms use the same queue: the application's iteration consumes a stream, and a task of its own
-runs a handler. `haclient.transport.commands` decides which acks are requested in addition to the
-user's (`processed`, `completed`, `persisted`).
+runs a handler. Which acks are requested in addition to the user's (`processed`, `completed`,
+`persisted`) is decided by `SubscribeRequest.complete` in `haclient.session.subscriptions`.
 """
 
 from __future__ import annotations

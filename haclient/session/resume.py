@@ -431,9 +431,8 @@ class ResumePosition:
             self._behind_s = now - self._sent_at
         return catching_up(self._behind_s, now - self._complete_at)
 
-    @property
-    def has_moved(self) -> bool:
-        """Whether anything has arrived since this was asked last."""
+    def take_moved(self) -> bool:
+        """Whether anything has arrived since the last call."""
         noted, self._noted = self._noted, self.last_bookmark
         return noted != self.last_bookmark
 
@@ -583,7 +582,7 @@ class ResumeContext:
         link_until: float,
         now: float,
         *,
-        last: bool = False,
+        is_last: bool = False,
     ) -> None:
         """Record the caught-up times of subscriptions in the store.
 
@@ -592,14 +591,14 @@ class ResumeContext:
                 link if it has ended.
             link_until: The caught-up time of the link.
             now: The time; both in seconds.
-            last: Whether the link has ended: then also when nothing has arrived since the last
+            is_last: Whether the link has ended: then also when nothing has arrived since the last
                 time.
         """
         for position in positions:
             log, until = position.log, position.caught_up_until(link_until, now)
             if log is None or until is None:
                 continue
-            has_moved = position.has_moved or last
+            has_moved = position.take_moved() or is_last
             if has_moved:
                 log.caught_up(max(1, self.now_us(now) - int((now - until) * 1_000_000)))
                 position.is_ahead_of_note = True
@@ -614,7 +613,7 @@ class ResumeContext:
                     self._note_progress(position, position.log, has_moved=False)
                 if not position.is_ahead_of_note:
                     del self._ahead[position]
-        if last or not self._progress:  # it is noted as well when the next server accepts them
+        if is_last or not self._progress:  # it is noted as well when the next server accepts them
             self._ahead.clear()
 
     def _note_progress(

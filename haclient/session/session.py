@@ -279,7 +279,7 @@ class Session:
         subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
         # The sequence in a subscription's ack is not of a publish: it must not trim the store.
         is_of_publish = subscription is None and ack.sequence is not None
-        if ack.ack_type == "persisted" and (is_of_publish or _is_refusal(ack)):
+        if ack.ack_type == "persisted" and (is_of_publish or _is_unaddressed_failure(ack)):
             self._publish_ack(ack, out)
         if subscription is not None:
             own = ack.command_id in {"", subscription.command_id}
@@ -360,7 +360,7 @@ def _accept(subscription: Subscription) -> None:
         subscription.accepted = None
 
 
-def _is_refusal(ack: Message) -> bool:
+def _is_unaddressed_failure(ack: Message) -> bool:
     """Whether it is a failure ack that names no command and no subscription."""
     return ack.status == "failure" and not (ack.command_id or ack.sub_id or ack.query_id)
 
@@ -370,4 +370,8 @@ def _is_disconnect(message: Message) -> bool:
 
     A `persisted` ack is about a publish, even where it does not say which.
     """
-    return message.kind == "ack" and message.ack_type != "persisted" and _is_refusal(message)
+    return (
+        message.kind == "ack"
+        and message.ack_type != "persisted"
+        and _is_unaddressed_failure(message)
+    )

@@ -528,7 +528,7 @@ class Core:
         # One that has ended meanwhile has received nothing since, whatever the link has.
         active = router.all() if is_last else [one for one in moved if one in router]
         positions = [one.position for one in active]
-        self.resume.note_caught_up(positions, until, trio.current_time(), last=is_last)
+        self.resume.note_caught_up(positions, until, trio.current_time(), is_last=is_last)
 
     def received(self, received: Received) -> None:
         """Do what one chunk from the server asks for, apart from deliveries."""

@@ -222,7 +222,7 @@ class Publisher:
             # The body, in most cases: the error says what was wanted.
             check_payload(body)
             raise
-        self._have_sent()
+        self._send_appended()
         return sequence
 
     def append_many(self, heads: Sequence[bytes], bodies: Sequence[Payload]) -> None:
@@ -240,9 +240,10 @@ class Publisher:
             for head, body in zip(cycle(heads), bodies, strict=False):
                 append(head, _TAIL, body.encode() if isinstance(body, str) else body)
         finally:
-            self._have_sent()
+            self._send_appended()
 
-    def _have_sent(self) -> None:
+    def _send_appended(self) -> None:
+        """Leave it to the writer's task, unless so much is there that the socket is asked now."""
         if self.log.unsent_bytes >= self.gate.check_at:
             self._flush_backlog()
         elif self.gate.parked and self.writer is not None:

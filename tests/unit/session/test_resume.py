@@ -188,11 +188,11 @@ def test_nothing_is_caught_up_before_a_replay_is_complete() -> None:
 
 def test_it_is_worth_a_note_when_something_has_come() -> None:
     place = ResumePosition()
-    assert [place.has_moved, place.has_moved] == [True, False]
+    assert [place.take_moved(), place.take_moved()] == [True, False]
     place.last_bookmark = "1|1|"
-    assert [place.has_moved, place.has_moved] == [True, False]
+    assert [place.take_moved(), place.take_moved()] == [True, False]
     place.sending(1.0)
-    assert place.has_moved
+    assert place.take_moved()
 
 
 NOW_US = 1_700_000_000_000_000
@@ -226,19 +226,19 @@ def test_the_caught_up_time_is_that_of_the_wall_clock() -> None:
     log.begin(acked=False, start="0")
     place = ResumePosition(log)
     place.sending(now)
-    context.note_caught_up([place], 0.0, now, last=True)
+    context.note_caught_up([place], 0.0, now, is_last=True)
     assert log.server_order.caught_up_us == 0, "the replay is not complete"
     place.is_complete = True
     now = 60.0
-    context.note_caught_up([place], 60.0, now, last=False)
+    context.note_caught_up([place], 60.0, now, is_last=False)
     first_us = log.server_order.caught_up_us
     assert first_us == pytest.approx(NOW_US, abs=2)
     now = 560.0
-    context.note_caught_up([place], 550.0, now, last=False)
+    context.note_caught_up([place], 550.0, now, is_last=False)
     assert log.server_order.caught_up_us == first_us, "nothing has come: not worth a note"
-    context.note_caught_up([place], 550.0, now, last=True)
+    context.note_caught_up([place], 550.0, now, is_last=True)
     assert log.server_order.caught_up_us == pytest.approx(NOW_US + 540_000_000, abs=2)
-    context.note_caught_up([ResumePosition()], 550.0, now, last=True)  # nothing is remembered
+    context.note_caught_up([ResumePosition()], 550.0, now, is_last=True)  # nothing is remembered
 
 
 @pytest.mark.row("BS9", "HA17")
@@ -325,7 +325,7 @@ def test_the_next_process_tells_a_backup_that_is_older_than_what_it_had_seen(
     assert log.server_order.server == "a:1#2@99"
     place.is_complete, place.last_bookmark = True, "1|1|"
     context.servers.reached("2@420")
-    context.note_caught_up([place], 1.0, 1.0, last=False)
+    context.note_caught_up([place], 1.0, 1.0, is_last=False)
     assert log.server_order.server == "a:1#2@99 2@420"
     assert log.in_order, "the log is the same"
     again = ResumeContext(lambda: NOW_US)
