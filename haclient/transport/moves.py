@@ -142,7 +142,7 @@ class Moves:
                 chooser.report_check(uri, error, trio.current_time())
             try:
                 is_due = await answer_of(chooser.is_move_due(trio.current_time()))
-            except DisconnectedError as error:  # the connection works
+            except EXPECTED as error:  # the connection works
                 core.reporter.log.warning(
                     "client %s stays at %s: %s", core.name, core.reporter.safe_uri, error
                 )

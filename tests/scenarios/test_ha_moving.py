@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from typing_extensions import Unpack, override
 
 from haclient.client import HAClient
-from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp
+from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp, TimedOut
 from haclient.options import HAOptions
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import (
@@ -525,3 +525,21 @@ async def test_a_client_stays_if_its_chooser_does_not_answer_before_a_planned_mo
         assert caplog.text.count("client ha stays at") >= 2
         async with answering(peer):
             await client.flush(timeout=1)
+
+
+@pytest.mark.row("SC13", "HA29")
+async def test_a_client_stays_if_its_chooser_fails_before_a_planned_move(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FailingMover(PriorityServerChooser):
+        @override
+        def is_move_due(self, now: float) -> bool:
+            raise TimedOut("no answer of the name service")
+
+    chooser = FailingMover([server.uri], check_every=1.0)
+    client = HAClient("ha", server_chooser=chooser, heartbeat=None, exit_timeout=0)
+    async with entered(client, partial(live, server)):
+        await trio.sleep(2.5)
+        assert client.state is ConnectionState.RESUBSCRIBED
+        assert caplog.text.count("client ha stays at") == 2
+        await client.disconnect()
