@@ -23,7 +23,7 @@ copy of the context in which they were given. A message is discarded or acknowle
 handler has returned. What a handler raises ends the client, as in trio: the task inside the
 `async with` block is cancelled and the block raises the error; so do calls that wait and all later
 ones, also of a client that was opened without a block. When the client is left, a handler that is
-at work is cancelled and waited for.
+that is running is cancelled and waited for.
 
 **The loop ends first.** A client that is still open when its loop is closed is closed when the
 program ends, with a `ResourceWarning`; until then messages for a handler end it by an error.

@@ -37,7 +37,7 @@ from haclient.transport.tasks import in_handler
 _T = TypeVar("_T")
 
 WORDS: Final[dict[str, str]] = {}
-"""What the words of the trio client's docstrings are here: they fit as they are."""
+"""How words of the trio client's docstrings read here: all fit as they are."""
 
 _LOOP_CHECK_S: Final = 0.1
 """How often it is checked, for a cancelled callback that does not end, whether its loop runs."""
@@ -50,7 +50,7 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -
 
 
 class LoopWaiter(Waiter):
-    """Where the one task of a loop waits that has made this."""
+    """Where a task of asyncio waits: the one that has made this."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ class LoopThread(TrioThread):
 
     @override
     def wrap(self, function: object) -> object:
-        """A callback as one that the trio client can await; what is no function stays as it is."""
+        """Make a callback awaitable for the trio client; return what is no function unchanged."""
         return _InLoop(function, self) if callable(function) else function
 
     wait = TrioThread.async_wait
@@ -196,7 +196,7 @@ class _CallbackRun:
         arguments: Its arguments.
 
     Attributes:
-        is_cancelled: Whether nobody wants it any more.
+        is_cancelled: Whether it was cancelled; then it does not begin any more.
         ended: Set when it has ended.
     """
 

@@ -180,13 +180,13 @@ class TrioThread(ABC):
     Args:
         name: The client's name, for the thread's and for errors.
         waiter: Makes a waiter for the caller.
-        current: Gives who calls: a task of asyncio, or a thread.
+        current: Returns the caller: a task of asyncio, or a thread.
         close: The name of the method that closes the client.
 
     Attributes:
         name: The client's name.
-        error: By what the client has ended; `None` while it is open and after an ordinary end.
-        callbacks: The trio tasks that wait for a callback of this client, by who runs it now
+        error: What has ended the client; `None` while it is open and after an ordinary end.
+        callbacks: The trio tasks that wait for a callback of this client, by who runs it
             (`current`).
         clients: What `run` finishes and flushes in this thread at the end of the process.
         closes_at_exit: Whether the end of the program closes the client, without a warning.
@@ -240,12 +240,12 @@ class TrioThread(ABC):
         """
 
     def check_may_block(self, what: str) -> None:
-        """Refuse a call in a thread that must not stand still; each may, by default."""
+        """Refuse a call in a thread that must not block; by default every thread may."""
         del what
 
     @abstractmethod
     def wrap(self, function: object) -> object:
-        """A callback as one that the trio client can await; what is no function stays as it is."""
+        """Make a callback awaitable for the trio client; return what is no function unchanged."""
 
     # -- life -----------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class TrioThread(ABC):
         """
         with self._lock:
             if not self._is_stopped:
-                self._soon(self._leave_block)
+                self._run_soon(self._leave_block)
                 self._is_stopped = True  # last: after an interrupt, a second call has to do it
 
     def _leave_block(self) -> None:
@@ -368,10 +368,10 @@ class TrioThread(ABC):
     def cancel(self) -> None:
         """Leave the client's block at once, whatever it waits for; from any thread."""
         with self._lock:
-            self._soon(self._scope.cancel)
+            self._run_soon(self._scope.cancel)
             self._is_stopped = True
 
-    def _soon(self, function: Callable[[], object]) -> None:
+    def _run_soon(self, function: Callable[[], object]) -> None:
         if self._token is None:
             self._early.append(function)
         elif not self.is_forked:
@@ -392,13 +392,13 @@ class TrioThread(ABC):
         notify()
 
     def raise_error(self) -> None:
-        """Raise by what the client has ended, once."""
+        """Raise the error that has ended the client, once."""
         if self.error is not None and not self._is_reported:
             self._is_reported = True
             raise self.error
 
     def drop(self) -> None:
-        """Warn, and end, if nobody has closed the client and nobody can any more."""
+        """End the client with a warning, if nobody has closed it."""
         if not self.is_running or self._is_stopped:
             return
         self.stop()  # first: a warning may be an error
@@ -539,7 +539,7 @@ class TrioThread(ABC):
 
         Raises:
             UsageError: The client was not opened, was closed, or belongs to another process.
-            BaseException: The error by which the client has ended.
+            BaseException: The error that has ended the client.
         """
         self._submit(call, self._begin, function)
 
@@ -567,7 +567,7 @@ class TrioThread(ABC):
     def now(self, function: Callable[[], T], what: str) -> T:
         """Run a plain function in this thread; return or raise what it does.
 
-        The caller stands still meanwhile, which is short: this thread never waits for another one
+        The caller blocks meanwhile, but not for long: this thread never waits for another one
         without a task switch.
         """
         if self.is_current:  # a callback that the client calls at once

@@ -45,7 +45,7 @@ WORDS: Final = {
     "A plain function or a coroutine function": "A plain function",
     "another task": "another thread",
 }
-"""What the words of the trio client's docstrings are here."""
+"""How words of the trio client's docstrings read here."""
 
 # A handler occupies a thread of its own; there is one at a time for each subscription, or as many
 # as `workers` says. With fewer, handlers that wait for each other could wait for ever.
@@ -120,7 +120,7 @@ class BlockingThread(TrioThread):
 
     @override
     def wrap(self, function: object) -> object:
-        """A callback as one that the trio client can await; what is no function stays as it is.
+        """Make a callback awaitable for the trio client; return what is no function unchanged.
 
         Raises:
             UsageError: It is a coroutine function.

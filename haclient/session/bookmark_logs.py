@@ -77,7 +77,7 @@ class BookmarkLogs:
         """The part of a subscription that begins now.
 
         Its undiscarded messages are redelivered to this one. Earlier handlers of the id that are
-        still at work keep what they have yet to process.
+        still running keep what they have yet to process.
         """
         log = self.of(request)
         if log is None or request.sub_id not in self._served or self._has_log(request.sub_id):
@@ -229,10 +229,11 @@ class BookmarkAdvice:
     def __init__(self, *, has_store: bool) -> None:
         self._has_store = has_store
         self.queues: set[str] = set()
-        self._told: set[tuple[str, str]] = set()  # each warning with its topic: ids may be new ones
+        # Each warning with its topic: generated ids are new ones each time.
+        self._warned_of: set[tuple[str, str]] = set()
 
     def warnings(self, command: Command, request: SubscribeRequest) -> Iterator[str]:
-        """The warnings about a command, each once for its topic; they are told its id and topic.
+        """The warnings about a command, each once for its topic; formats for id and topic.
 
         Raises:
             UsageError: A query at `MOST_RECENT` has no id of the application: a generated id would
@@ -251,6 +252,6 @@ class BookmarkAdvice:
             (is_recent and not self._has_store, _BEGINS_ANEW),
             (is_queue and request.bookmark, _CONSUMES_NOTHING),
         ):
-            if is_due and (warning, command.topic) not in self._told:
-                self._told.add((warning, command.topic))
+            if is_due and (warning, command.topic) not in self._warned_of:
+                self._warned_of.add((warning, command.topic))
                 yield warning

@@ -16,7 +16,7 @@ keeps what is not persisted sends the same frame on the next connection, and not
 arrives.
 
 A server that fails for another reason looks the same. So before the last try the client sends
-nothing for a while: a server that closes this connection too does not mind the frame.
+nothing for a while: a server that closes this connection, too, does it for another reason.
 
 **A bookmark subscription that the server has forgotten**, while the connection is alive.
 Heartbeats prove that a server is alive, not that it still sends messages. A bookmark subscription
@@ -125,7 +125,7 @@ MAX_LOSSES: Final = 3
 QUIET_S: Final = 1.0
 """How long the last of these connections has to last before the publish is sent, in seconds."""
 
-_SOON_S: Final = 5.0  # after the publishes begin: a server that minds a frame closes at once
+_SOON_S: Final = 5.0  # after the publishes begin: one that rejects a frame closes at once
 _SMALL_BYTES: Final = 16 * 1024  # no server has so low a limit
 
 

@@ -89,7 +89,7 @@ class KeptSubscriptions:
             del self._by_query[subscription.query_id]
 
     def to_resubscribe(self) -> Iterator[Subscription]:
-        """Those of which the manager has the command, in its order, with that command."""
+        """Those whose command the manager has, in its order, with that command."""
         for entry in () if self._manager is None else self._manager.entries():
             subscription = self._by_id.get(entry.sub_id)
             if subscription is not None:
@@ -120,7 +120,7 @@ class KeptSubscriptions:
         return list(found)
 
     def check_not_ended(self, subscriptions: Iterable[Subscription]) -> None:
-        """Look again after a wait for a connection: an unknown id may mean a new one to a server.
+        """Check again after a wait: a server may take an unknown id for a new subscription.
 
         Raises:
             UsageError: One of them has ended meanwhile.

@@ -19,7 +19,7 @@ are queued in the client are dropped, and arrive as new messages with new leases
 
 * *Plain* acknowledgements say that work is done, which stays true. Those that the server has not
   confirmed are kept in memory (`retained`), and sent again once the subscriptions are back. So is
-  the acknowledgement of a message whose handler was still at work. If such a message is
+  the acknowledgement of a message whose handler was still running. If such a message is
   nevertheless redelivered on the next link (`processed`), it is acknowledged again and not passed
   to the application.
 * *Cancel, expire and lease extensions* refer to a lease that has ended, so they are dropped.

@@ -147,8 +147,8 @@ class FailureAction(enum.Enum):
     COUNT = enum.auto()  # as a failed attempt
     TELL_ATTEMPT = enum.auto()  # log it, and report it to the listeners
     TELL_LOSS = enum.auto()  # log it: the lost connection itself is reported by whoever had it
-    BLAME_UNLESS_STABLE = enum.auto()  # tell the chooser, if the connection was not stable
-    BLAME = enum.auto()  # tell the chooser
+    BLAME_UNLESS_STABLE = enum.auto()  # report it to the chooser, unless stable
+    BLAME = enum.auto()  # report it to the chooser
     END = enum.auto()
 
 
@@ -290,7 +290,7 @@ class Failures:
         """What becomes of a subscription that a server does not take back.
 
         Another server may take it, so each is asked once, in the chooser's order. When every server
-        was asked, the application's word counts.
+        was asked, the application's policy decides.
 
         Raises:
             UsageError: The application does not answer with one of the words.

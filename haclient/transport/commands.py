@@ -575,10 +575,10 @@ class Flusher:
     # -- the end of a connection ----------------------------------------------------------------
 
     async def drain(self, *, limit_s: float) -> None:
-        """Before the client leaves a server that works: have it take what was sent to it.
+        """Wait until a server that the client will leave has taken what was sent to it.
 
-        What it has not persisted within the limit, the next server gets; what it has not
-        acknowledged comes again.
+        What it has not persisted within the limit is sent to the next server. Messages whose
+        acknowledgements it has not confirmed are redelivered.
 
         Args:
             limit_s: Seconds for the publishes, and for the acknowledgements.
@@ -594,7 +594,7 @@ class Flusher:
             limit_s: Seconds for both.
 
         Returns:
-            What is left and why, in words; nothing if nothing is.
+            What is left and why, in words; empty if nothing is.
         """
         if self._commands.status.is_logged_on:  # publishes that are not persisted take all the time
             self._queue_acks.send_pending()
@@ -605,7 +605,7 @@ class Flusher:
             unpersisted = f"{count} were published during the shutdown"
         try:
             self._publisher.publishes.check_none_lost("publish_flush")
-        except DisconnectedError as lost:  # before, and nobody was told
+        except DisconnectedError as lost:  # earlier, and not reported yet
             unpersisted = unpersisted or str(lost)
         left = [f"publishes not persisted: {unpersisted}"] if unpersisted else []
         status = self._commands.status
@@ -617,7 +617,7 @@ class Flusher:
 
 
 async def _confirmed(wait: Callable[..., Awaitable[None]], *, limit_s: float) -> str:
-    """Wait within the limit; why it was in vain, empty if it was not."""
+    """Wait within the limit; return why that failed, empty if it did not."""
     try:
         await wait(timeout=limit_s)
     except _UNCONFIRMED as error:

@@ -92,7 +92,7 @@ class MessageQueue(SubscriptionQueue):
         self._waiting: trio.lowlevel.Task | None = None
         self.consumer: trio.lowlevel.Task | None = None  # the task that has asked last
         self.reader: trio.lowlevel.ParkingLot | None = None  # woken when messages are taken
-        self._collects = False  # the consumer waits for more than it has in hand
+        self._collects = False  # the consumer waits for more than it has taken
         self._drained = trio.lowlevel.ParkingLot()
         self.turn: Turn | None = None  # of the consumer; none outside of a trio run
         self.cap_bytes = cap_bytes
@@ -335,7 +335,7 @@ class MessageQueue(SubscriptionQueue):
         return False
 
     async def next_more(self) -> list[Message] | None:
-        """As `next_batch`, for a consumer that has messages in hand: `None` at any end.
+        """As `next_batch`, for a consumer that still has messages: `None` at any end.
 
         The next call of `next_batch` says that the consumer has finished with them, and raises.
         """

@@ -22,7 +22,7 @@ from haclient.session.recovery import EXPECTED, Move, MoveEvent, MoveState, chec
 from haclient.transport.core import Core
 
 Check: TypeAlias = Callable[[str, Authenticator, float], Awaitable[HAClientError | None]]
-"""Logs on to a server under another name, within so many seconds; why it failed, if it did."""
+"""Logs on to a server under another name, within so many seconds; returns the error, if any."""
 
 CHOOSING_LIMIT_S: Final = 60.0
 """How long a chooser may take for an answer, in seconds."""
@@ -34,7 +34,7 @@ async def answer_of(answer: _T | Awaitable[_T]) -> _T:
     """What a chooser answers, at once or after a while.
 
     Raises:
-        DisconnectedError: It does not.
+        DisconnectedError: It has failed, or does not answer in time.
     """
     if not isawaitable(answer):
         return answer
@@ -74,7 +74,7 @@ class Moves:
 
     @property
     def has_left(self) -> bool:
-        """Whether the client has left a server, and not tried the other one."""
+        """Whether the client has left a server, and not yet tried the next one."""
         return self._move.state is MoveState.LEFT
 
     @property

@@ -166,7 +166,7 @@ class Publisher:
 
     @contextmanager
     def _trimming(self) -> Generator[None]:
-        """The log is trimmed within: tell the writer and the tasks that wait."""
+        """Wake the writer and the tasks that wait, after the log was trimmed in this block."""
         log = self.log
         unsent_bytes = log.unsent_bytes
         yield

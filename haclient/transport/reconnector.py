@@ -120,7 +120,7 @@ class Reconnector:
 
         Raises:
             AuthenticationError: Every server has refused user or password.
-            ReconnectGaveUp: The chooser has no server, or the delay strategy had enough.
+            ReconnectGaveUp: The chooser has no server, or the delay strategy gave up.
             NameInUse: The client name belongs to another client.
         """
         self._core.running("connect").start_soon(self._run)
@@ -170,7 +170,7 @@ class Reconnector:
         actions = self._failures.judge(
             state, error, uri=self._uri, is_stable=is_stable, is_moving=is_moving
         )
-        self._tell(error, actions)
+        self._report_failure(error, actions)
         core.status.failure = error
         core.counters.failed_attempts += FailureAction.COUNT in actions
         self._plan.next(StepOutcome.FAILED)
@@ -183,7 +183,7 @@ class Reconnector:
             core.set_state(ConnectionState.RECONNECTING)
 
     def _reject_publish(self, state: Recovery, error: HAClientError) -> PublishFailed | None:
-        """Look whether a publish that no server takes has ended the connection.
+        """Check whether a publish that no server takes has ended the connection.
 
         Returns:
             The error that ends the client, if there is one and it is not moved to a file.
@@ -210,7 +210,7 @@ class Reconnector:
         self._reset_delay()
         self._core.set_state(ConnectionState.RECONNECTING)
 
-    def _tell(self, error: HAClientError, actions: frozenset[FailureAction]) -> None:
+    def _report_failure(self, error: HAClientError, actions: frozenset[FailureAction]) -> None:
         """Report a failed attempt or a lost connection, without passwords."""
         core, server, now = self._core, self._info()["uri"], trio.current_time()
         record = self._failure_log.record(
@@ -359,7 +359,8 @@ class Reconnector:
     async def _replay(self) -> None:
         core = self._core
         if self._rejected.suspects(core.publisher.publishes.first_in_flight()[0]):
-            with trio.move_on_after(QUIET_S):  # without publishes, does the server mind as well?
+            # A server that closes this connection, too, does not close it for a publish.
+            with trio.move_on_after(QUIET_S):
                 await core.wait_lost()
         self._sending_since = trio.current_time()
         core.check_connected()
@@ -433,7 +434,7 @@ class Reconnector:
         """Resubscribe one subscription, at its recovery point.
 
         Raises:
-            HAClientError: The connection is of no use, or this subscription is not to go on.
+            HAClientError: The connection cannot be used, or this subscription has ended.
         """
         if subscription not in self._core.kept:  # ended while it waited for its place
             return
@@ -447,7 +448,7 @@ class Reconnector:
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:
         """A server does not take a subscription back.
 
-        When every server was asked, the application's word counts.
+        When every server was asked, the application's policy decides.
 
         Raises:
             HAClientError: The connection is closed, for the next server or for good.

@@ -233,7 +233,7 @@ class Reporter:
         """Report the exception that leaves this block.
 
         Args:
-            apart_from: The exception that the application raised itself: that is no news.
+            apart_from: The exception that the application raised itself, which it knows.
         """
         try:
             yield

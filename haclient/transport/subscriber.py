@@ -412,7 +412,7 @@ class Subscriber:
     def _send_unsubscribe(
         self, subscriptions: list[Subscription], connection: Connection
     ) -> tuple[PendingCommand, trio.Event]:
-        """Tell the server to stop, whether anybody waits for its answer or not.
+        """End them at the server, whether anybody waits for its answer or not.
 
         Until that has arrived, messages for these ids may still be on their way. A later
         subscription must not take them for its own: they are not where its replay begins, so

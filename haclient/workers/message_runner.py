@@ -11,7 +11,7 @@ equal keys are handled in order and one at a time, messages of different keys in
 whatever worker is free. A redelivered message is handled after later ones of its key that have
 arrived before it.
 
-**Leases** (`LeaseWatch`) of messages whose handlers are at work are extended on request, each when
+**Leases** (`LeaseWatch`) of messages whose handlers are running are extended on request, each when
 half of it is over, and a handler is cancelled when the lease of its message ends. An application
 may extend a lease itself, so the end is looked up again when it has come.
 """
@@ -91,7 +91,7 @@ class DeadLetters(NamedTuple):
 
 
 @dataclass(slots=True)
-class _AtWork:
+class _RunningHandler:
     message: Message
     extend_at: float
 
@@ -109,7 +109,7 @@ class LeaseWatch:
         self._extend_s = extend_s
         self._cancels = cancels
         self._log = log
-        self._at_work: dict[trio.CancelScope, _AtWork] = {}
+        self._running: dict[trio.CancelScope, _RunningHandler] = {}
         self._sleeps_until = 0.0
         self._is_earlier = trio.Event()
 
@@ -129,7 +129,7 @@ class LeaseWatch:
             extend_at = now + min(self._extend_s, left_s) / 2
         was_cut = False
         with trio.CancelScope() as scope:
-            self._at_work[scope] = _AtWork(message, extend_at)
+            self._running[scope] = _RunningHandler(message, extend_at)
             if min(extend_at, ends_at) < self._sleeps_until:
                 self._is_earlier.set()
             try:
@@ -141,7 +141,7 @@ class LeaseWatch:
                     raise
                 was_cut = True  # a handler in a thread gets it from the call that is cancelled
             finally:
-                del self._at_work[scope]
+                del self._running[scope]
         if was_cut or scope.cancelled_caught:
             self._ended(message)
 
@@ -171,15 +171,15 @@ class LeaseWatch:
     def _carry_out(self, now: float) -> float:
         """Do what is due; return when something is due next."""
         next_at = math.inf
-        for scope, at_work in self._at_work.items():
-            if at_work.extend_at <= now and self._extend_s is not None:
-                at_work.message.extend_lease(self._extend_s)
-                at_work.extend_at = now + self._extend_s / 2
-            ends_at = self._end_of(at_work.message)
+        for scope, running in self._running.items():
+            if running.extend_at <= now and self._extend_s is not None:
+                running.message.extend_lease(self._extend_s)
+                running.extend_at = now + self._extend_s / 2
+            ends_at = self._end_of(running.message)
             if ends_at <= now:
                 scope.cancel()
             else:
-                next_at = min(next_at, at_work.extend_at, ends_at)
+                next_at = min(next_at, running.extend_at, ends_at)
         return next_at
 
 
@@ -193,7 +193,7 @@ class MessageRunner:
         acks: Whether a message is acknowledged then.
         expire_after: After so many failures a message is expired instead of given back.
         letters: Publishes dead letters, if the policy is one.
-        watch: Watches the leases while handlers are at work; `None` if nobody wants it.
+        watch: Watches the leases while handlers are running; `None` if that is not needed.
         reporter: Logs and reports the failures; without one they are logged by this module.
     """
 
@@ -263,7 +263,7 @@ class MessageRunner:
             await self.run(queue.each(batch))
 
     async def failed(self, message: Message, error: Exception) -> None:
-        """Do with a message whose handler has raised what the policy says.
+        """Apply the policy to a message whose handler has raised.
 
         Raises:
             Exception: `error`, if the policy is `raise`; what a policy raised.
@@ -272,7 +272,7 @@ class MessageRunner:
         # What leaves the client's block is reported there. A shutdown goes on.
         if policy == "raise" and not is_only(error, ShuttingDown):
             raise error
-        if self._is_of_end(error):  # the message has not failed, and comes again
+        if self._is_caused_by_end(error):  # the message has not failed, and comes again
             self._log.warning(
                 "the handler of subscription %s used its client when that had ended: %s",
                 message.sub_id,
@@ -304,7 +304,7 @@ class MessageRunner:
         else:
             _give_back(message, failures)
 
-    def _is_of_end(self, error: Exception) -> bool:
+    def _is_caused_by_end(self, error: Exception) -> bool:
         """Whether a call of the client has failed since no connection will follow."""
         status = self._queue.status
         reason = None if status is None else status.stop_reason
@@ -351,7 +351,7 @@ def _give_back(message: Message, failures: int) -> None:
 
 
 class KeyedPool:
-    """The messages that are with the workers of one subscription, at work or waiting.
+    """The messages that the workers of one subscription handle, or have yet to handle.
 
     Args:
         capacity: How many there may be.

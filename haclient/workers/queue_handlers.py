@@ -8,7 +8,7 @@ One worker calls the handler for one message after the other. Several share the 
 more wait for a worker than the backlog allows.
 
 On request a handler is cancelled when the lease of its message ends, or one task extends the leases
-of all messages whose handlers are at work.
+of all messages whose handlers are running.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ message when it gets it: so two instances log one message within `allowed_lag_s`
 * Of an instance that has removed its oldest segments, all is compared that follows a message that
   is left of the same publisher, or was logged later than the oldest message that is left. So a
   publisher of which nothing is left must have been silent since.
-* Of instances at work, what follows the last message that the other one has of the publisher, and
+* Of running instances, what follows the last message that the other one has of the publisher, and
   was logged later than the newest message that the other one has, is *behind*. Everything else
   that the other one lacks is missing, however much it is.
 
@@ -66,7 +66,7 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
         right: The journal of the other instance.
         names: What the instances are called in the result.
         content: Whether to compare topics, commands, keys and payloads as well.
-        is_live: The instances are at work: what is newer than everything that the other one has is
+        is_live: The instances are running: what is newer than everything that the other one has is
             counted as behind, not as missing.
         allowed_lag_s: By how many seconds one instance may log a message later than the other one,
             with the difference of their clocks. It extends what counts as behind, and what may have
