@@ -106,7 +106,8 @@ class Moves:
         self._ended = ended = trio.Event()
         try:
             await self._check_before(uri, timeout=timeout)
-            if not status.is_live:
+            # A client that stops ends its recovery before its connection.
+            if not (status.is_live and status.expects_connection):
                 raise DisconnectedError("move_to: the connection was lost before the move began")
             if Uri.parse(uri).address == status.address:  # where it has come by itself meanwhile
                 return

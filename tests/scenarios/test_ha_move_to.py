@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.client import HAClient
 from haclient.errors import AuthenticationError, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.messages import Message
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
@@ -409,3 +410,26 @@ async def test_moves_of_a_client_without_a_store_that_relays_steadily_lose_and_d
         nursery.cancel_scope.cancel()
     assert copies == relay.copied
     assert others == [b"%d" % number for number in range(own)]
+
+
+@pytest.mark.row("HA29", "HA8")
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_disconnect_as_the_check_of_a_move_ends_is_the_end_of_the_move(
+    server: Server, other: Server, turns: int
+) -> None:
+    """The recovery ends before the connection: nobody else would end the move."""
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, exit_timeout=0)
+
+    async def move() -> None:
+        with pytest.raises(DisconnectedError):
+            await client.move_to(other.uri)
+
+    async with entered(client, partial(live, server)):
+        with trio.fail_after(60):
+            async with open_nursery() as nursery:
+                nursery.start_soon(move)
+                checking = await other.accept()
+                await checking.log_on()
+                for _ in range(turns):
+                    await trio.lowlevel.checkpoint()
+                await client.disconnect()
