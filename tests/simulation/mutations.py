@@ -265,7 +265,9 @@ def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, ours, "note_dropped", lambda _self, _messages: None)
 
 
-@_mutation("a step of the client's clock leads to a replay that begins too late")
+@_mutation(
+    "a step of the client's clock leads to a replay that begins too late", stories.late_publisher
+)
 def _steps_of_the_clock_are_believed(stack: contextlib.ExitStack) -> None:
     def believe(_: Ours, wall_us: int, _now: float) -> int:
         return wall_us
@@ -273,12 +275,12 @@ def _steps_of_the_clock_are_believed(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, resume.StepProofClock, "earliest_us", believe)
 
 
-@_mutation("durability group never syncs")
+@_mutation("durability group never syncs", stories.powerless)
 def _groups_are_never_synced(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, store_maintenance, "group_sync", lambda _store: None)
 
 
-@_mutation("a ring forgets what was discarded and not yet acknowledged")
+@_mutation("a ring forgets what was discarded and not yet acknowledged", stories.unacknowledged)
 def _ring_without_applied(stack: contextlib.ExitStack) -> None:
     def restore(self: Ours, slot: ring_bookmark.Slot) -> None:
         vectors = tuple((publisher, resume, resume) for publisher, resume, _ in slot.vectors)

@@ -28,11 +28,13 @@ __all__ = [
     "late_logon",
     "late_publisher",
     "no_message_last",
+    "powerless",
     "recycled",
     "replaced",
     "restored",
     "slow_reader",
     "told",
+    "unacknowledged",
     "unstored",
     "with_stories",
 ]
@@ -68,7 +70,7 @@ def told(seed: int) -> Plan | None:
             flapping,
             restored,
         ),
-        *(no_message_last, half_received, unstored, late_logon),
+        *(no_message_last, half_received, unstored, late_logon, unacknowledged, powerless),
     )
     return chance.choice(stories)(seed, chance)
 
@@ -206,6 +208,61 @@ def unstored(seed: int, chance: Random) -> Plan:
         script += [
             step_of("publish", "p1", count=chance.choice((5, 20)), after=1.0),
             step_of(kind, "p1", count=chance.randrange(1, 1500), after=chance.uniform(0.0, 0.04)),
+        ]
+    return _scripted(plan, [*script, step_of("wait", "", after=3.0)])
+
+
+def unacknowledged(seed: int, chance: Random) -> Plan:
+    """A subscriber with a ring dies when it has discarded what is not acknowledged yet."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=_BOTH_WAYS,
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1",)),),
+        subscribers=(
+            SubscriberPlan(
+                name="s1",
+                servers=("b1",),
+                topics=(_EVERYTHING,),
+                eager=1.0,
+                store="ring",
+            ),
+        ),
+        links=Links(latency_s=chance.choice((0.0, 0.005))),
+    )
+    script = [step_of("lag", "b1", other="b2", seconds=1.0, after=0.5)]
+    for _ in range(3):
+        script += [
+            step_of("publish", "p1", count=chance.choice((3, 10)), after=3.0),
+            step_of("kill", "s1", seconds=0.1, after=chance.uniform(0.1, 0.5)),
+        ]
+    return _scripted(plan, [*script, step_of("wait", "", after=3.0)])
+
+
+def powerless(seed: int, chance: Random) -> Plan:
+    """Clients whose stores are synced in groups lose their power when all has been synced."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1",),
+        replications=(),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1",), durability="group"),),
+        subscribers=(
+            SubscriberPlan(
+                name="s1",
+                servers=("b1",),
+                topics=(_EVERYTHING,),
+                eager=1.0,
+                store=chance.choice(("logged", "ring")),
+                durability="group",
+            ),
+        ),
+        links=Links(latency_s=chance.choice((0.0, 0.005))),
+    )
+    script = [step_of("publish", "p1", count=10, after=0.5)]
+    for _ in range(3):
+        script += [
+            step_of("publish", "p1", count=chance.choice((3, 20)), after=1.0),
+            step_of("power", chance.choice(("s1", "s1", "p1")), seconds=0.5, after=1.0),
         ]
     return _scripted(plan, [*script, step_of("wait", "", after=3.0)])
 
