@@ -116,7 +116,7 @@ class BlockingThread(TrioThread):
         """Refuse a call in a thread that runs an event loop."""
         refuse_event_loop(what, self)
 
-    check_may_block = check_may_wait
+    check_may_block = check_may_wait  # here each wait blocks the thread of its caller
 
     @override
     def wrap(self, function: object) -> object:

@@ -11,20 +11,11 @@ import random
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from haclient.testing.comparison import expect
 from haclient_stores.errors import StoreLocked
 from haclient_stores.interfaces import BookmarkStore
 
-__all__ = ["check_bookmark_store", "expect"]
-
-
-def expect(found: object, wanted: object, what: str) -> None:
-    """Check that two values are equal.
-
-    Raises:
-        AssertionError: They differ.
-    """
-    if found != wanted:
-        raise AssertionError(f"{what}: wanted {wanted!r}, found {found!r}")
+__all__ = ["check_bookmark_store"]
 
 
 _STEPS: Final = 2000

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final, TypeAlias
 
-from haclient.testing.bookmark_stores import expect
+from haclient.testing.comparison import expect
 from haclient_stores.errors import PublishGap, StoreFull, StoreLocked
 from haclient_stores.interfaces import PublishStore
 

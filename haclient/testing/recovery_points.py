@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from haclient.testing.bookmark_stores import expect
+from haclient.testing.comparison import expect
 from haclient_stores.adapters.recovery_point import (
     RecoveryPoint,
     RecoveryPointAdapter,

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from haclient.errors import ConnectionRefused, UsageError
 from haclient.protocol.uri import Uri
 from haclient.servers.chooser import AsyncServerChooser, ConnectionInfo, ServerChooser
-from haclient.testing.bookmark_stores import expect
+from haclient.testing.comparison import expect
 
 __all__ = ["check_server_chooser"]
 

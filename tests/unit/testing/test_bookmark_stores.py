@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from haclient.testing import check_bookmark_store
-from haclient.testing.bookmark_stores import expect
+from haclient.testing.comparison import expect
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore, NullBookmarkStore
