@@ -207,7 +207,7 @@ class SOWRecoveryPointAdapter(TimedAdapter):
             self._on_error(
                 TimedOut(
                     f"recovery points were not published: {len(self._pending)}, or not "
-                    f"acknowledged in {_CLOSE_S:g} s; what came since the last one comes again"
+                    f"acknowledged in {_CLOSE_S:g} s; later messages are redelivered"
                 )
             )
         elif lost is not None:

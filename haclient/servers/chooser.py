@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 MAX_WEIGHT: Final = 1e9
-"""Of any number of servers the sum is finite."""
+"""The sum over any number of servers is finite."""
 
 MAX_WAIT_FACTOR: Final = 16
 """How much longer, at most, a server that fails after moves is watched."""
@@ -165,7 +165,7 @@ class MovingServerChooser(Protocol):
 
     @abstractmethod
     def report_move(self) -> None:
-        """Note that the client leaves its server: from now on `current_uri` is where to."""
+        """Note that the client leaves its server: from now on `current_uri` names the new one."""
 
 
 def check_uris(name: str, uris: object) -> None:

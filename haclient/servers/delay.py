@@ -134,7 +134,7 @@ class ExponentialDelayStrategy(DelayStrategy):
         # With 0, tenacity returns `max` once the power overflows.
         longest = maximum if initial else 0.0
         self._wait = wait_exponential(multiplier=initial, exp_base=factor, max=longest)
-        self._call = RetryCallState(Retrying(), None, (), {})  # of which it reads the number
+        self._call = RetryCallState(Retrying(), None, (), {})  # for its attempt number
         self._spread_s = jitter * initial
         self._limit_s = math.inf if give_up_after is None else give_up_after
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
@@ -210,7 +210,7 @@ class SpreadDelayStrategy(DelayStrategy):
         self._inner = inner or ExponentialDelayStrategy(source=source)
         self._spread_s = spread
         self._random = source or random.Random()  # noqa: S311  # spreads load, keeps no secret
-        self._connected = WeakSet[object]()  # the clients that were, before the coming attempt
+        self._connected = WeakSet[object]()  # clients that were connected before
 
     @override
     def delay_for(self, uri: str, now: float) -> float:

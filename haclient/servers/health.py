@@ -262,7 +262,7 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
             # Once, and as a warning: behind a wrong URL no server would ever be refused.
             level = logging.DEBUG if url in self._mute else logging.WARNING
             self._mute.add(url)
-            _logger.log(level, "%s does not answer: the last that it said counts: %s", url, error)
+            _logger.log(level, "%s does not answer: its last answer counts: %s", url, error)
         else:
             self._mute.discard(url)
             self._health.note(address, name, reports)

@@ -2,7 +2,7 @@
 
 One part belongs to one subscription id. It outlives the subscription: a slow handler still
 processes messages that were delivered before the end, and the id may be subscribed again meanwhile.
-So what is redelivered, and when, is decided here from who uses an id.
+So what is redelivered, and when, depends on the subscriptions and handlers that use an id.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def subscribe_header(  # noqa: PLR0913  # what decides where it begins
 
 
 class BookmarkAdvice:
-    """What an application may not expect of its commands with a bookmark.
+    """Warns of commands with a bookmark that do less than an application may expect.
 
     Args:
         has_store: Whether the client has a bookmark store.

@@ -145,22 +145,22 @@ class FailureAction(enum.Enum):
     """What the client does about a failure; it tries again unless it ends."""
 
     COUNT = enum.auto()  # as a failed attempt
-    TELL_ATTEMPT = enum.auto()  # log it, and report it to the listeners
-    TELL_LOSS = enum.auto()  # log it: the lost connection itself is reported by whoever had it
+    REPORT_ATTEMPT = enum.auto()  # log it, and report it to the listeners
+    REPORT_LOSS = enum.auto()  # log it: the lost connection itself is reported by whoever had it
     BLAME_UNLESS_STABLE = enum.auto()  # report it to the chooser, unless stable
     BLAME = enum.auto()  # report it to the chooser
     END = enum.auto()
 
 
-_TELLS: Final = frozenset({FailureAction.TELL_ATTEMPT, FailureAction.TELL_LOSS})
+_REPORTS: Final = frozenset({FailureAction.REPORT_ATTEMPT, FailureAction.REPORT_LOSS})
 _AT_SERVER: Final = frozenset(
-    {FailureAction.COUNT, FailureAction.BLAME_UNLESS_STABLE, FailureAction.TELL_ATTEMPT}
+    {FailureAction.COUNT, FailureAction.BLAME_UNLESS_STABLE, FailureAction.REPORT_ATTEMPT}
 )
 _BY_STATE: Final[Mapping[Recovery, frozenset[FailureAction]]] = {
     **dict.fromkeys(Recovery, _AT_SERVER),
     Recovery.CHOOSING: frozenset(),  # no server was tried: this ends the client, which raises it
     Recovery.WAITING: frozenset(),
-    Recovery.LIVE: frozenset({FailureAction.BLAME_UNLESS_STABLE, FailureAction.TELL_LOSS}),
+    Recovery.LIVE: frozenset({FailureAction.BLAME_UNLESS_STABLE, FailureAction.REPORT_LOSS}),
 }
 _BY_FAILURE: Final[Mapping[Failure, frozenset[FailureAction]]] = {
     Failure.ORDINARY: frozenset(),
@@ -170,7 +170,7 @@ _BY_FAILURE: Final[Mapping[Failure, frozenset[FailureAction]]] = {
 }
 MEANINGS: Final[Mapping[tuple[Recovery, Failure], frozenset[FailureAction]]] = {
     (state, failure): (_BY_STATE[state] | _BY_FAILURE[failure])
-    - (_TELLS if failure is Failure.OWN else frozenset())
+    - (_REPORTS if failure is Failure.OWN else frozenset())
     for state in Recovery
     for failure in Failure
 }
@@ -530,10 +530,10 @@ class FailureLog:
             server: The URI of the server without its password.
             now: The time, in seconds.
         """
-        if FailureAction.TELL_LOSS in actions:
+        if FailureAction.REPORT_LOSS in actions:
             text = f"client {client} lost its connection to {server}: {error}"
             return FailureRecord(logging.WARNING, text, 0, error)
-        if FailureAction.TELL_ATTEMPT not in actions:
+        if FailureAction.REPORT_ATTEMPT not in actions:
             return None
         attempt, state = plan.attempts, plan.state
         is_due = self.is_due(now, f"{server} {state} {type(error).__name__} {error}")

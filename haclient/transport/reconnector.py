@@ -220,7 +220,7 @@ class Reconnector:
             return
         self._log_failure()
         self._unlogged = record
-        if FailureAction.TELL_ATTEMPT in actions:
+        if FailureAction.REPORT_ATTEMPT in actions:
             core.reporter.emit(AttemptFailed, attempt=record.attempt, error=error)
         else:
             self._warn_of_conflict(error)

@@ -153,8 +153,8 @@ class LeaseWatch:
     def _ended(self, message: Message) -> None:
         message.lease = None
         self._log.warning(
-            "the lease of message %s of the queue %s ended before it was processed: it comes "
-            "again; extend_lease= holds it for longer",
+            "the lease of message %s of the queue %s ended before it was processed: it is "
+            "redelivered; extend_lease= keeps it for longer",
             message.bookmark,
             message.topic,
             extra={"sub_id": message.sub_id},
@@ -272,7 +272,7 @@ class MessageRunner:
         # What leaves the client's block is reported there. A shutdown goes on.
         if policy == "raise" and not is_only(error, ShuttingDown):
             raise error
-        if self._is_caused_by_end(error):  # the message has not failed, and comes again
+        if self._is_caused_by_end(error):  # the message has not failed, and is redelivered
             self._log.warning(
                 "the handler of subscription %s used its client when that had ended: %s",
                 message.sub_id,

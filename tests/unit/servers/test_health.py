@@ -79,9 +79,7 @@ async def test_an_admin_interface_that_falls_silent_is_one_warning(
         servers.is_up["b"] = is_up
         assert await chooser.current_uri() == A
     warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert warnings == 2 * [
-        "http://b:8085 does not answer: the last that it said counts: it is down"
-    ]
+    assert warnings == 2 * ["http://b:8085 does not answer: its last answer counts: it is down"]
 
 
 @pytest.mark.row("SC12")

@@ -87,8 +87,8 @@ def test_what_a_failure_means_follows_from_the_state_and_its_kind(
     assert (FailureAction.COUNT in actions) == (state not in {*BEFORE_A_SERVER, Recovery.LIVE})
     is_own = failure is Failure.OWN  # it leaves the block of the client by itself
     tells_attempt = state not in {*BEFORE_A_SERVER, Recovery.LIVE} and not is_own
-    assert (FailureAction.TELL_ATTEMPT in actions) == tells_attempt
-    assert (FailureAction.TELL_LOSS in actions) == (state is Recovery.LIVE and not is_own)
+    assert (FailureAction.REPORT_ATTEMPT in actions) == tells_attempt
+    assert (FailureAction.REPORT_LOSS in actions) == (state is Recovery.LIVE and not is_own)
 
 
 @pytest.mark.row("HA7")
