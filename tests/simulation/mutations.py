@@ -300,7 +300,9 @@ def _points_count_for_more(stack: contextlib.ExitStack) -> None:
     took = replace_attribute(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)
 
 
-@_mutation("the broker's journal takes blocks behind one that it could not write")
+@_mutation(
+    "the broker's journal takes blocks behind one that it could not write", stories.failing_disk
+)
 def _blocks_behind_a_failed_write(stack: contextlib.ExitStack) -> None:
     def write(self: Ours, *values: Ours, **named: Ours) -> None:
         self._write_block(*values, **named)

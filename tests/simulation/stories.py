@@ -7,6 +7,7 @@ find one of the bugs that `mutations` plants.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -23,6 +24,7 @@ from simulation.plans import (
 
 __all__ = [
     "cut_off_replay",
+    "failing_disk",
     "flapping",
     "half_received",
     "late_logon",
@@ -60,17 +62,9 @@ def told(seed: int) -> Plan | None:
     if chance.random() >= _TOLD_SHARE:
         return None
     stories = (
-        *(
-            late_publisher,
-            late_publisher,
-            cut_off_replay,
-            slow_reader,
-            recycled,
-            replaced,
-            flapping,
-            restored,
-        ),
-        *(no_message_last, half_received, unstored, late_logon, unacknowledged, powerless),
+        *(late_publisher, late_publisher, cut_off_replay, slow_reader, recycled, replaced),
+        *(flapping, restored, no_message_last, half_received, unstored, late_logon),
+        *(unacknowledged, powerless, failing_disk),
     )
     return chance.choice(stories)(seed, chance)
 
@@ -263,6 +257,29 @@ def powerless(seed: int, chance: Random) -> Plan:
         script += [
             step_of("publish", "p1", count=chance.choice((3, 20)), after=1.0),
             step_of("power", chance.choice(("s1", "s1", "p1")), seconds=0.5, after=1.0),
+        ]
+    return _scripted(plan, [*script, step_of("wait", "", after=3.0)])
+
+
+def failing_disk(seed: int, chance: Random) -> Plan:
+    """The disk of a broker refuses a write while several publishers have more to write."""
+    names = ("p1", "p2", "p3")
+    plan = Plan(
+        seed=seed,
+        brokers=("b1",),
+        replications=(),
+        publishers=tuple(
+            PublisherPlan(name=name, store="file", servers=("b1",), pad=chance.choice((0, 400)))
+            for name in names
+        ),
+        subscribers=(SubscriberPlan(name="s1", servers=("b1",), topics=(_EVERYTHING,)),),
+        links=Links(send_bytes=900, capacity_bytes=4096),
+    )
+    script: list[Step] = []
+    for _ in range(5):
+        script += [
+            step_of("disk", "b1", other="pwrite", count=errno.EIO, after=2.0),
+            *(step_of("publish", name, count=chance.choice((4, 16))) for name in names),
         ]
     return _scripted(plan, [*script, step_of("wait", "", after=3.0)])
 
