@@ -128,7 +128,7 @@ class Deadline:
         self._words.put("begin")
 
     def call_off(self) -> None:
-        """The process has come to its end by itself."""
+        """Stop the time: the process ends by itself."""
         self._words.put("end")
         self._thread.join()
 

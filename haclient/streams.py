@@ -35,7 +35,7 @@ __all__ = ["Batches", "MessageStream", "QueueStream", "TimedMessages", "TypedStr
 T = TypeVar("T")
 _logger = logger_of(__name__)
 
-_LONGEST_RUN: Final = 64  # messages that a stream delivers before it looks at the turn again
+_LONGEST_RUN: Final = 64  # messages delivered before the turn is checked again
 
 
 class MessageStream:
@@ -76,7 +76,7 @@ class MessageStream:
         self._close = close
         self._opened = False
         self._current: Iterator[Message] = iter(())  # the rest of the batch
-        self._run: Iterator[Message] = iter(())  # the next ones of it, before the turn is looked at
+        self._run: Iterator[Message] = iter(())  # the next ones of it, before the turn is checked
         self._run_size = 1
         self._on_skip: Callable[[], object] = lambda: None  # for a buffer in front of this stream
         self.sub_id = ""
@@ -140,9 +140,9 @@ class MessageStream:
         return await self._from_next_run()
 
     async def _from_next_run(self) -> Message:
-        """Look at the turn, which is too slow to do for each message, and take on.
+        """Check whether the turn is over, which is too slow for each message, and continue.
 
-        The more messages the application takes in one turn, the more come before the next look.
+        The more messages the application takes in one turn, the more come before the next check.
         """
         self._check_opened()
         queue = self._queue
@@ -508,9 +508,9 @@ class TypedStream(AsyncIterator[tuple[T, Message]], Generic[T]):
 
     A message that does not decode raises `DecodeError` from the iteration, and the stream goes on
     with the next one if it is asked; or `on_decode_error` gets it, and the iteration goes on by
-    itself. It is discarded or acknowledged only by who calls `discard` or `ack`: else a bookmark
+    itself. It is discarded or acknowledged only by a call of `discard` or `ack`: else a bookmark
     subscription delivers it again in the next run. (A queue stream with `auto_ack` acknowledges
-    whatever it has handed out when the next message is asked for.)
+    whatever it has delivered when the next message is asked for.)
 
     ::
 

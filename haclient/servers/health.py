@@ -47,7 +47,7 @@ ASK_LIMIT_S: Final = 3.0
 """How long an admin interface may take, in seconds."""
 
 MIN_TRIES: Final = 64
-"""How many servers of the inner chooser, at least, are looked at in one round."""
+"""How many servers of the inner chooser, at least, are checked in one round."""
 
 MAX_ANSWER_BYTES: Final = 2**20
 """A longer answer is an error."""

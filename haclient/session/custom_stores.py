@@ -48,7 +48,7 @@ class SendingStore(FrameLog):
         self.unsent_bytes = 0
 
     def measure(self) -> bool:
-        """Look at a piece of what is in the store; return whether it was the last one."""
+        """Measure a piece of what is in the store; return whether it was the last one."""
         size = 0
         if not self._is_measured:
             for sequence, frame in self._store.replay(self._sequences[-1] if self._sizes else 0):

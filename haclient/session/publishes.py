@@ -106,7 +106,7 @@ class Publishes:
     # -- the connection's life ----------------------------------------------------------------
 
     def gap_at(self, server: LoggedOn) -> PublishGap | None:
-        """What this server lacks of what was acknowledged; a log that is not kept asks nobody."""
+        """What this server lacks of what was acknowledged, if anything, in a log that is kept."""
         log, acknowledged = self.log, self.log.last_persisted
         if isinstance(log, PublishLog):  # the last one may be a parked publish, which nobody has
             acknowledged = log.last_acknowledged

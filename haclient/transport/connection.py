@@ -117,7 +117,7 @@ class Connection:
     # -- for the client ---------------------------------------------------
 
     def set_heartbeat(self, heartbeat: HeartbeatTimers | None) -> None:
-        """Begin, change or end the timers; telling the server is the caller's part."""
+        """Begin, change or end the timers; the caller informs the server."""
         if heartbeat is not None:
             now = trio.current_time()
             heartbeat.start(now)

@@ -220,7 +220,7 @@ class Core:
     def stop(self, reason: HAClientError) -> None:
         """Expect no other connection: every task that waits for one gets the reason."""
         self.status.stop(reason)
-        self.publisher.watermark.release()  # no ack will come: each waiter looks at the status
+        self.publisher.watermark.release()  # no ack will come: each waiter checks the status
         self.commands.recovered()
         if self.status.state is ConnectionState.RECONNECTING:
             self.set_state(ConnectionState.DISCONNECTED)

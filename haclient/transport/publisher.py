@@ -59,7 +59,7 @@ DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 
 _CACHED_HEADS: Final = 4096
 _TAIL: Final = b"}"
-_BATCH_PIECE: Final = 1024  # messages of a batch between two looks at the socket
+_BATCH_PIECE: Final = 1024  # messages of a batch between two checks of the limits
 
 
 class _Parts(TypedDict, total=False):
@@ -535,7 +535,7 @@ class Publisher:
         await self.watermark.wait_for(self.log.last_persisted + 1, what)
 
     def _check_acks_may_come(self, before: str, after: str = "") -> None:
-        """Look whether there is a connection, or another one will follow.
+        """Check that there is a connection, or that another one will follow.
 
         Args:
             before: Starts the error message; the reason follows.

@@ -277,7 +277,7 @@ class Subscriber:
         if subscription.is_of_queue:
             self._advice.queues.add(command.topic)
             self._core.queue_acks.resume()  # what an earlier connection has not confirmed
-        # It may have been ended before its ack was looked at: by the application, or the server.
+        # It may have been ended before its ack was processed: by the application, or the server.
         request = subscription.request
         if not lasts or request.command not in LASTING:
             return subscription

@@ -113,7 +113,7 @@ class Writer:
         self.wake()
 
     def wake(self) -> None:
-        """There is something to send."""
+        """Wake the task that sends: there is something to send."""
         if self._gate.parked:
             self._gate.parked = False
             self._lot.unpark()
@@ -127,7 +127,7 @@ class Writer:
                 self.wake()  # a broken link is not the publisher's error: the task meets it too
 
     def passed_over(self, count: int) -> None:
-        """So many bytes of the log will never be sent: an ack came before their repetition."""
+        """Note bytes of the log that will not be sent: an ack came before their repetition."""
         self._log_sent_bytes += count
         self.wake()
 
