@@ -174,7 +174,7 @@ class Receiver:
         runner = MessageRunner(
             queue, self._on_handler_error, discards=auto_discard, reporter=self._core.reporter
         )
-        self._serve(subscription, queue, runner.serve)
+        self._start_handler(subscription, queue, runner.serve)
         return subscription.sub_id
 
     async def handle_queue(
@@ -213,7 +213,7 @@ class Receiver:
             publish=self._publish_dead_letter,
             reporter=self._core.reporter,
         )
-        self._serve(subscription, queue, serving)
+        self._start_handler(subscription, queue, serving)
         return subscription.sub_id
 
     def queue_stream(self, command: Command, *, max_backlog: int, auto_ack: bool) -> MessageStream:
@@ -271,7 +271,7 @@ class Receiver:
 
         queue.limit(limit_s, overdue, is_lasting=not one.is_query)
 
-    def _serve(
+    def _start_handler(
         self,
         subscription: Subscription,
         queue: MessageQueue,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+import haclient
 import haclient.events
 from haclient.client import Client, HAClient
 from haclient.errors import UsageError
@@ -39,6 +41,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Server, answering, together
 from support.recovery import drop, entered, live
+from support.sources import tree
 
 BODY = b"the-payload"
 PASSWORD = "the-password"  # noqa: S105  # nobody's
@@ -187,6 +190,19 @@ def test_each_kind_of_event_is_documented_in_the_order_of_the_module() -> None:
     assert documented == [
         each.__name__ for each in kinds if issubclass(each, Event) and each is not Event
     ]
+
+
+@pytest.mark.row("OB1")
+def test_each_kind_of_event_is_emitted_somewhere() -> None:
+    emitted = {
+        ast.unparse(call.args[0]).removeprefix("events.")
+        for path in Path(haclient.__file__).parent.rglob("*.py")
+        if ".emit(" in path.read_text(encoding="utf-8")  # parsing all of them takes seconds
+        for call in ast.walk(tree(path))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".emit") and call.args
+    }
+    kinds = {each for each in haclient.events.__all__ if each not in {"Event", "EventListener"}}
+    assert kinds - emitted == set()
 
 
 # -- listeners of what arrives ------------------------------------------------------------
