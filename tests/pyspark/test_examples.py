@@ -45,7 +45,7 @@ def test_the_pipeline_brings_every_row_back_once_and_audits_it(
 ) -> None:
     done, folder = run_example(tmp_path, java)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^ +\d+\.\d s audit the journal$", done.stderr, flags=re.MULTILINE)
+    assert re.search(r"^ *\d+\.\d s audit the journal$", done.stderr, flags=re.MULTILINE)
     verdict = json.loads(done.stdout)
     assert (verdict["orders"], verdict["copies"], verdict["differing"]) == (COUNT, COUNT, 0)
     looked_for = {"duplicate", "order break", "hole", "lost", "undelivered", "received twice"}
