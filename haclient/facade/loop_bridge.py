@@ -29,8 +29,8 @@ from typing_extensions import override
 
 from haclient.client import BaseClient
 from haclient.errors import DisconnectedError, UsageError
-from haclient.facade.shutdown import MainEnded, ThreadShutdown
-from haclient.facade.thread import F, TrioThread, Waiter
+from haclient.facade.shutdown import ThreadShutdown
+from haclient.facade.thread import F, MainEnded, TrioThread, Waiter
 from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
 from haclient.transport.tasks import in_handler
 

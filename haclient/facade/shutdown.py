@@ -21,7 +21,7 @@ from typing import TypeVar
 import trio
 
 from haclient.errors import GraceExpired
-from haclient.facade.thread import Call, TrioThread, running_threads
+from haclient.facade.thread import Call, MainEnded, TrioThread, running_threads
 from haclient.service import (
     CLOSING_S,
     Deadline,
@@ -33,10 +33,6 @@ from haclient_stores.logs import logger_of
 
 _T = TypeVar("_T")
 _logger = logger_of(__name__)
-
-
-class MainEnded(BaseException):  # like KeyboardInterrupt: `except Exception` lets it pass
-    """Raised where `main` waits, after the drain; and in the drain when `main` has returned."""
 
 
 class ThreadShutdown:

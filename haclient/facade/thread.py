@@ -70,6 +70,10 @@ _logger = logger_of(__name__)
 _begun: Final[set[TrioThread]] = set()  # and not ended
 
 
+class MainEnded(BaseException):  # like KeyboardInterrupt: `except Exception` lets it pass
+    """Raised where `main` waits, after the drain; and in the drain when `main` has returned."""
+
+
 class Call(Generic[T]):
     """One call in the client's thread, and its outcome after `notify` was called.
 
@@ -449,8 +453,9 @@ class TrioThread(ABC):
     ) -> None:
         """End the client at the end of a block, which an error may leave."""
         await self.async_leave(drains=error is None)
-        # A KeyboardInterrupt, SystemExit or cancellation of the block takes precedence.
-        if error is None or (isinstance(error, Exception) and error is not self.error):
+        # A KeyboardInterrupt, SystemExit or cancellation of the block takes precedence. The orderly
+        # end of `main` does not: a service whose client had failed did not end in good order.
+        if error is None or (isinstance(error, Exception | MainEnded) and error is not self.error):
             self.raise_error()
 
     async def async_leave(self, *, drains: bool) -> None:

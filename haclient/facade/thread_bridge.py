@@ -29,8 +29,8 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import DisconnectedError, UsageError
-from haclient.facade.shutdown import MainEnded, ThreadShutdown
-from haclient.facade.thread import TrioThread, Waiter
+from haclient.facade.shutdown import ThreadShutdown
+from haclient.facade.thread import MainEnded, TrioThread, Waiter
 from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, signal_handler, use_defaults
 
 _P = ParamSpec("_P")

@@ -175,6 +175,25 @@ def test_a_handler_finishes_its_message_and_gets_no_further_one(broker: BrokerTh
         left.ack()
 
 
+def test_the_end_of_a_main_that_waited_raises_what_had_ended_its_client(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Message) -> None:
+        raise ValueError("no such account")
+
+    def main() -> None:
+        with blocking.HAClient.memory_backed("failed", servers=[broker.uri]) as client:
+            client.bookmark_subscribe("accounts", sub_id="s1", handler=fail)
+            client.publish("accounts", b"1")
+            while "client failed has ended by an error" not in caplog.text:
+                threading.Event().wait(0.01)
+            signalled()
+            threading.Event().wait()
+
+    with pytest.raises(ValueError, match="no such account"):
+        blocking.run(main)
+
+
 @pytest.mark.row("HA24")
 @pytest.mark.parametrize("reader", ["sub", "another"])
 def test_a_handler_whose_stream_ends_keeps_its_message(broker: BrokerThread, reader: str) -> None:
