@@ -207,7 +207,7 @@ def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, resume, "resume_bookmarks", lambda log, _server, **_: (log.resume(),))
 
 
-@_mutation("a new process resumes without a time anchor")
+@_mutation("a new process resumes without a time anchor", stories.late_publisher)
 def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
     def recover(self: Ours, *values: Ours, **named: Ours) -> None:
         opened(self, *values, **named)
