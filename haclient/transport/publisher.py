@@ -114,7 +114,7 @@ class Publisher:
     def connected(self, writer: Writer) -> None:
         """Use a new link. The log is not sent before the logon ack has said where to begin."""
         self.writer = writer
-        self._note_time()
+        self._sample_age()
 
     def reconcile(self, server: LoggedOn, clock_us: int) -> None:
         """Trim to what is persisted and number above what was seen; see `Publishes.logged_on`."""
@@ -138,7 +138,7 @@ class Publisher:
         """The link has ended. Waiters are woken unless another connection will follow."""
         was_used, self._is_used = self._is_used, False
         self.writer = None
-        self._note_time()
+        self._sample_age()
         # A connection that ends before it has sent from the log has lost nothing of it. There is
         # something in a log that is not kept if a planned move needs several attempts.
         if was_used and not self.is_moving:
@@ -157,7 +157,7 @@ class Publisher:
         with self._trimming():
             self.publishes.acknowledged(sequence)
         self.gate.unpersisted_ages.forget(self.log.lowest_unpersisted)
-        self._note_time()
+        self._sample_age()
 
     def refused(self, ack: Message) -> Message | None:
         """Remove a refused publish from the log; see `Publishes.refused`."""
@@ -179,7 +179,8 @@ class Publisher:
         # The last number may be one that was skipped, which no server acknowledges.
         self.watermark.advance(log.last_persisted if log.unpersisted_count else log.last_sequence)
 
-    def _note_time(self) -> None:
+    def _sample_age(self) -> None:
+        """Note the time of the last publish: unpersisted ones get their ages from such samples."""
         if self.log.unpersisted_count:
             self.gate.unpersisted_ages.note(self.log.last_sequence, trio.current_time())
 
@@ -191,7 +192,7 @@ class Publisher:
             UsageError: The calling thread is not the client's.
         """
         self._thread.check("metrics")
-        self._note_time()
+        self._sample_age()
         return self.gate.unpersisted_ages.age(self.log.lowest_unpersisted, trio.current_time())
 
     # -- publishing ---------------------------------------------------------
@@ -252,7 +253,7 @@ class Publisher:
     def _flush_backlog(self) -> None:
         """Send the collected publishes, and have the next publish check the limits."""
         self.gate.has_to_check = True
-        self._note_time()
+        self._sample_age()
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
