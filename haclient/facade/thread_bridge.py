@@ -144,6 +144,7 @@ class BlockingThread(TrioThread):
         """Run a coroutine function of trio in the client's thread; see `TrioThread`."""
         if not self.is_in_callback:
             return self._wait_as_other(function, what, undo=undo)
+        self.check_may_wait(what)
         try:
             return trio.from_thread.run(function)  # in the task that waits for the callback
         except trio.Cancelled:

@@ -221,6 +221,28 @@ def test_a_thread_that_runs_an_event_loop_is_refused(call: str, broker: BrokerTh
     client.close()
 
 
+def test_a_handler_that_runs_an_event_loop_is_refused(broker: BrokerThread) -> None:
+    called, errors = threading.Event(), list[str]()
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri])
+
+    async def in_loop() -> None:
+        client.publish("orders", b"1")
+
+    def handle(_: Message) -> None:
+        for run in (asyncio.run, lambda main: trio.run(lambda: main)):
+            with suppress(Exception):
+                with pytest.raises(UsageError) as caught:
+                    run(in_loop())
+                errors.append(str(caught.value))
+        called.set()
+
+    with client:
+        client.subscribe("start", handler=handle)
+        client.publish("start", b"1")
+        assert called.wait(LIMIT_S)
+    assert len(errors) == 2
+
+
 SCRIPT = """
 import signal, sys
 from haclient.blocking import HAClient
