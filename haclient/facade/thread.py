@@ -546,9 +546,9 @@ class TrioThread(ABC):
             UsageError: The client was not opened, was closed, or belongs to another process.
             BaseException: The error that has ended the client.
         """
-        self._submit(call, self._begin, function)
+        self._submit(call, partial(self._begin, call), function)
 
-    def _submit(self, call: Call[T], begin: Callable[[Call[T], F], object], function: F) -> None:
+    def _submit(self, call: Call[T], begin: Callable[[F], object], function: F) -> None:
         self.check_process()
         if self._token is None:
             raise UsageError(
@@ -558,7 +558,7 @@ class TrioThread(ABC):
         # and one after it a call that can be cancelled.
         call.token = self._token
         try:
-            call.token.run_sync_soon(begin, call, function)
+            call.token.run_sync_soon(begin, function)
         except trio.RunFinishedError:
             raise self.why_ended(call.what) from None
 
@@ -581,7 +581,7 @@ class TrioThread(ABC):
         done = threading.Lock()
         done.acquire()
         call: Call[T] = Call(done.release, what)
-        self._submit(call, Call.run_now, function)
+        self._submit(call, call.run_now, function)
         done.acquire()
         return call.outcome()
 

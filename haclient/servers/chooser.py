@@ -178,6 +178,12 @@ def check_uris(name: str, uris: object) -> None:
         raise UsageError(f"{name} is a list of connection strings: {name}=[...]")
 
 
+def _weights_of(servers: Iterable[str] | Mapping[str, float]) -> Mapping[str, float]:
+    if isinstance(servers, Mapping):
+        return cast("Mapping[str, float]", servers)
+    return dict.fromkeys(servers, 1.0)
+
+
 class DefaultServerChooser(ServerChooser):
     """Servers in order: stay after a success, move on after a failure.
 
@@ -362,8 +368,7 @@ class RandomServerChooser(DefaultServerChooser):
         self._is_shuffled = False  # in this sweep
         super().__init__()
         check_uris("servers", servers)
-        weights = servers if isinstance(servers, Mapping) else dict.fromkeys(servers, 1.0)
-        for uri, weight in cast("Mapping[str, float]", weights).items():
+        for uri, weight in _weights_of(servers).items():
             self.add(uri, weight=weight)
 
     @override

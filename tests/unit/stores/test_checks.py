@@ -115,11 +115,10 @@ ARGUMENTS: Final[list[tuple[tuple[str, ...], str, tuple[object, ...]]]] = [
     (("ConflatingRecoveryPointAdapter",), "max_updates", (*NOT_COUNTS, 0)),
     (("ConflatingRecoveryPointAdapter",), "max_age_s", (*NOT_SECONDS, 0)),
     (("SqliteRecoveryPointAdapter",), "path", (None, *NOT_PATHS)),
-    (("SqliteRecoveryPointAdapter",), "table", NOT_TEXTS),
     (("SOWRecoveryPointAdapter",), "topic", NOT_TEXTS),
     *[
         (("SOWRecoveryPointAdapter",), f"{field}_field", NOT_TEXTS)
-        for field in ("client_name", "sub_id", "bookmark", "server", "caught_up", "generation")
+        for field in ("client_name", "sub_id", "bookmark")
     ],
     (("prune",), "paths", (None, 5, "orders.bm", b"orders.bm")),
 ]
