@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import NoReturn, Self
 
+from typing_extensions import override
+
 from haclient.errors import UsageError
 from haclient.events import Event, EventListener
 from haclient.observability.health import Health, health_of
@@ -29,6 +31,11 @@ class ConnectedClient:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._open_clients: OpenClients | None = None  # of the `haclient.run` around this client
+
+    @override
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__qualname__
+        raise TypeError(f"a {name} owns its connection: make another instead of a copy")
 
     # -- life ---------------------------------------------------------------
 

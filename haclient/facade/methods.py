@@ -226,6 +226,10 @@ class FacadeClient(Generic[_Thread_co]):
             self.__bridge__.thread.drop()
 
     @override
+    def __reduce__(self) -> Never:
+        self.__bridge__.inner.__reduce__()
+
+    @override
     def __repr__(self) -> str:
         thread = self.__bridge__.thread
         state = "open" if thread.is_running else "not open"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
+from haclient import HAClient, aio, blocking
 from haclient.client import Client
 from haclient.protocol.identity import version_number
 from haclient.protocol.uri import Uri
@@ -47,3 +52,13 @@ async def test_no_fact_of_a_connection_has_the_password() -> None:
         assert "secret" not in repr(client.connection_info) + client.uri
         assert (client.connection_info["user"], "user@" in client.uri) == ("user", True)
         assert client.connection_info["message_type"] == "json"
+
+
+@pytest.mark.parametrize("kind", [HAClient, aio.HAClient, blocking.HAClient], ids=str)
+@pytest.mark.parametrize("made", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_client_is_neither_copied_nor_pickled(
+    kind: Callable[..., object], made: Callable[[object], object]
+) -> None:
+    client = kind("orders", servers=["tcp://h:1/amps/json"])
+    with pytest.raises(TypeError, match="HAClient owns its connection: make another instead"):
+        made(client)
