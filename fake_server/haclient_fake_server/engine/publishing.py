@@ -261,10 +261,11 @@ def _problem(message: Message) -> tuple[Reason, str] | None:
         return Reason.NOT_ENTITLED, SYSTEM_TOPIC_REFUSAL
     if topic.startswith(RESERVED) and topic != DEVNULL:
         return Reason.NOT_ENTITLED, f"topics that begin with {RESERVED} are the server's own"
-    return _problem_of_headers(message)
+    return problem_of_headers(message)
 
 
-def _problem_of_headers(message: Message) -> tuple[Reason, str] | None:
+def problem_of_headers(message: Message) -> tuple[Reason, str] | None:
+    """The reason and the detail of a publish or delete whose record would not have room for it."""
     for reason, text in (
         (Reason.BAD_SOW_KEY, message.sow_key),
         (Reason.INVALID_CORRELATION_ID, message.correlation_id),

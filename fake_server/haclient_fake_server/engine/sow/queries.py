@@ -29,7 +29,7 @@ from haclient_fake_server.engine.connections import (
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
-from haclient_fake_server.engine.publishing import Publishing
+from haclient_fake_server.engine.publishing import Publishing, problem_of_headers
 from haclient_fake_server.engine.requests import (
     DELTA_COMMANDS,
     MAX_PENDING_COMMANDS,
@@ -345,6 +345,8 @@ class Queries:
         for name in ("cancel", "expire", "lease_extension"):
             if getattr(options, name):
                 raise Refused(Reason.INVALID_OPTIONS, f"{name}: {message.topic!r} is no queue")
+        if problem := problem_of_headers(message):
+            raise Refused(*problem)
         topics = self._topics(connection, request)
         if not topics:
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")

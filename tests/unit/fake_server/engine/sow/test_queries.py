@@ -452,3 +452,13 @@ def test_a_select_list_that_cannot_be_read_is_refused() -> None:
     _, peer = world_with(*records(1))
     (answer,) = query(peer, a="processed", opts="select=[-/a[0]]")
     assert (answer.status, answer.reason) == ("failure", "invalid options")
+
+
+@pytest.mark.parametrize("correlation_id", ["x" * 65_536, "\u20ac" * 21_846])
+def test_a_delete_whose_correlation_id_fits_no_record_is_refused(correlation_id: str) -> None:
+    world, peer = world_with(*records(1))
+    peer.send(c="sow_delete", cid="9", t="orders", filter="1=1", a="processed", x=correlation_id)
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("failure", "invalid correlation id")
+    assert world.journal.next_position == 2
+    assert "completed" in kinds(query(peer))
