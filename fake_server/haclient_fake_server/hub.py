@@ -22,7 +22,7 @@ from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
-from haclient_fake_server.engine.state import Effects
+from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
@@ -176,6 +176,11 @@ class Hub:
         """See `Engine.missing`."""
         return self._engine.missing
 
+    @property
+    def ended_connections(self) -> dict[str, int]:
+        """See `Engine.ended_connections`."""
+        return self._engine.ended_connections
+
     def downgrade(self, address: str) -> None:
         """See `Engine.downgrade`."""
         self._apply(self._engine.downgrade(address, trio.current_time()))
@@ -188,10 +193,10 @@ class Hub:
         """Process commands from a connection; none means that bytes of one came."""
         self._apply(self._engine.received(session.number, messages, trio.current_time()))
 
-    def disconnected(self, session: SessionLike) -> None:
-        """Unregister a connection that has ended."""
+    def disconnected(self, session: SessionLike, reason: str = ENDED_BY_PEER) -> None:
+        """Unregister a connection that has ended; `reason` is for the log and the statistics."""
         self._sessions.pop(session.number, None)
-        self._apply(self._engine.disconnected(session.number, trio.current_time()))
+        self._apply(self._engine.disconnected(session.number, trio.current_time(), reason))
 
     def has_backlog(self, session: SessionLike) -> bool:
         """Whether `pump` has something for a connection."""

@@ -203,6 +203,15 @@ class BrokerServer:
         """
         return self._entered().missing
 
+    @property
+    def ended_connections(self) -> dict[str, int]:
+        """How many connections have ended since the start, by reason: see README.md.
+
+        Raises:
+            UsageError: The broker does not run.
+        """
+        return self._entered().ended_connections
+
     def downgrade(self, address: str) -> None:
         """Do not hold persisted acks back for a destination any more, until `upgrade`.
 

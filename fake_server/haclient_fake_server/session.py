@@ -26,7 +26,8 @@ from haclient.transport.links.dial import answer_upgrade
 from haclient.transport.links.dial import dial as dial_uri
 from haclient.transport.links.link import ZLIB_FIRST_BYTE, Link, ZlibLink
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
-from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK
+from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK, end_ack
+from haclient_fake_server.engine.state import ENDED_BY_PEER
 from haclient_fake_server.hub import Hub
 
 SEND_BYTES: Final = 256 * 1024
@@ -118,16 +119,15 @@ class Session:
                     nursery.start_soon(self._read)
         finally:
             self._link.close()
-            self._hub.disconnected(self)
-            _log.info("connection %d ended: %s", self.number, self.reason)
+            self._hub.disconnected(self, self.reason or "broker stopped")
 
     async def _read(self) -> None:
         try:
             await self._read_all()
-            self.cut("connection closed")
+            self.cut(ENDED_BY_PEER)
         except ProtocolError as error:  # bytes that are no frames or no commands
-            _log.warning("connection %d: %s", self.number, error)
-            self.cut("unknown command")
+            self.put(end_ack("unknown command", detail=str(error)))
+            self.finish(f"unknown command: {error}")
         except OSError as error:  # the peer closed without an orderly end
             self.cut(f"connection lost: {error}")
 

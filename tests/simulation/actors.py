@@ -29,6 +29,7 @@ from haclient_fake_server.config import (
     ReplicateTo,
     SowTopic,
 )
+from haclient_fake_server.engine.broker import INTERNAL_ERROR
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from simulation.history import JOBS_TOPIC, History, MessageId
@@ -158,6 +159,8 @@ class Broker(Program):
         self.server: BrokerServer | None = None
         self.clock_ahead_us = 0
         self._missing = 0
+        self._life: Life | None = None
+        self._faults = 0
         self._config = BrokerConfig(
             name=name,
             listen=(f"mem://{name}:1",),
@@ -193,7 +196,7 @@ class Broker(Program):
         )
         self.clock_ahead_us = self._clock_us() - int(trio.current_time() * 1_000_000)
         async with server:
-            self.server = server
+            self.server, self._life = server, life
             await trio.sleep_forever()
 
     @property
@@ -201,9 +204,16 @@ class Broker(Program):
         """How often it has told of a record that it cannot take any more."""
         return self._missing + (0 if self.server is None else self.server.missing)
 
+    @property
+    def faults(self) -> int:
+        """How many connections it has ended for a fault of its own, and not of its disk."""
+        if self.server is None or self._life is None or self._life.disk.failures:
+            return self._faults
+        return self._faults + self.server.ended_connections.get(INTERNAL_ERROR, 0)
+
     @override
     def crashed(self, *, power: bool) -> None:
-        self._missing = self.missing
+        self._missing, self._faults = self.missing, self.faults
         self.server = None
 
 

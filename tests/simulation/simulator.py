@@ -563,6 +563,9 @@ class Run:
         for node in self.nodes.values():
             outcome.counts.crashes += node.crashes
             outcome.failures.extend(node.complaints)
+        for name, broker in self.brokers.items():
+            if broker.faults:
+                outcome.failures.append(f"crash: {name}: {broker.faults} internal errors")
         for reader in self.readers.values():
             outcome.failures.extend(reader.complaints)
         for subscriber in self.subscribers.values():

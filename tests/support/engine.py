@@ -18,7 +18,7 @@ from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import EngineSettings
-from haclient_fake_server.engine.state import Effects
+from haclient_fake_server.engine.state import Effects, Severity
 from haclient_fake_server.journal.files import JournalFiles
 
 __all__ = ["START_US", "Peer", "World", "decode"]
@@ -208,7 +208,7 @@ class World:
             self.guards = effects.guards
         if effects.queue_points is not None:
             self.queue_points = effects.queue_points
-        self.events += [event.text for event in effects.events]
+        self.events += [each.text for each in effects.events if each.severity > Severity.INFO]
 
     def replay_backlog(self, peer: Peer) -> None:
         """Replay for a peer until it has all, unless it does not read."""

@@ -20,6 +20,9 @@ from haclient.protocol.messages import Message
 MAX_DETAIL_CHARACTERS: Final = 200
 """The longest `detail` of a failure ack: people read it in one line, and it may quote input."""
 
+MAX_QUOTED_CHARACTERS: Final = 80
+"""How much of a client's text the log quotes: a client must not fill the disk."""
+
 BEAT: Final = encode_frame({"c": "heartbeat"})
 """The heartbeat that the server sends once per interval."""
 
@@ -122,11 +125,23 @@ def failure_ack(
     return ack(kind, message.command_id, status="failure", reason=reason, detail=detail, more=more)
 
 
+def end_ack(reason: str, *, detail: str = "") -> bytes:
+    """The last frame to a connection that is about to be closed: it belongs to no command."""
+    return ack("processed", status="failure", reason=reason, detail=detail)
+
+
 def name_in_use_ack(client_name: str) -> bytes:
     """The ack that tells a connection that a newer one of the same name displaces it."""
     more = {"client_name": client_name}
     return ack("processed", status="failure", reason="name in use", more=more)
 
 
-SLOW_CLIENT_ACK: Final = ack("processed", status="failure", reason="slow client")
+def quoted(text: str) -> str:
+    """A client's text for the log: one line, and not long."""
+    return repr(
+        text if len(text) <= MAX_QUOTED_CHARACTERS else text[:MAX_QUOTED_CHARACTERS] + "..."
+    )
+
+
+SLOW_CLIENT_ACK: Final = end_ack("slow client")
 """The last frame to a connection that does not read what it is sent."""

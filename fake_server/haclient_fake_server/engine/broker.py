@@ -20,10 +20,19 @@ the messages of the log in the order of the log.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
+from haclient_fake_server.engine.acks import (
+    Reason,
+    Refused,
+    ack,
+    end_ack,
+    failure_ack,
+    requested,
+)
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.journal import Cursor, JournalReader
@@ -44,11 +53,14 @@ from haclient_fake_server.engine.replication.wire import LOGON
 from haclient_fake_server.engine.requests import is_system_topic
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
-from haclient_fake_server.engine.state import Effects, Severity, State
+from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects, Severity, State
 from haclient_fake_server.engine.subscribing import Subscribing
 from haclient_fake_server.engine.system_topics import SystemTopics
 
 Command = Callable[[Connection, Message], None]
+
+INTERNAL_ERROR: Final = "internal error"
+"""The reason for the end of a connection whose command the broker could not carry out."""
 
 
 class Engine:
@@ -129,6 +141,11 @@ class Engine:
         return self._replicas.missing
 
     @property
+    def ended_connections(self) -> dict[str, int]:
+        """How many connections have ended, by reason."""
+        return dict(self._state.ends)
+
+    @property
     def queue_points(self) -> tuple[QueuePoint, ...]:
         """Where recovery of the queues may begin, for the next engine on this journal."""
         return self._queues.points
@@ -183,24 +200,28 @@ class Engine:
         connection.last_received = now
         publish = self._publishing.publish
         routes = state.tables[connection.message_type].targets
-        for message in messages:
-            if connection.closing:
-                break
-            if connection.logged_on and message.kind in {"p", "publish"}:
-                publish(connection, message, routes)
-            else:
-                self._command(connection, message)
-                # It may have been the logon, which names the message type.
-                routes = state.tables[connection.message_type].targets
+        try:
+            for message in messages:
+                if connection.closing:
+                    break
+                if connection.logged_on and message.kind in {"p", "publish"}:
+                    publish(connection, message, routes)
+                else:
+                    self._command(connection, message)
+                    # It may have been the logon, which names the message type.
+                    routes = state.tables[connection.message_type].targets
+        except Exception as error:  # noqa: BLE001  # a fault of one command must not end the broker
+            self._failed(connection, error)
         self._replicas.acknowledge()
         return self._finish()
 
-    def disconnected(self, connection_id: int, now: float) -> Effects:
-        """A connection has ended, on either side."""
+    def disconnected(self, connection_id: int, now: float, reason: str = ENDED_BY_PEER) -> Effects:
+        """A connection has ended, on either side; `reason` says why, unless the engine has."""
         state = self._state
         connection = state.connections.pop(connection_id, None)
         state.begin(now)
         if connection is not None:
+            state.ended(connection, reason)
             connection.closing = True
             connection.out = []
             state.durability.forget(connection)
@@ -240,13 +261,28 @@ class Engine:
         state.begin(now)
         connection = state.connections.get(connection_id)
         if connection is not None and not connection.closing:
-            if connection.commands is not None:
-                self._replication.pump(connection)
-            else:
-                connection.take_step()
-                self._queues.pump(connection)
-                self._replay.pump(connection)
+            try:
+                self._pump(connection)
+            except Exception as error:  # noqa: BLE001  # as in `received`
+                self._failed(connection, error)
         return self._finish()
+
+    def _pump(self, connection: Connection) -> None:
+        if connection.commands is not None:
+            self._replication.pump(connection)
+            return
+        connection.take_step()
+        self._queues.pump(connection)
+        self._replay.pump(connection)
+
+    def _failed(self, connection: Connection, error: Exception) -> None:
+        """End a connection whose command has met a fault of the broker, or of its disk."""
+        state = self._state
+        told = "".join(traceback.format_exception(error)).rstrip()
+        state.report(Severity.ERROR, f"{state.describe(connection)}: internal error\n{told}")
+        if connection.commands is None:
+            state.send(connection, end_ack(INTERNAL_ERROR))
+        state.close(connection, INTERNAL_ERROR, f"{type(error).__name__}: {error}")
 
     def over_high_water(self, connection_id: int) -> None:
         """A connection is over its high-water mark: its subscriptions read the log again."""

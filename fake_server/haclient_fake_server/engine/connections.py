@@ -64,6 +64,7 @@ class Connection:
         consumers: Its subscriptions to queues, by number.
         choked: Those of them that wait until it has sent what it has.
         high_waters: How often it had too much to send.
+        end_reason: Why the engine has asked to close it, for the log; empty while it has not.
     """
 
     __slots__ = (
@@ -77,6 +78,7 @@ class Connection:
         "commands",
         "consumers",
         "early",
+        "end_reason",
         "held",
         "high_waters",
         "id",
@@ -123,6 +125,7 @@ class Connection:
         self.consumers: dict[int, QueueSubscription] = {}
         self.choked: dict[int, QueueSubscription] = {}
         self.high_waters = 0
+        self.end_reason = ""
 
     def take_step(self) -> None:
         """Take the next step of the oldest command that is not carried out to its end."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.acks import ack, requested
+from haclient_fake_server.engine.acks import MAX_DETAIL_CHARACTERS, ack, quoted, requested
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.guards import Guard, Guards
@@ -32,6 +32,15 @@ from haclient_fake_server.journal.format import RecordFlag
 
 MAX_REFUSALS_REPORTED: Final = 20
 """Refusals of one batch that the log describes: a client in a loop must not fill the disk."""
+
+MAX_ENDS_REPORTED: Final = 10
+"""Ends of connections in one second that the log describes; the statistics count all."""
+
+ENDED_BY_PEER: Final = "connection closed"
+"""The reason for the end of a connection that the other end has closed."""
+
+_NOT_REMARKABLE: Final = frozenset({ENDED_BY_PEER, "connection lost", "broker stopped"})
+"""Reasons for which this broker has not closed the connection, or has closed all."""
 
 
 class Severity(enum.IntEnum):
@@ -106,6 +115,7 @@ class State:
         new_queue_points: The same, if this batch writes them.
         tables: The topics and live subscriptions of each message type.
         queues: The message queues.
+        ends: How many connections have ended, by reason.
     """
 
     def __init__(
@@ -165,6 +175,8 @@ class State:
         self._block: Block | None = None
         self._new_progress: ReplicationProgress | None = None
         self._subscriptions = 0
+        self.ends: dict[str, int] = {}
+        self._ends_since, self._ends_in_second = now, 0
 
     def begin(self, now: float) -> None:
         """Open a batch at this time; the journal's time never falls."""
@@ -404,13 +416,39 @@ class State:
             self._dirty.append(connection)
         return connection.out
 
-    def close(self, connection: Connection, reason: str) -> None:
-        """End a connection after what it was sent; `reason` is for the log."""
+    def close(self, connection: Connection, reason: str, detail: str = "") -> None:
+        """End a connection after what it was sent; `reason` and `detail` are for the log."""
         if not connection.closing:
             connection.closing = True
+            connection.end_reason = f"{reason}: {detail}" if detail else reason
             self._closes.append((connection.id, reason))
             for consumer in connection.consumers.values():
                 consumer.room_changed()  # it has none any more
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        """Count and log the end of a connection.
+
+        Args:
+            connection: It has ended.
+            reason: Why, unless the engine has closed it; what follows a colon is not counted apart.
+        """
+        text = connection.end_reason or reason
+        kind = text.partition(":")[0]
+        self.ends[kind] = self.ends.get(kind, 0) + 1
+        severity = Severity.INFO if kind in _NOT_REMARKABLE else Severity.WARNING
+        if self.now - self._ends_since >= 1:
+            if (more := self._ends_in_second - MAX_ENDS_REPORTED) > 0:
+                self.report(Severity.WARNING, f"{more} further connections ended in one second")
+            self._ends_since, self._ends_in_second = self.now, 0
+        self._ends_in_second += 1
+        if self._ends_in_second <= MAX_ENDS_REPORTED:
+            shown = text[:MAX_DETAIL_CHARACTERS]
+            self.report(severity, f"{self.describe(connection)} ended: {shown}")
+
+    def describe(self, connection: Connection) -> str:
+        """A connection for the log: its number, its client and the other end's address."""
+        name = f" of client {quoted(connection.name)}" if connection.name else ""
+        return f"connection {connection.id}{name} at {connection.peer or 'no address'}"
 
     def report(self, severity: Severity, text: str) -> None:
         """Add a line to the broker's log."""
@@ -423,10 +461,11 @@ class State:
         self._refusals += 1
         if self._refusals > MAX_REFUSALS_REPORTED:
             return
-        what = f"{message.kind} on {message.topic!r}" if message.topic else message.kind
+        what = f"{message.kind} on {quoted(message.topic)}" if message.topic else message.kind
         name = connection.name or message.client_name  # a refused logon has set none
-        text = f"{what} of connection {connection.id} {name!r} refused: {reason}"
-        self.report(Severity.WARNING, f"{text}: {detail}" if detail else text)
+        text = f"{what} of connection {connection.id} {quoted(name)} refused: {reason}"
+        shown = detail[:MAX_DETAIL_CHARACTERS]
+        self.report(Severity.WARNING, f"{text}: {shown}" if detail else text)
 
     def due_at_us(self, timestamp_us: int) -> float:
         """The moment on the shell's clock that is this wall-clock time."""

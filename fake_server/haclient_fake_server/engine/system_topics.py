@@ -193,6 +193,8 @@ class SystemTopics:
             "durable_position": state.journal.durable_position,
             "publishers": sum(1 for each in state.publishers if each.seen),
             "guards": len(state.guards.current(state.now_us)),
+            "connections": len(state.connections),
+            "ended_connections": dict(state.ends),
         }
         if topics:
             answer["unlogged_topics"] = yield from self._unlogged(topics, message_type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 
 from haclient.protocol.codec import encode_frame
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.state import MAX_ENDS_REPORTED
+from haclient_fake_server.engine.system_topics import SystemTopics
 from support.engine import Peer, World, decode
 
 
@@ -162,3 +166,69 @@ def test_a_batch_costs_the_same_whatever_is_idle(command: str) -> None:
         return work(partial(engine.received, publisher.number, messages, world.now))
 
     assert cost(300) <= cost(3) + 20
+
+
+@pytest.fixture
+def _faulty_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that meets a fault of the broker."""
+
+    def flush(*_: object, **__: object) -> None:
+        raise OverflowError("out of paper")
+
+    monkeypatch.setattr(PersistedAcks, "flush", flush)
+
+
+@pytest.mark.usefixtures("_faulty_flush")
+def test_a_fault_of_one_command_ends_its_connection_alone() -> None:
+    world = World()
+    peer, other = world.client("joe"), world.client("other")
+    flush = encode_frame({"c": "flush", "cid": "1", "a": "persisted"})
+    peer.send_all([publish_frame(), flush, publish_frame()])
+    assert (peer.closed, peer.take()[-1].reason) == ("internal error", "internal error")
+    other.publish(1)
+    assert world.engine.next_position == 3
+    (told,) = [text for text in world.events if "Traceback" in text]
+    assert told.startswith("connection 1 of client 'joe' at test: internal error\nTraceback")
+    assert told.endswith("OverflowError: out of paper")
+    last = "connection 1 of client 'joe' at test ended: internal error: OverflowError: out of paper"
+    assert world.events[-1] == last
+    assert ends(other) == {"internal error": 1}
+
+
+def test_a_fault_in_a_later_step_of_a_query_ends_its_connection_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    peer, other = world.client("joe"), world.client("other")
+    peer.stalled = True
+    peer.send(c="sow", cid="1", t="/HACLIENT/status")
+    with monkeypatch.context() as patch:
+        patch.setattr(SystemTopics, "_send", lambda *_: 1 // 0)
+        world.apply(world.engine.pump(peer.number, world.now))
+    assert peer.closed == "internal error"
+    assert ends(other) == {"internal error": 1}
+
+
+def publish_frame() -> bytes:
+    return encode_frame({"c": "p", "t": "orders"})
+
+
+def ends(peer: Peer) -> dict[str, int]:
+    """The statistics of the broker: how many connections have ended, by reason."""
+    peer.send(c="sow", cid="1", t="/HACLIENT/status")
+    (record,) = [message.data for message in peer.take() if message.kind == "sow"]
+    found: dict[str, int] = json.loads(record)["ended_connections"]
+    return found
+
+
+def test_the_log_describes_few_of_many_ends_and_the_statistics_count_all() -> None:
+    world = World()
+    other = world.client("other")
+    for _ in range(MAX_ENDS_REPORTED + 3):
+        world.connect().send(c="nonsense")
+    assert len(world.events) == MAX_ENDS_REPORTED
+    assert world.events[0] == "connection 2 at test ended: unknown command"
+    world.advance(2)
+    world.connect().close()
+    assert world.events[-1] == "3 further connections ended in one second"
+    assert ends(other) == {"unknown command": MAX_ENDS_REPORTED + 3, "connection closed": 1}

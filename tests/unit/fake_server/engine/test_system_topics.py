@@ -228,6 +228,8 @@ class TestStatus:
             "durable_position": 0,  # a journal in memory
             "publishers": 2,
             "guards": 0,
+            "connections": 3,
+            "ended_connections": {},
         }
 
     def test_an_empty_log_has_no_last_position(self) -> None:
