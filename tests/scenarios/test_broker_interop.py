@@ -126,7 +126,9 @@ async def test_script_8_heartbeats() -> None:
             assert (await client.hear()).kind == "heartbeat"
             await client.say("heartbeat", opts="beat")
         await client.listen_until_end()  # it sends no more beats
-        assert {message.kind for message in client.heard[6:]} == {"heartbeat"}
+        *beats, last = client.heard[6:]
+        assert {message.kind for message in beats} == {"heartbeat"}
+        assert (last.kind, last.status, last.reason) == ("ack", "failure", "heartbeat")
 
 
 @pytest.mark.row("ID4", "ID5", "ID6", "ID7")

@@ -53,6 +53,7 @@ class Reason(enum.StrEnum):
     TOO_MANY_GUARDS = "too many guards"
     TOO_MANY_QUERIES = "too many queries"
     TOO_MANY_SUBSCRIPTIONS = "too many subscriptions"
+    UNKNOWN_COMMAND = "unknown command"
 
 
 class Refused(Exception):  # not a fault of this program: a command that it declines

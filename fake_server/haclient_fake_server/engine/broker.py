@@ -31,6 +31,7 @@ from haclient_fake_server.engine.acks import (
     ack,
     end_ack,
     failure_ack,
+    quoted,
     requested,
 )
 from haclient_fake_server.engine.apply import Applier
@@ -210,7 +211,7 @@ class Engine:
                     self._command(connection, message)
                     # It may have been the logon, which names the message type.
                     routes = state.tables[connection.message_type].targets
-        except Exception as error:  # noqa: BLE001  # a fault of one command must not end the broker
+        except Exception as error:  # a fault of one command must not end the broker
             self._failed(connection, error)
         self._replicas.acknowledge()
         return self._finish()
@@ -263,7 +264,7 @@ class Engine:
         if connection is not None and not connection.closing:
             try:
                 self._pump(connection)
-            except Exception as error:  # noqa: BLE001  # as in `received`
+            except Exception as error:  # as in `received`
                 self._failed(connection, error)
         return self._finish()
 
@@ -327,17 +328,39 @@ class Engine:
         theirs = connection.commands
         command = (self._commands if theirs is None else theirs).get(message.kind)
         if command is None:
-            state.close(connection, "unknown command")
+            self._unknown(connection, message)
             return
         if not connection.logged_on and theirs is None and message.kind not in {"logon", LOGON}:
-            state.send(connection, failure_ack(message, Reason.LOGON_REQUIRED))
-            state.close(connection, "auth")
+            reason = Reason.LOGON_REQUIRED
+            state.send(connection, failure_ack(message, reason) or end_ack(reason))
+            state.close(connection, "auth", f"{quoted(message.kind)} before the logon")
             return
         try:
             command(connection, message)
         except Refused as error:
             state.report_refusal(connection, message, error.reason, error.detail)
             state.send(connection, failure_ack(message, error.reason, detail=error.detail))
+
+    def _unknown(self, connection: Connection, message: Message) -> None:
+        """Answer a command that there is none of, and end the connection, as AMPS does.
+
+        Not for the acknowledgement of a queue's message by an old client, which would only connect
+        again to be sent the same messages.
+        """
+        state, reason = self._state, Reason.UNKNOWN_COMMAND
+        is_ack = message.kind == "ack" and connection.logged_on
+        detail = (
+            f"{quoted(message.kind)}: messages are acknowledged by sow_delete"
+            if is_ack
+            else quoted(message.kind)
+        )
+        if connection.commands is None:
+            answer = failure_ack(message, reason, detail=detail) or end_ack(reason, detail=detail)
+            state.send(connection, answer)
+        if is_ack:
+            state.report_refusal(connection, message, reason, detail)
+        else:
+            state.close(connection, reason, detail)
 
     def _report_lost(self, points: Iterable[QueuePoint]) -> None:
         """Report what was removed from the log although a consumer or a queue still needs it."""

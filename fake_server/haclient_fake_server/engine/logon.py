@@ -22,8 +22,10 @@ from haclient_fake_server.engine.acks import (
     Reason,
     Refused,
     ack,
+    end_ack,
     failure_ack,
     name_in_use_ack,
+    quoted,
     requested,
 )
 from haclient_fake_server.engine.connections import Connection
@@ -49,7 +51,12 @@ def log_on(state: State, connection: Connection, message: Message) -> None:
     users = state.settings.users
     if users is not None and users.get(message.user_id) != message.password:
         _refuse(
-            state, connection, message, Reason.AUTH_FAILURE, "auth", f"user {message.user_id!r}"
+            state,
+            connection,
+            message,
+            Reason.AUTH_FAILURE,
+            "auth",
+            f"user {quoted(message.user_id)}",
         )
         return
     if problem := _problem_of_type(state.settings, message.message_type):
@@ -63,7 +70,8 @@ def log_on(state: State, connection: Connection, message: Message) -> None:
     name = message.client_name or _unused_name(state, connection)
     holder = state.names.get(name) if state.logging else None
     if holder is not None and holder.user != message.user_id:
-        detail = f"{name!r} belongs to user {holder.user!r}, refused to {message.user_id!r}"
+        whose = f"{quoted(holder.user)}, refused to {quoted(message.user_id)}"
+        detail = f"{quoted(name)} belongs to user {whose}"
         _refuse(state, connection, message, Reason.NAME_IN_USE, "name in use", detail)
         return
     if holder is not None:
@@ -146,11 +154,12 @@ def _refuse(
     closing: str,
     detail: str = "",
 ) -> None:
-    state.report_refusal(connection, message, reason, detail)
     more = {"version": state.settings.version}
     sent_detail = "" if reason in _LOG_ONLY else detail
-    state.send(connection, failure_ack(message, reason, detail=sent_detail, more=more))
-    state.close(connection, closing)
+    answer = failure_ack(message, reason, detail=sent_detail, more=more)
+    state.send(connection, answer or end_ack(reason, detail=sent_detail))
+    text = f"logon of client {quoted(message.client_name)} refused: {reason}"
+    state.close(connection, closing, f"{text}: {detail}" if detail else text)
 
 
 MIN_INTERVAL_S: Final = 0.001
@@ -189,7 +198,10 @@ def act_on_time(state: State, connection: Connection) -> None:
     if connection.closing:
         return
     if state.now >= connection.silent_at:
-        state.close(connection, "heartbeat")
+        silent_s = state.now - connection.last_received
+        if connection.commands is None:
+            state.send(connection, end_ack("heartbeat"))
+        state.close(connection, "heartbeat", f"nothing was received for {silent_s:.1f} s")
         return
     if state.now >= connection.beat_due:
         state.send(connection, BEAT)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from haclient.errors import printable
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import MAX_DETAIL_CHARACTERS, ack, quoted, requested
 from haclient_fake_server.engine.batch import BatchBuilder
@@ -35,6 +36,9 @@ MAX_REFUSALS_REPORTED: Final = 20
 
 MAX_ENDS_REPORTED: Final = 10
 """Ends of connections in one second that the log describes; the statistics count all."""
+
+MAX_END_CHARACTERS: Final = 400
+"""How much of the reason for an end the log has: it may quote what the client has sent."""
 
 ENDED_BY_PEER: Final = "connection closed"
 """The reason for the end of a connection that the other end has closed."""
@@ -435,15 +439,17 @@ class State:
         text = connection.end_reason or reason
         kind = text.partition(":")[0]
         self.ends[kind] = self.ends.get(kind, 0) + 1
-        severity = Severity.INFO if kind in _NOT_REMARKABLE else Severity.WARNING
+        told = f"{self.describe(connection)} ended: {printable(text)[:MAX_END_CHARACTERS]}"
+        if kind in _NOT_REMARKABLE:
+            self.report(Severity.INFO, told)
+            return
         if self.now - self._ends_since >= 1:
             if (more := self._ends_in_second - MAX_ENDS_REPORTED) > 0:
                 self.report(Severity.WARNING, f"{more} further connections ended in one second")
             self._ends_since, self._ends_in_second = self.now, 0
         self._ends_in_second += 1
         if self._ends_in_second <= MAX_ENDS_REPORTED:
-            shown = text[:MAX_DETAIL_CHARACTERS]
-            self.report(severity, f"{self.describe(connection)} ended: {shown}")
+            self.report(Severity.WARNING, told)
 
     def describe(self, connection: Connection) -> str:
         """A connection for the log: its number, its client and the other end's address."""

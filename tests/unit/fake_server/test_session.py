@@ -180,6 +180,7 @@ async def test_a_silent_client_is_cut() -> None:
         for beats in (1, 2):
             assert (await client.hear()).kind == "heartbeat"
             assert trio.current_time() - begun == pytest.approx(4.0 * beats)
+        assert (await client.hear()).reason == "heartbeat"
         await client.expect_end()
         assert trio.current_time() - begun == pytest.approx(4.0 * SILENT_INTERVALS)
 

@@ -19,19 +19,60 @@ from haclient_fake_server.engine.system_topics import SystemTopics
 from support.engine import Peer, World, decode
 
 
-@pytest.mark.parametrize("command", ["start_timer", "nonsense", "ack", ""])
+@pytest.mark.parametrize("command", ["start_timer", "nonsense", ""])
 def test_an_unknown_command_ends_the_connection(command: str) -> None:
     world = World()
     peer = world.client()
     peer.send_all([encode_frame({"c": command}), encode_frame({"c": "p", "t": "orders"})])
     assert peer.closed == "unknown command"
+    assert [(ack.reason, ack.detail) for ack in peer.take()] == [
+        ("unknown command", f"'{command}'")
+    ]
     assert world.engine.next_position == 1
 
 
 def test_an_unknown_command_before_the_logon_ends_the_connection_too() -> None:
     peer = World().connect()
-    peer.send(c="nonsense")
+    peer.send(c="nonsense", cid="7", a="completed")
     assert peer.closed == "unknown command"
+    assert [(ack.command_id, ack.ack_type, ack.status) for ack in peer.take()] == [
+        ("7", "completed", "failure")
+    ]
+
+
+def test_the_ack_of_an_old_client_is_answered_and_its_connection_stays() -> None:
+    world = World()
+    peer = world.client("old")
+    peer.send(c="ack", t="work", bm="1|1|")
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("failure", "unknown command")
+    assert ack.detail == "'ack': messages are acknowledged by sow_delete"
+    assert not peer.closed
+    (line,) = world.events
+    assert line.startswith("ack on 'work' of connection 1 'old' refused: unknown command: 'ack'")
+
+
+def test_a_command_before_the_logon_is_told_why_it_ends_the_connection() -> None:
+    world = World()
+    peer = world.connect()
+    peer.send(c="p", t="orders")
+    assert [ack.reason for ack in peer.take()] == ["logon required"]
+    assert world.events == ["connection 1 at test ended: auth: 'p' before the logon"]
+
+
+def test_the_log_quotes_little_of_what_strangers_send() -> None:
+    world = World()
+    long = "x" * 1_000_000
+    for fields in (
+        {"c": long},
+        {"c": "p", "t": long},
+        {"c": "logon", "client_name": long, "mt": long},
+    ):
+        world.connect().send(**fields)
+    world.client("joe").send(c="subscribe", t=long + "(")
+    world.client(long).send(c="sow_delete", t=long, filter="(")
+    assert len(world.events) == 5
+    assert max(map(len, world.events)) < 1000
 
 
 def test_publish_is_spelled_in_two_ways() -> None:
@@ -224,11 +265,17 @@ def ends(peer: Peer) -> dict[str, int]:
 def test_the_log_describes_few_of_many_ends_and_the_statistics_count_all() -> None:
     world = World()
     other = world.client("other")
+    for _ in range(2 * MAX_ENDS_REPORTED):
+        world.connect().close()
+    assert not world.events, "a client has closed each of them"
     for _ in range(MAX_ENDS_REPORTED + 3):
         world.connect().send(c="nonsense")
     assert len(world.events) == MAX_ENDS_REPORTED
-    assert world.events[0] == "connection 2 at test ended: unknown command"
+    assert world.events[0] == "connection 22 at test ended: unknown command: 'nonsense'"
     world.advance(2)
-    world.connect().close()
-    assert world.events[-1] == "3 further connections ended in one second"
-    assert ends(other) == {"unknown command": MAX_ENDS_REPORTED + 3, "connection closed": 1}
+    world.connect().send(c="nonsense")
+    assert world.events[-2] == "3 further connections ended in one second"
+    assert ends(other) == {
+        "unknown command": MAX_ENDS_REPORTED + 4,
+        "connection closed": 2 * MAX_ENDS_REPORTED,
+    }

@@ -155,7 +155,10 @@ def test_another_user_is_refused_and_the_older_connection_stays() -> None:
     assert new.closed == "name in use"
     assert not old.closed
     (told,) = world.events
-    assert told.startswith("logon of connection 2 'pubber' refused: name in use: ")
+    start = (
+        "connection 2 at test ended: name in use: logon of client 'pubber' refused: name in use: "
+    )
+    assert told.startswith(start)
     assert told.endswith("'pubber' belongs to user 'ann', refused to 'bob'")
     old.publish(1)
     assert world.engine.next_position == 2
@@ -243,7 +246,8 @@ def test_a_message_type_that_nobody_knows_is_refused_by_name(message_type: str) 
     assert ack.detail.endswith("the broker's --message-type adds one")
     assert peer.closed
     [line] = world.events
-    assert line == f"logon of connection 1 'pubber' refused: invalid message type: {ack.detail}"
+    refused = f"logon of client 'pubber' refused: invalid message type: {ack.detail}"
+    assert line == f"connection 1 at test ended: auth: {refused}"
 
 
 @pytest.mark.parametrize(
