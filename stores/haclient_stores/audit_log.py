@@ -133,7 +133,7 @@ class AuditLog:
         self._disk = disk or RealDisk()
         self.path: Final = self._disk.resolve(check_path(path, "the directory of an audit log"))
         self._disk.make_directory(self.path)
-        self._lock = self._disk.open_locked(self.path / "lock")
+        self._locks = self._disk.lock_directory(self.path, "lock")
         self._file: File | None = None
         self._number = 0
         self._end = 0
@@ -217,7 +217,8 @@ class AuditLog:
                 if self._file is not None:
                     self._file.close()
                     self._file = None
-                self._lock.close()
+                for lock in self._locks:
+                    lock.close()
 
     @property
     def is_open(self) -> bool:

@@ -85,6 +85,12 @@ class WatchedDisk(RealDisk):
         return _WatchedFile(self, super().open_locked(path))
 
     @override
+    def create_new(self, path: Path, *, locked: bool = False) -> File:
+        if not locked:
+            self.happens("create", path)
+        return _WatchedFile(self, super().create_new(path, locked=locked))
+
+    @override
     def fsync_dir(self, path: Path) -> None:
         self.happens("sync names", path)
         super().fsync_dir(path)

@@ -123,7 +123,7 @@ class JournalFiles(JournalReader):
             raise StoreError(
                 f"{directory}: a client's publish store: give the broker a directory of its own"
             )
-        self._lock = disk.open_locked(directory / LOCK_NAME)
+        self._locks = disk.lock_directory(directory, LOCK_NAME)
         try:
             self._segments, self._prologue = recover_segments(directory, disk)
             self._bring_to_disk()
@@ -317,8 +317,7 @@ class JournalFiles(JournalReader):
         size = max(self._segment_bytes, end + max(room, self._segment_bytes // 2))
         path = self._directory / segment_name(number)
         temporary = path.with_name(path.name + ".new")
-        self._disk.remove(temporary)
-        file = self._disk.open(temporary, create=True)
+        file = self._disk.create_new(temporary)
         try:
             file.allocate(size)
             file.pwrite(header + prologue, 0)
@@ -387,7 +386,8 @@ class JournalFiles(JournalReader):
         for segment in self._segments.values():
             if segment.file is not None:
                 segment.file.close()
-        self._lock.close()
+        for lock in self._locks:
+            lock.close()
 
     # --- reading -------------------------------------------------------------------------------
 

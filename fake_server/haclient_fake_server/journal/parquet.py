@@ -46,7 +46,7 @@ from haclient_fake_server.journal.format import (
     segment_name,
     segment_number,
 )
-from haclient_stores.disk.files import RealDisk
+from haclient_stores.disk.files import RealDisk, open_new
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked
 
 FOLDER: Final = "parquet"
@@ -114,7 +114,7 @@ def export_segments(directory: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     written: list[Path] = []
     failed: StoreError | None = None
-    lock = RealDisk().open_locked(folder / _LOCK_NAME)
+    locks = RealDisk().lock_directory(folder, _LOCK_NAME)
     try:
         for number in sealed_segments(directory):
             try:
@@ -127,7 +127,8 @@ def export_segments(directory: Path) -> list[Path]:
             if path is not None:
                 written.append(path)
     finally:
-        lock.close()
+        for lock in locks:
+            lock.close()
     if failed is not None:
         raise failed
     return written
@@ -257,7 +258,8 @@ def _write(path: Path, rows: Iterator[_Row], origin: bytes) -> None:
     }
     schema = pa.schema(list(columns.items()), metadata={METADATA: origin})
     repeated = ["topic", "publisher_id", "command"]
-    with path.open("wb") as file:
+    path.unlink(missing_ok=True)  # what a killed export has left
+    with os.fdopen(open_new(path), "wb") as file:
         with pq.ParquetWriter(
             file, schema, compression=COMPRESSION, use_dictionary=repeated
         ) as writer:

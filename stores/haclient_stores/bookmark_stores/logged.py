@@ -548,8 +548,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         with self._pruning:
             self._owner.check_usable()
             target = self._pruned_path
-            self._disk.remove(target)
-            file = self._disk.open_locked(target)
+            file = self._disk.create_new(target, locked=True)
             try:
                 self._keep_access(file)
                 old, old_file = self._write_pruned(file)

@@ -62,8 +62,7 @@ class PruneRequest:
             StoreError: The file cannot be written.
         """
         try:
-            self._disk.remove(self._path)  # an answer that nobody has read may be longer
-            with contextlib.closing(self._disk.open(self._path, create=True)) as file:
+            with contextlib.closing(self._disk.create_new(self._path)) as file:
                 with contextlib.suppress(StoreError):  # only the answer may need it
                     self._give_to_user_of_log(file)
                 file.pwrite(b"%b %b\n" % (_ASKED, secrets.token_hex(_NUMBER_BYTES).encode()), 0)

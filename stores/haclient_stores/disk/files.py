@@ -1,7 +1,7 @@
 """The disk seam: the only module of the stores that talks to the operating system's files.
 
 Stores and the broker's journal use only `Disk` and `File`; production passes `RealDisk`, the
-simulator a disk that fails on purpose. Four rules are implemented here, once:
+simulator a disk that fails on purpose. Five rules are implemented here, once:
 
 * **Errors are translated once.** No space (`ENOSPC`, `EDQUOT`, `EFBIG`) becomes `StoreFull`, every
   other `OSError` becomes `StoreError` with the path and what was tried.
@@ -11,6 +11,8 @@ simulator a disk that fails on purpose. Four rules are implemented here, once:
   been renamed to the path meanwhile. So the two are compared after locking, and the lock is taken
   again when they differ.
 * **A replaced file is whole or absent.** `replace` syncs a temporary file and renames it.
+* **A new file is nobody's but ours.** `create_new` makes it, in place of whatever has its name: the
+  directory may belong to a user who plants a link there for root to follow.
 * **A replaced file stays whose it was.** `File.access` and `File.set_access` carry owner and mode
   over to the file that takes the place of another.
 """
@@ -172,6 +174,36 @@ class Disk(Protocol):
             StoreLocked: Somebody else holds it.
         """
 
+    def create_new(self, path: Path, *, locked: bool = False) -> File:
+        """A new, empty file in place of whatever has this name: for every temporary file.
+
+        A link is removed, never followed.
+
+        Args:
+            path: Its name.
+            locked: Hold its lock until it is closed.
+
+        Raises:
+            StoreError: It cannot be made, or somebody has made a file of that name meanwhile.
+        """
+        self.remove(path)
+        return self.open_locked(path) if locked else self.open(path, create=True)
+
+    def lock_directory(self, path: Path, name: str) -> list[File]:
+        """Lock a directory, until what is returned is closed; never waits.
+
+        Where possible that is also a lock on the directory itself: a file in it can be removed and
+        made again beside its holder.
+
+        Args:
+            path: The directory.
+            name: The file in it that carries the lock.
+
+        Raises:
+            StoreLocked: Somebody else holds it.
+        """
+        return [self.open_locked(path / name)]
+
     def resolve(self, path: Path) -> Path:
         """The absolute path of a file, through all symbolic links; it need not exist.
 
@@ -269,6 +301,17 @@ class MappedRegion(Region):
         with contextlib.suppress(BufferError):
             self._view.release()
             self._map.close()
+
+
+def open_new(path: Path) -> int:
+    """The descriptor of a new file: no link, and not one that somebody has made before.
+
+    Raises:
+        StoreError: It cannot be made, or the name is taken.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with _translated(path, "create"):
+        return os.open(path, flags, 0o666)
 
 
 def anonymous_region(size: int, *, touched: bool = True) -> Region:
@@ -434,6 +477,20 @@ class _RealFile(File):
         return self._inode() == (named.st_dev, named.st_ino)
 
 
+def _locked(file: _RealFile) -> _RealFile:
+    """A file of which this process holds the lock from now on.
+
+    Raises:
+        StoreLocked: Somebody else holds it; the file is closed.
+    """
+    if not file.lock():
+        here = file.is_locked_here()
+        file.close()
+        who = "open already in this process" if here else "in use by another process"
+        raise StoreLocked(file.path, "", f"{who}; close that one first", in_this_process=here)
+    return file
+
+
 class RealDisk(Disk):
     """The file system of this machine."""
 
@@ -454,18 +511,34 @@ class RealDisk(Disk):
     @override
     def open_locked(self, path: Path) -> File:
         for _ in range(_LOCK_ATTEMPTS):
-            file = self._open(path, create=True, writable=True)
-            if not file.lock():
-                here = file.is_locked_here()
-                file.close()
-                who = "open already in this process" if here else "in use by another process"
-                what = f"{who}; close that one first"
-                raise StoreLocked(path, "", what, in_this_process=here)
+            file = _locked(self._open(path, create=True, writable=True))
             with _translated(path, "compare with its name"):
                 if file.is_what_the_path_names():
                     return file
             file.close()  # renamed between open and lock: the path names another inode now
         raise StoreLocked(path, "", "is being replaced all the time by another process")
+
+    @override
+    def create_new(self, path: Path, *, locked: bool = False) -> File:
+        self.remove(path)
+        file = _RealFile(path, open_new(path), writable=True)
+        return _locked(file) if locked else file
+
+    @override
+    def lock_directory(self, path: Path, name: str) -> list[File]:
+        held = super().lock_directory(path, name)
+        try:
+            with _translated(path, "open the directory"):
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            directory = _RealFile(path, descriptor, writable=False)
+            held.append(directory)
+            _locked(directory)
+        except StoreLocked:
+            held[0].close()
+            raise
+        except StoreError:  # NFS, which locks only what is open for writing
+            pass
+        return held
 
     @override
     def resolve(self, path: Path) -> Path:
@@ -515,7 +588,7 @@ class RealDisk(Disk):
     def replace(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".new")
         self.remove(temporary)
-        file = self._open(temporary, create=True, writable=True)
+        file = _RealFile(temporary, open_new(temporary), writable=True)
         try:
             self._keep_access(path, file)
             file.pwrite(data, 0)

@@ -438,6 +438,7 @@ def test_an_error_of_the_disk_ends_the_log_and_not_its_user(
 
 def test_a_log_has_one_writer(path: Path) -> None:
     log = opened(path)
+    (path / "lock").unlink()
     with pytest.raises(StoreLocked):
         AuditLog(path)
     with pytest.raises(UsageError, match="belongs to one client at a time"):

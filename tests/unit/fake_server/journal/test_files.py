@@ -22,6 +22,7 @@ from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal import segments
 from haclient_fake_server.journal.files import (
+    LOCK_NAME,
     MAX_OPEN_SEGMENTS,
     PROGRESS_NAME,
     JournalFiles,
@@ -724,6 +725,15 @@ def test_a_manifest_says_what_its_segment_holds(tmp_path: Path) -> None:
 
 def test_one_directory_serves_one_broker(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
+    with pytest.raises(StoreLocked):
+        open_journal(tmp_path)
+    journal.close()
+    open_journal(tmp_path).close()
+
+
+def test_a_broker_whose_lock_file_was_removed_keeps_its_directory(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    (tmp_path / LOCK_NAME).unlink()
     with pytest.raises(StoreLocked):
         open_journal(tmp_path)
     journal.close()

@@ -107,6 +107,18 @@ def test_prune_keeps_what_matters_and_the_file_is_small(path: Path) -> None:
     store.close()
 
 
+def test_prune_follows_no_link_that_somebody_has_planted(path: Path) -> None:
+    """As root, it would hand the file over to the owner of the log."""
+    store = LoggedBookmarkStore(path)
+    victim = path.with_name("victim")
+    victim.write_bytes(b"precious")
+    path.with_name(path.name + ".prune").symlink_to(victim)
+    store.prune()
+    store.close()
+    assert victim.read_bytes() == b"precious"
+    assert not path.is_symlink()
+
+
 @pytest.mark.row("BS16")
 def test_a_redelivery_after_a_prune_reads_back(path: Path) -> None:
     store = LoggedBookmarkStore(path)

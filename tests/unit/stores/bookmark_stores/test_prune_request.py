@@ -25,6 +25,18 @@ def owner(tmp_path: Path) -> PruneRequest:
     return PruneRequest(RealDisk(), tmp_path / "s.bm")
 
 
+def test_a_request_follows_no_link_that_somebody_has_planted(
+    asker: PruneRequest, owner: PruneRequest, request_file: Path
+) -> None:
+    victim = request_file.with_name("victim")
+    victim.write_bytes(b"precious")
+    request_file.symlink_to(victim)
+    asker.make()
+    owner.answer()
+    assert asker.take_answer() == ""
+    assert victim.read_bytes() == b"precious"
+
+
 def test_a_request_is_seen_answered_and_leaves_nothing(
     asker: PruneRequest, owner: PruneRequest, request_file: Path
 ) -> None:

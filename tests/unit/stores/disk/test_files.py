@@ -5,8 +5,9 @@ import fcntl
 import mmap
 import os
 import signal
+import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,81 @@ def test_a_file_is_replaced_as_a_whole(disk: RealDisk, tmp_path: Path) -> None:
     disk.replace(path, b"")
     assert path.read_bytes() == b""
     assert disk.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_new_file_never_is_one_that_somebody_has_planted(
+    disk: RealDisk, tmp_path: Path, plant: Callable[[Path, Path], None], *, locked: bool
+) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "f"
+    victim.write_bytes(b"precious")
+    plant(path, victim)
+    file = disk.create_new(path, locked=locked)
+    file.pwrite(b"new", 0)
+    file.close()
+    assert victim.read_bytes() == b"precious"
+    assert (path.read_bytes(), path.is_symlink()) == (b"new", False)
+
+
+def test_a_new_file_that_somebody_else_makes_meanwhile_is_refused(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    remove = Path.unlink
+
+    def remove_and_plant(self: Path, *, missing_ok: bool = False) -> None:
+        remove(self, missing_ok=missing_ok)
+        path.symlink_to(victim)
+
+    monkeypatch.setattr(Path, "unlink", remove_and_plant)
+    with pytest.raises(StoreError, match="File exists"):
+        disk.create_new(path)
+    assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
+def test_a_file_is_not_replaced_through_one_that_somebody_has_planted(
+    disk: RealDisk, tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "f"
+    victim.write_bytes(b"precious")
+    plant(tmp_path / "f.new", victim)
+    disk.replace(path, b"new")
+    assert victim.read_bytes() == b"precious"
+    assert (path.read_bytes(), path.is_symlink()) == (b"new", False)
+
+
+def test_the_lock_of_a_directory_outlives_its_file(disk: RealDisk, tmp_path: Path) -> None:
+    held = disk.lock_directory(tmp_path, "lock")
+    (tmp_path / "lock").unlink()
+    with pytest.raises(StoreLocked, match="open already in this process"):
+        disk.lock_directory(tmp_path, "lock")
+    for file in held:
+        file.close()
+    for file in disk.lock_directory(tmp_path, "lock"):
+        file.close()
+
+
+def test_where_a_directory_cannot_be_locked_its_file_is(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS, only what is open for writing can."""
+    lock = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    held = disk.lock_directory(tmp_path, "lock")
+    with pytest.raises(StoreLocked):
+        disk.lock_directory(tmp_path, "lock")
+    for file in held:
+        file.close()
 
 
 def test_owner_and_mode_are_carried_over(
