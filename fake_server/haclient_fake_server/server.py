@@ -17,6 +17,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -55,6 +56,9 @@ class BrokerServer:
         dial: How to reach a destination of replication.
         start_id: Returns a random number of 64 bits; called once, at the start: see `LogStart`.
         kill_points: Where a test may end the process.
+
+    Raises:
+        StoreError: The data directory is relative, and the working directory is gone.
     """
 
     def __init__(
@@ -67,13 +71,15 @@ class BrokerServer:
         start_id: Callable[[], int] = lambda: secrets.randbits(64),
         kill_points: KillPoints | None = None,
     ) -> None:
+        self._disk = disk or RealDisk()
+        if config.data_dir is not None:  # a relative one would end with a change of directory
+            config = replace(config, data_dir=self._disk.resolve(config.data_dir))
         self._dial = dial
         self._start_id = start_id
         self._points = kill_points or KillPoints()
         self._progress_file: ProgressFile | None = None
         self._config = config
         self._wall_clock_us = wall_clock_us
-        self._disk = disk or RealDisk()
         self._nurseries = open_nursery()
         self._nursery: trio.Nursery | None = None
         self._listeners: list[Listener] = []

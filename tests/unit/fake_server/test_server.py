@@ -236,3 +236,23 @@ async def test_a_broker_that_was_not_entered_says_so() -> None:
     for change in (server.downgrade, server.upgrade):
         with pytest.raises(UsageError, match="async with BrokerServer"):
             change("tcp://127.0.0.1:9007")
+
+
+async def test_the_data_stay_where_the_broker_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    config = BrokerConfig(data_dir=Path("data"), segment_bytes=4096)
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        monkeypatch.chdir(tmp_path / "there")
+        for number in range(1, 11):
+            await client.send(bytes(1000), c="p", t="orders", s=number)
+        await client.send(c="flush", cid="1", a="persisted")
+        await client.ack("persisted", "1")
+    assert not list((tmp_path / "there").iterdir())
+    config = BrokerConfig(data_dir=tmp_path / "here" / "data", segment_bytes=4096)
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        assert (await client.logon("pubber")).sequence == 10
