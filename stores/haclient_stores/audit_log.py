@@ -71,7 +71,7 @@ from threading import RLock
 from typing import Final, NamedTuple
 
 from haclient_stores.checks import check_bytes
-from haclient_stores.disk.checksummed_log import clear_tail
+from haclient_stores.disk.checksummed_log import clear_tail, is_same_boot
 from haclient_stores.disk.files import Disk, File, RealDisk
 from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
@@ -200,7 +200,7 @@ class AuditLog:
                     last_boot = json.loads(block.payload).get("boot", boot)
         except StoreCorrupt as damage:
             # Only a loss of power takes a block and leaves one that was written after it.
-            if last_boot == boot or not int(boot, 16):
+            if is_same_boot(bytes.fromhex(last_boot), bytes.fromhex(boot)):
                 raise
             what = "%s: byte %d: %s: not on disk when the machine stopped, and cut with the rest"
             _logger.warning(what, damage.path, damage.offset, damage.what)

@@ -54,7 +54,7 @@ from haclient_fake_server.journal.format import (
     segment_number,
     whole_blocks_after,
 )
-from haclient_stores.disk.checksummed_log import clear_tail
+from haclient_stores.disk.checksummed_log import clear_tail, is_same_boot
 from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreCorrupt, StoreError
 
@@ -351,9 +351,8 @@ class _Recovery:
         """Whether the machine has not started again since a segment was written."""
         if segment.manifest.sealed:
             self._read_for_prologue(segment)
-        boot_id = self._disk.boot_id()
         starts = self.prologue.starts
-        return bool(starts) and boot_id.strip(b"\0") != b"" and starts[-1].boot_id == boot_id
+        return bool(starts) and is_same_boot(starts[-1].boot_id, self._disk.boot_id())
 
     def _cut(self, end: _End, later: list[int]) -> None:
         """Clear what follows the end of the log, unless it shows that the log is damaged."""

@@ -24,6 +24,7 @@ from haclient_stores.disk.checksummed_log import (
     LogHistory,
     block_checksum,
     clear_tail,
+    is_same_boot,
     read_blocks,
 )
 from haclient_stores.disk.files import PAGE_BYTES, File, Region
@@ -359,7 +360,8 @@ def recover(file: File, boot_id: bytes, take: Callable[[array[int], bool], None]
     if len(header) < PAGE_BYTES:
         raise StoreCorrupt(file.path, len(header), "the file ends within its header")
     found = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16]
-    history = LogHistory(found == boot_id, framing.read_word(header, framing.FIRST_WORD))
+    same_boot = is_same_boot(found, boot_id)
+    history = LogHistory(same_boot, framing.read_word(header, framing.FIRST_WORD))
     size = file.size()
     if (size - PAGE_BYTES) % GROW_BYTES:
         _log.warning("%s: byte %d: the file was cut off", file.path, size)

@@ -18,7 +18,8 @@ journal have blocks of different layouts and share this rule:
    (a kind, a length or a magic that is never zero), not because a value in it is zero.
 
 Each format has its own rule for records after the last block, which a killed process has left in
-the page cache: they count only if the machine was not restarted since.
+the page cache: they count only if the machine was not restarted since. Where it has no boot id,
+that is unknown, so it may have been.
 """
 
 from __future__ import annotations
@@ -68,6 +69,16 @@ class LogHistory:
             raise StoreCorrupt(path, broken.offset, broken.what)
         what = "%s: byte %d: %s: it was not on disk when the machine stopped, and is cut"
         _log.warning(what, path, broken.offset, broken.what)
+
+
+def is_same_boot(found: bytes, boot_id: bytes) -> bool:
+    """Whether the machine was surely not restarted since a file was written.
+
+    Args:
+        found: The boot id in the file.
+        boot_id: That of the machine as it runs now; zeros where that is unknown.
+    """
+    return found == boot_id and any(boot_id)
 
 
 class BrokenBlock(Exception):

@@ -31,6 +31,7 @@ from haclient_stores.disk.checksummed_log import (
     LogHistory,
     block_checksum,
     clear_tail,
+    is_same_boot,
     read_blocks,
 )
 from haclient_stores.disk.durable_file import DurableFile
@@ -243,7 +244,8 @@ def read_segment(disk: Disk, file: File, boot_id: bytes) -> FileSegment | None:
         return None
     if size < HEADER_BYTES:
         raise StoreCorrupt(path, size, "the file ends within its header")
-    same_boot = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] == boot_id
+    found = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16]
+    same_boot = is_same_boot(found, boot_id)
     history = LogHistory(same_boot, framing.read_word(header, framing.FIRST_WORD))
     if size < identity.file_bytes and (same_boot or history.synced_end):
         raise StoreCorrupt(path, size, f"the file ends before byte {identity.file_bytes}")

@@ -26,6 +26,7 @@ import msgspec
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.disk.checksummed_log import is_same_boot
 from haclient_stores.disk.durable_file import DurabilityOptions, DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File, RealDisk
 from haclient_stores.disk.ownership import Ownership, check_path
@@ -216,7 +217,7 @@ class StoreDirectory(SegmentStorage):
         """
         page = self._control
         floor = max(_number_in_use(page, _LAST_SEQUENCE), self._highest_found)
-        stopped = bytes(page[_BOOT_ID]) != self._boot_id
+        stopped = not is_same_boot(bytes(page[_BOOT_ID]), self._boot_id)
         if stopped:  # the clock may be wrong, so a sync has recorded an upper bound
             floor = max(floor, _number_in_use(page, _HIGHEST_NUMBER))
             framing.write_word(page, _LAST_SEQUENCE, floor)

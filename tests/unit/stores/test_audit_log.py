@@ -300,14 +300,17 @@ def test_a_segment_that_ends_torn_before_another_one_is_an_error(path: Path) -> 
         deliveries(path)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [(b"first boot......", b"the boot after.."), (bytes(16), bytes(16))]
+)
 def test_blocks_that_power_took_from_the_middle_end_the_log_at_the_next_run(
-    path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture, before: bytes, after: bytes
 ) -> None:
-    segment, begin = log_of_five_deliveries(path, disk=WatchedDisk())
+    segment, begin = log_of_five_deliveries(path, disk=WatchedDisk(boot=before))
     data = bytearray(segment.read_bytes())
     data[begin + BLOCK : begin + 2 * BLOCK] = bytes(BLOCK)
     segment.write_bytes(data)
-    log = AuditLog(path, disk=WatchedDisk(boot=b"the boot after.."))
+    log = AuditLog(path, disk=WatchedDisk(boot=after))
     log.open_for("c", 7, 200)
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{segment}: byte {begin + BLOCK}: ")

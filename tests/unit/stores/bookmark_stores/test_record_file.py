@@ -10,22 +10,23 @@ from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES,
 from haclient_stores.disk.files import PAGE_BYTES, File, RealDisk
 from haclient_stores.errors import StoreCorrupt
 
-BOOT = bytes(16)
+BOOT = b"this boot......."
+UNKNOWN = bytes(16)  # a machine that has no boot id
 PER_BLOCK = BLOCK_BYTES // 16 - 1
 
 
-def made(path: Path) -> tuple[File, RecordFile]:
+def made(path: Path, boot: bytes = BOOT) -> tuple[File, RecordFile]:
     file = RealDisk().open(path, create=True)
-    return file, record_file.create(file, boot_id=BOOT, owner="me")
+    return file, record_file.create(file, boot_id=boot, owner="me")
 
 
-def reopened(file: File) -> tuple[list[tuple[int, int]], RecordFile]:
+def reopened(file: File, boot: bytes = BOOT) -> tuple[list[tuple[int, int]], RecordFile]:
     found: list[tuple[int, int]] = []
 
     def take(words: array[int], _: bool) -> None:  # noqa: FBT001  # a callback
         found.extend(zip(words[0::2], words[1::2], strict=True))
 
-    opened = record_file.recover(file, BOOT, take)
+    opened = record_file.recover(file, boot, take)
     return [record for record in found if record[0] < 200 << 56], opened
 
 
@@ -111,16 +112,18 @@ def test_a_file_that_ends_within_its_header_is_corrupt(tmp_path: Path) -> None:
     file.close()
 
 
+@pytest.mark.parametrize("boot", [BOOT, UNKNOWN])
 def test_sealed_records_that_power_loss_kept_from_the_disk_are_cut(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, boot: bytes
 ) -> None:
-    file, log = made(tmp_path / "log")
+    file, log = made(tmp_path / "log", boot)
     log.put_all((1, 1) for _ in range(PER_BLOCK + 5))
     log.seal()
     log.close()
-    file.pwrite(b"another boot id.", 48)
+    if boot != UNKNOWN:
+        file.pwrite(b"another boot id.", 48)
     file.pwrite(b"damaged", PAGE_BYTES + BLOCK_BYTES)
-    found, log = reopened(file)
+    found, log = reopened(file, boot)
     assert len(found) == PER_BLOCK
     assert "not on disk when the machine stopped" in caplog.text
     log.close()

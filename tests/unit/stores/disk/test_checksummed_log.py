@@ -10,6 +10,7 @@ from haclient_stores.disk.checksummed_log import (
     LogHistory,
     block_checksum,
     clear_tail,
+    is_same_boot,
     read_blocks,
 )
 from haclient_stores.errors import StoreCorrupt, StoreError
@@ -118,3 +119,16 @@ def test_an_error_while_clearing_is_reported_as_it_is() -> None:
     disk.before = fail
     with pytest.raises(StoreError, match="the disk has failed"):
         clear_tail(file, 0, 2 * BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("found", "now", "same"),
+    [
+        (b"1" * 16, b"1" * 16, True),
+        (b"1" * 16, b"2" * 16, False),
+        (bytes(16), b"2" * 16, False),
+        (bytes(16), bytes(16), False),
+    ],
+)
+def test_an_unknown_boot_is_not_the_same(found: bytes, now: bytes, *, same: bool) -> None:
+    assert is_same_boot(found, now) == same

@@ -125,7 +125,9 @@ def test_each_seal_takes_its_room_from_the_frames_and_no_more() -> None:
 # -- reading back -------------------------------------------------------------------------------
 
 
-def written(frames: list[bytes], *, sealed: int, synced: int = 0) -> RecordingDisk:
+def written(
+    frames: list[bytes], *, sealed: int, synced: int = 0, boot: bytes = BOOT
+) -> RecordingDisk:
     """A segment with frames from 5 on, of which so many are sealed, and so many synced."""
     disk = RecordingDisk()
     file = disk.open(PATH, create=True)
@@ -133,7 +135,7 @@ def written(frames: list[bytes], *, sealed: int, synced: int = 0) -> RecordingDi
     segment = FileSegment(disk, PATH, first=5, size=SIZE)
     segment.adopt(file)
     view = segment.view
-    framing.write_identity(view, framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 5), BOOT)
+    framing.write_identity(view, framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 5), boot)
     for number, frame in enumerate(frames, 5):
         end = segment.end + len(frame)
         view[segment.end : end] = frame
@@ -166,6 +168,14 @@ def test_what_was_read_is_sealed_and_belongs_to_this_boot() -> None:
     again = written(FRAMES, sealed=2)
     read(again, OTHER)
     assert count(read(again, OTHER)) == 2
+
+
+def test_where_the_machine_has_no_boot_id_it_may_have_been_restarted() -> None:
+    unknown = bytes(16)
+    assert count(read(written(FRAMES, sealed=2, boot=unknown), unknown)) == 2
+    disk = written(FRAMES, sealed=2, synced=1, boot=unknown)
+    disk.open(PATH).pwrite(b"!", HEADER_BYTES + len(FRAMES[0]) + 8)
+    assert count(read(disk, unknown)) == 1
 
 
 def test_frames_that_do_not_carry_the_next_number_are_of_another_life() -> None:
