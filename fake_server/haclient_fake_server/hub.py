@@ -198,6 +198,10 @@ class Hub:
         self._sessions.pop(session.number, None)
         self._apply(self._engine.disconnected(session.number, trio.current_time(), reason))
 
+    def is_known(self, session: SessionLike) -> bool:
+        """Whether the other end of a connection has logged on, or is a destination."""
+        return self._engine.is_known(session.number)
+
     def has_backlog(self, session: SessionLike) -> bool:
         """Whether `pump` has something for a connection."""
         return self._engine.has_backlog(session.number)

@@ -12,6 +12,7 @@ connection. Of several failures in a row, only the first is logged as a warning.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -35,6 +36,13 @@ SEND_BYTES: Final = 256 * 1024
 
 CLOSE_LIMIT_S: Final = 1.0
 """How long a connection that is to be closed may take to send what is queued."""
+
+LOGON_LIMIT_S: Final = 10.0
+"""How long a client may be connected without being logged on."""
+
+LOGON_BYTES: Final = 64 * 1024
+"""How much of an unfinished frame is kept of a client that has not logged on: a little that is
+compressed would otherwise take as much memory as the largest frame."""
 
 SLOW_CLIENT_LIMIT_S: Final = 10.0
 """How long a slow client has to read the ack that says why it is cut."""
@@ -123,20 +131,29 @@ class Session:
 
     async def _read(self) -> None:
         try:
-            await self._read_all()
-            self.cut(ENDED_BY_PEER)
+            with trio.move_on_after(LOGON_LIMIT_S) as logon:
+                await self._read_all(logon)
+            if logon.cancelled_caught:
+                self.put(end_ack("logon required"))
+                self.finish(f"auth: no logon within {LOGON_LIMIT_S:g} s")
+            else:
+                self.cut(ENDED_BY_PEER)
         except ProtocolError as error:  # bytes that are no frames or no commands
             self.put(end_ack("unknown command", detail=str(error)))
             self.finish(f"unknown command: {error}")
         except OSError as error:  # the peer closed without an orderly end
             self.cut(f"connection lost: {error}")
 
-    async def _read_all(self) -> None:
+    async def _read_all(self, logon: trio.CancelScope) -> None:
+        """Read until the client ends the connection; `logon` limits the time until its logon."""
         frames = FrameReader(self._config.max_frame_bytes)
         decoder = MessageDecoder(expand_sow=False)
         await self._read_first(frames)
         link = self._link
+        is_known = False
         while not self.reason:
+            if not is_known and self._hub.is_known(self):
+                is_known, logon.deadline = True, math.inf
             count = link.recv_into(frames.writable())
             if count is None:
                 await link.wait_readable()
@@ -146,6 +163,8 @@ class Session:
             frames.received(count)
             heads, bodies = frames.split()
             self._hub.received(self, decoder.decode(heads, bodies) if heads else [])
+            if frames.pending > LOGON_BYTES and not self._hub.is_known(self):
+                raise ProtocolError(f"a frame of more than {LOGON_BYTES} bytes before the logon")
             await trio.lowlevel.checkpoint()
 
     async def _read_first(self, frames: FrameReader) -> None:

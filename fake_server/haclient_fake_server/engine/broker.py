@@ -247,6 +247,11 @@ class Engine:
         self._replication.expire()
         return self._end_batch()
 
+    def is_known(self, connection_id: int) -> bool:
+        """Whether the other end of a connection has logged on, or is another instance."""
+        connection = self._state.connections.get(connection_id)
+        return connection is not None and (connection.logged_on or connection.commands is not None)
+
     def has_backlog(self, connection_id: int) -> bool:
         """Whether `pump` has something for a connection."""
         connection = self._state.connections.get(connection_id)

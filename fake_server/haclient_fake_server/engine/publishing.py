@@ -30,7 +30,7 @@ from haclient_fake_server.engine.requests import SYSTEM_TOPIC_REFUSAL, is_system
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.sow.delta import merge_delta
 from haclient_fake_server.engine.sow.table import Changes, SowError
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.state import State, bytes_of_topic
 from haclient_fake_server.journal.format import Record, RecordFlag
 
 MAX_HEADER_BYTES: Final = 65_535
@@ -136,9 +136,9 @@ class Publishing:
             detail = "this queue has no topic that a publish to its name goes to"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
-        limit = state.settings.max_topic_characters
-        if not known and state.topic_characters + len(message.topic) > limit:
-            detail = f"a new topic, and the names of all come to {limit} characters"
+        limit = state.settings.max_topic_bytes
+        if not known and state.topic_bytes + bytes_of_topic(message.topic) > limit:
+            detail = f"a new topic, and all together may take {limit} bytes"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
         route = table.targets.get(message.topic) or table.route(message.topic)

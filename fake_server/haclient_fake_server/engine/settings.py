@@ -40,6 +40,9 @@ MAX_MESSAGE_TYPE: Final = 255
 COMPOSITE_PREFIX: Final = "composite-"
 """What the names of composite message types begin with, such as `composite-local`."""
 
+TOPIC_BYTES: Final = 1000
+"""What a topic takes in memory beside its name."""
+
 MAX_QUEUE_TIME_S: Final = 10 * 365 * 86_400
 """The longest lease or expiration of a queue, ten years: longer ones mean `None`."""
 
@@ -327,9 +330,10 @@ class EngineSettings:
         queues: The message queues.
         max_message_bytes: A delta publish that would make a larger record is refused.
         message_types: Message types besides those of AMPS and of the topics.
-        max_topic_characters: The limit of the names of all topics together: every segment of
-            the journal repeats those that are logged. Beyond it a publish to a new topic is
-            refused; a replicated publish is accepted, since its origin has it.
+        max_topic_bytes: The limit of the memory of all topics together, with `TOPIC_BYTES` and
+            its name for each; every segment of the journal repeats the names of those that are
+            logged. Beyond it a publish to a new topic is refused; a replicated publish is
+            accepted, since its origin has it.
     """
 
     name: str = "broker"
@@ -342,7 +346,7 @@ class EngineSettings:
     queues: tuple[QueueTopic, ...] = ()
     max_message_bytes: int = MAX_PUBLISH_BYTES
     message_types: tuple[str, ...] = ()
-    max_topic_characters: int = 64 * 2**20
+    max_topic_bytes: int = 256 * 2**20
 
     @property
     def known_types(self) -> frozenset[str]:

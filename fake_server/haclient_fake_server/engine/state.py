@@ -19,14 +19,14 @@ from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.guards import Guard, Guards
 from haclient_fake_server.engine.journal import Block, JournalReader
-from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.patterns import TopicMatcher, to_bytes
 from haclient_fake_server.engine.publishers import Publisher, Publishers
 from haclient_fake_server.engine.queues.points import QueuePoint, oldest_needed
 from haclient_fake_server.engine.queues.registry import QueueRegistry
 from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 from haclient_fake_server.engine.routes import Route, RouteTables
-from haclient_fake_server.engine.settings import EngineSettings
+from haclient_fake_server.engine.settings import TOPIC_BYTES, EngineSettings
 from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Timers
 from haclient_fake_server.journal.format import RecordFlag
@@ -155,7 +155,7 @@ class State:
         self._keeps_confirmed = self.durability.waits
         self.progress = ReplicationProgress(None)
         self._epoch_us = now_us - int(now * 1e6)
-        self.topic_characters = 0  # of all names
+        self.topic_bytes = 0  # of all topics
         self.queues = QueueRegistry(settings.queues, journal)
         self.tables = RouteTables(self._make_route)
         self._sow = {
@@ -507,7 +507,7 @@ class State:
         )
 
     def _make_route(self, topic: str, message_type: str) -> Route:
-        self.topic_characters += len(topic)
+        self.topic_bytes += bytes_of_topic(topic)
         logged = self.is_logged(topic, message_type)
         return Route(
             topic,
@@ -516,6 +516,11 @@ class State:
             sow=self._sow.get((message_type, topic)),
             queues=self.queues.fed_by(topic, message_type) if logged else (),
         )
+
+
+def bytes_of_topic(topic: str) -> int:
+    """What a topic counts towards `EngineSettings.max_topic_bytes`."""
+    return TOPIC_BYTES + len(to_bytes(topic))
 
 
 def _nothing() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
+import zlib
+from collections.abc import Callable
 
 import pytest
 import trio
 
 from haclient.client import Client
 from haclient.errors import ConnectionRefused, HAClientError, SlowClient
+from haclient.protocol.codec import encode_frame
 from haclient.transport.links.link import Link
 from haclient.transport.links.memory_network import MemoryLink, link_pair
 from haclient_fake_server import session
@@ -259,3 +263,61 @@ async def test_a_link_that_goes_silent_is_dialled_again() -> None:
 async def test_the_real_dial_says_who_did_not_answer() -> None:
     with pytest.raises(ConnectionRefused, match=r"127\.0\.0\.1:1"):
         await dial_destination(ReplicateTo("tcp://127.0.0.1:1"), 5.0)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_client_that_does_not_log_on_is_told_so_and_cut() -> None:
+    async with BrokerServer(BrokerConfig(listen=())) as server:
+        here, there = link_pair()
+        server.attach(there)
+        client = Peer(here)
+        begun = trio.current_time()
+        assert (await client.hear()).reason == "logon required"
+        await client.expect_end()
+        assert trio.current_time() - begun == pytest.approx(session.LOGON_LIMIT_S)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_client_that_has_logged_on_may_be_silent() -> None:
+    async with BrokerServer(BrokerConfig(listen=())) as server:
+        here, there = link_pair()
+        server.attach(there)
+        client = Peer(here)
+        await client.say("logon", cid="0", client_name="pubber", a="processed")
+        assert (await client.hear()).status == "success"
+        await trio.sleep(10 * session.LOGON_LIMIT_S)
+        await client.say("flush", cid="1", a="processed")
+        assert (await client.hear()).command_id == "1"
+
+
+@pytest.mark.parametrize("pack", [bytes, zlib.compress])
+async def test_before_the_logon_little_is_kept_of_a_frame(pack: Callable[[bytes], bytes]) -> None:
+    """However little of it is sent: zeros compress to a thousandth."""
+    start = struct.pack(">I", 200 * KIB * KIB) + b'{"c":"logon","client_name":"'
+    async with running_broker() as server:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(server.uris[0]))
+        with trio.fail_after(LIMIT_S), contextlib.suppress(trio.BrokenResourceError):
+            async with stream:  # it may be cut before it has sent all, and before it has read why
+                await stream.send_all(pack(start + b"x" * (8 * KIB * KIB)))
+                while await stream.receive_some():
+                    pass
+        assert list(server.ended_connections) in (["unknown command"], ["connection lost"])
+
+
+async def test_after_the_logon_frames_may_be_large() -> None:
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        await client.send(b"x" * KIB * KIB, c="p", t="orders", s=1)
+        await client.send(c="flush", cid="1", a="processed")
+        await client.ack("processed", "1")
+
+
+async def test_large_frames_may_follow_a_logon_at_once() -> None:
+    frames = [
+        encode_frame({"c": "logon", "client_name": "pubber"}),
+        encode_frame({"c": "p", "t": "orders", "s": 1}, b"x" * KIB * KIB),
+        encode_frame({"c": "flush", "cid": "1", "a": "processed"}),
+    ]
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        await client.send_bytes(b"".join(frames))
+        await client.ack("processed", "1")

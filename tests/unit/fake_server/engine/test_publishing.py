@@ -6,7 +6,7 @@ import pytest
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.journal import records_of
-from haclient_fake_server.engine.settings import LogTopic, QueueTopic, SowTopic
+from haclient_fake_server.engine.settings import TOPIC_BYTES, LogTopic, QueueTopic, SowTopic
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from support.engine import World
 
@@ -291,16 +291,15 @@ def test_a_publish_that_cannot_be_carried_out_is_refused(
     assert world.journal.last_before(world.engine.next_position) is None, "no message"
 
 
-def test_new_topics_are_refused_when_the_names_of_all_are_too_long() -> None:
-    world = World(max_topic_characters=40)
+def test_new_topics_are_refused_when_all_take_too_much() -> None:
+    world = World(max_topic_bytes=4 * (TOPIC_BYTES + 9) + TOPIC_BYTES + 4)
     peer = world.client()
-    long = 40 // 4 - 1
-    topics = [str(number).ljust(long, "x") for number in range(4)]
+    topics = [f"{number}\u00e9\u00e9\u00e9\u00e9" for number in range(4)]  # nine bytes each
     for topic in (*topics, "orders", topics[0]):
         peer.send(c="p", t=topic, a="processed")
     reasons = [message.reason for message in peer.take()]
     assert reasons == ["", "", "", "", "invalid topic", ""]
-    assert "the names of all" in world.events[-1]
+    assert "all together may take 5040 bytes" in world.events[-1]
     peer.send(c="p", t="new", a="processed")
     assert [message.status for message in peer.take()] == ["success"]
 
