@@ -5,14 +5,20 @@
 | `/amps/instance.json` | the name and the version of the instance |
 | `/amps/instance/replication.json` | the same, and the state of each destination |
 
-It only reads. A request has a limit in size and time. Connections have a limit in number, beyond
-which the oldest is closed: no client of this interface holds up the broker or the other clients.
+It only reads. Whoever can connect may ask, so it listens on this machine alone, or asks for the
+password of one of the broker's users. A request has a limit in size and time. Connections have a
+limit in number, beyond which the oldest is closed, and use no reserved file descriptor: no client
+of this interface holds up the broker or the other clients.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hmac
+import ipaddress
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -34,11 +40,22 @@ _FIRST_PRINTABLE: Final = 0x21
 
 _REPLICATION: Final = "/amps/instance/replication.json"
 _INSTANCE: Final = "/amps/instance.json"
-_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized\r\nWWW-Authenticate: Basic",
+    404: "Not Found",
+    405: "Method Not Allowed",
+}
 
 
 def answer(
-    head: bytes, *, name: str, version: str, destinations: Sequence[DestinationStatus]
+    head: bytes,
+    *,
+    name: str,
+    version: str,
+    destinations: Sequence[DestinationStatus],
+    users: Mapping[str, str] | None = None,
 ) -> bytes:
     """The answer to a request, as bytes to send before the connection is closed.
 
@@ -47,6 +64,7 @@ def answer(
         name: The instance name.
         version: The server version.
         destinations: The state of each destination of replication.
+        users: Passwords by user, of whom the request has to be; `None` for anybody's.
     """
     parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/"):  # noqa: PLR2004  # method, path, version
@@ -54,12 +72,30 @@ def answer(
     method, path = parts[0], parts[1].partition("?")[0]
     if method not in {"GET", "HEAD"}:
         return _response(405, {"error": f"{method}: wanted GET"})
+    if users is not None and not _is_of(users, head):
+        return _response(401, {"error": "wanted the name and the password of a user"})
     if path not in {_INSTANCE, _REPLICATION}:
         return _response(404, {"error": f"no {path}: there are {_INSTANCE} and {_REPLICATION}"})
     instance: dict[str, object] = {"name": name, "version": version}
     if path == _REPLICATION:
         instance["replication"] = [_destination(each) for each in destinations]
     return _response(200, {"amps": {"instance": instance}}, with_body=method == "GET")
+
+
+def _is_of(users: Mapping[str, str], head: bytes) -> bool:
+    """Whether a request has the password of a user."""
+    for line in head.split(b"\r\n")[1:]:
+        field, _, value = line.partition(b":")
+        kind, _, encoded = value.strip().partition(b" ")
+        if field.lower() != b"authorization" or kind.lower() != b"basic":
+            continue
+        try:
+            user, _, password = base64.b64decode(encoded, validate=True).partition(b":")
+        except binascii.Error:
+            return False
+        wanted = users.get(user.decode(errors="replace"))
+        return wanted is not None and hmac.compare_digest(wanted.encode(), password)
+    return False
 
 
 def _destination(status: DestinationStatus) -> dict[str, object]:
@@ -101,19 +137,31 @@ def parse_admin(text: str) -> tuple[str, int]:
     return host, port
 
 
+def is_of_this_machine(host: str) -> bool:
+    """Whether only programs on this machine can connect to a host that is listened on."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class AdminServer:
     """Serves the admin interface until it is closed.
 
     Args:
         respond: The answer to the head of a request.
+        has_room: Whether a connection may have this file descriptor.
 
     Attributes:
         uri: `http://HOST:PORT`, with the real port, once it listens.
     """
 
-    def __init__(self, respond: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self, respond: Callable[[bytes], bytes], *, has_room: Callable[[int], bool] = lambda _: True
+    ) -> None:
         self.uri = ""
         self._respond = respond
+        self._has_room = has_room
         self._listeners: list[trio.SocketListener] = []
         self._open: dict[trio.CancelScope, None] = {}  # oldest first
 
@@ -137,6 +185,9 @@ class AdminServer:
             listener.socket.close()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
+        if not self._has_room(stream.socket.fileno()):
+            stream.socket.close()
+            return
         with trio.move_on_after(REQUEST_LIMIT_S) as scope:
             self._open[scope] = None
             if len(self._open) > MAX_CONNECTIONS:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from haclient.errors import UsageError
 from haclient.protocol.framing import MAX_PUBLISH_BYTES
-from haclient_fake_server.admin import parse_admin
+from haclient_fake_server.admin import is_of_this_machine, parse_admin
 from haclient_fake_server.engine.patterns import PatternError, compile_search, topic_problem
 from haclient_fake_server.engine.settings import (
     MAX_MESSAGE_TYPE,
@@ -130,7 +130,8 @@ class BrokerConfig:
             (`json`, `fix`, `nvfix`, `xml`, `msgpack`, `bson`, `bflat`, `struct`, `binary`,
             `protobuf`, `composite-*`) and those of the topics above.
         admin: Where the admin interface listens, `HOST:PORT`; empty for none. Port 0 takes a free
-            one. It asks for no password: see `haclient_fake_server.admin`.
+            one. Where others than this machine reach it, it asks for the password of one of the
+            `users`, which are needed then.
 
     Raises:
         UsageError: A value is of the wrong kind, or out of range.
@@ -292,10 +293,14 @@ def _check_admin(config: BrokerConfig) -> str:
     if not isinstance(found, str):
         return f"admin={found!r}: wanted HOST:PORT, or nothing"
     try:
-        if found:
-            parse_admin(found)
+        host = parse_admin(found)[0] if found else "localhost"
     except UsageError as error:
         return str(error)
+    if not is_of_this_machine(host) and config.users is None:
+        return (
+            f"admin={found!r}: others reach it: wanted an address of this machine alone, such as "
+            "127.0.0.1:8085, or users (--user-file), whose passwords it asks for"
+        )
     return ""
 
 

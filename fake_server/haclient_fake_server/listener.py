@@ -98,6 +98,16 @@ def descriptor_limit() -> float:
     return float("inf") if soft == resource.RLIM_INFINITY else soft
 
 
+def has_room(descriptor: int, limit: float | None = None) -> bool:
+    """Whether a connection may have a new file descriptor; the last ones are reserved.
+
+    Args:
+        descriptor: The descriptor. A new one is the lowest free one, so all below it are in use.
+        limit: How many the process may have; by default `descriptor_limit()`.
+    """
+    return descriptor < (descriptor_limit() if limit is None else limit) - RESERVED_DESCRIPTORS
+
+
 def check_reachable(uris: Iterable[str]) -> None:
     """Check that other processes can connect to addresses.
 
@@ -171,8 +181,7 @@ class TcpListener:
                     self._refuse(str(error))
                     await trio.sleep(ACCEPT_PAUSE_S)
                 continue  # any other error: nothing to accept, as when the peer has closed it
-            # A new descriptor is the lowest free one, so all below it are in use.
-            if connection.fileno() >= self._limit() - RESERVED_DESCRIPTORS:
+            if not has_room(connection.fileno(), self._limit()):
                 self._refuse(f"{connection.fileno()} of {self._limit():g} descriptors are in use")
                 connection.close()
                 continue

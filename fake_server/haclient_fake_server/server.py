@@ -27,7 +27,12 @@ from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.transport.links.link import Link
 from haclient.transport.tasks import open_nursery
-from haclient_fake_server.admin import AdminServer, answer, parse_admin
+from haclient_fake_server.admin import (
+    AdminServer,
+    answer,
+    is_of_this_machine,
+    parse_admin,
+)
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
@@ -37,7 +42,7 @@ from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.kill_points import KillPoints
-from haclient_fake_server.listener import Listener, listen, server_context
+from haclient_fake_server.listener import Listener, has_room, listen, server_context
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
 from haclient_stores.disk.files import Disk, RealDisk
 
@@ -83,7 +88,7 @@ class BrokerServer:
         self._nurseries = open_nursery()
         self._nursery: trio.Nursery | None = None
         self._listeners: list[Listener] = []
-        self._admin = AdminServer(self._answer_admin) if config.admin else None
+        self._admin = AdminServer(self._answer_admin, has_room=has_room) if config.admin else None
         self._journal: JournalFiles | MemoryJournal | None = None
         self._hub: Hub | None = None
 
@@ -99,8 +104,13 @@ class BrokerServer:
 
     def _answer_admin(self, head: bytes) -> bytes:
         config = self._config
+        is_local = is_of_this_machine(parse_admin(config.admin)[0])
         return answer(
-            head, name=config.name, version=config.version, destinations=self.destinations
+            head,
+            name=config.name,
+            version=config.version,
+            destinations=self.destinations,
+            users=None if is_local else config.users,
         )
 
     async def __aenter__(self) -> Self:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 from functools import partial
@@ -19,6 +20,7 @@ from haclient_fake_server.admin import (
 )
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.engine.replication.destination import DestinationStatus
+from haclient_fake_server.listener import RESERVED_DESCRIPTORS, has_room
 from haclient_fake_server.server import BrokerServer
 
 WEST = DestinationStatus("tcp://west:9007", "west", "sync", False, True, 7, 3, 1, 2)
@@ -75,6 +77,45 @@ def test_an_address_that_cannot_be_is_refused(text: str) -> None:
     if text:
         with pytest.raises(UsageError, match="wanted HOST:PORT, such as"):
             BrokerConfig(admin=text)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.0.0.1:1", "broker:1"])
+def test_an_address_that_others_reach_needs_users(address: str) -> None:
+    with pytest.raises(UsageError, match="others reach it: wanted an address of this machine"):
+        BrokerConfig(admin=address)
+    BrokerConfig(admin=address, users={"ann": "1"})
+    for local in ("127.0.0.1:0", "[::1]:0", "localhost:0", "127.9.9.9:0"):
+        BrokerConfig(admin=local)
+
+
+async def test_where_others_reach_it_the_password_of_a_user_is_asked_for() -> None:
+    async with BrokerServer(BrokerConfig(admin="0.0.0.0:0", users={"ann": "1:\u00e9"})) as server:
+        _, port = parse_admin(server.admin_uri.removeprefix("http://"))
+        answers: list[bytes] = []
+        for text in ("", "ann:1:\u00e9", "ann:1", "eve:1", "!"):
+            encoded = base64.b64encode(text.encode()) if text != "!" else b"!"
+            asked = b"GET /amps/instance.json HTTP/1.1\r\nAuthorization: Basic " + encoded
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all((asked if text else asked[:32]) + b"\r\n\r\n")
+                answers.append(b"".join([chunk async for chunk in stream]))
+    assert [each[9:12] for each in answers] == [b"401", b"200", b"401", b"401", b"401"]
+    assert b"\r\nWWW-Authenticate: Basic\r\n" in answers[0]
+
+
+async def test_its_connections_leave_some_descriptors_to_the_journal() -> None:
+    room: list[int] = []
+    admin = AdminServer(respond, has_room=lambda descriptor: descriptor in room)
+    await admin.listen("127.0.0.1", 0)
+    host, port = parse_admin(admin.uri.removeprefix("http://"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(admin.run)
+        async with await trio.open_tcp_stream(host, port) as stream:
+            with contextlib.suppress(trio.BrokenResourceError):
+                assert await stream.receive_some() == b""
+        nursery.cancel_scope.cancel()
+    admin.close()
+    assert has_room(0, RESERVED_DESCRIPTORS + 1)
+    assert not has_room(1, RESERVED_DESCRIPTORS + 1)
 
 
 async def test_a_broker_serves_it() -> None:
