@@ -92,7 +92,7 @@ class QueueTopic:
     """A message queue: a view over topics that the journal records.
 
     Attributes:
-        name: Its name, literally. Consumers subscribe to it.
+        name: Its name, literally, also a dot in it. Consumers subscribe to it.
         topics: The underlying topics, literal or regular expressions; empty for the topic with the
             queue's own name, whose plain subscriptions then are subscriptions to the queue.
         message_type: The message type of its messages.
@@ -170,6 +170,13 @@ class QueueTopic:
         return self.topics or (self.name,)
 
     @property
+    def matchers(self) -> tuple[TopicMatcher, ...]:
+        """What matches the underlying topics; a dot in the queue's own name is no pattern."""
+        if not self.topics:
+            return (TopicMatcher(self.name, non_regex_topic=True),)
+        return tuple(map(TopicMatcher, self.topics))
+
+    @property
     def publish_target(self) -> str:
         """The topic that a publish to the queue's name goes to; empty to refuse it."""
         if self.default_publish_target or self.takes_over_topic:
@@ -180,7 +187,7 @@ class QueueTopic:
     @property
     def takes_over_topic(self) -> bool:
         """Whether it has the name of an underlying topic: all subscriptions to it are its own."""
-        return any(TopicMatcher(topic).matches(self.name) for topic in self.underlying)
+        return any(matcher.matches(self.name) for matcher in self.matchers)
 
     @property
     def chosen_delivery(self) -> str:
@@ -194,10 +201,11 @@ class QueueTopic:
         return next((problem for each in topics if (problem := topic_problem(each))), "")
 
     def _check_topics(self) -> str:
-        if not self.name or is_regex_topic(self.name) or self.name.startswith("/HACLIENT/"):
+        name = self.name.replace(".", "")  # a dot is common in names
+        if not name or is_regex_topic(name) or self.name.startswith("/HACLIENT/"):
             return "wanted a name that is not empty, no regular expression, not under /HACLIENT/"
         try:
-            matchers = [TopicMatcher(topic) for topic in self.underlying]
+            matchers = self.matchers
         except TopicPatternError as error:
             return f"topics: {error}"
         if not all(self.underlying):
@@ -413,7 +421,7 @@ def check_queues(
         if name in taken:
             raise UsageError(f"queue {queue.name!r}: {taken[name]} has that name")
         taken[name] = "another queue"
-        literal = [topic for topic in queue.underlying if not is_regex_topic(topic)]
+        literal = [matcher.text for matcher in queue.matchers if not matcher.is_regex]
         dead_letter = targets.get((queue.message_type, queue.dead_letter), queue.dead_letter)
         _check_dead_letter(queue, dead_letter)
         for topic in (*literal, *filter(None, (dead_letter, queue.default_publish_target))):
@@ -438,7 +446,7 @@ def _check_circles(queues: tuple[QueueTopic, ...], targets: Mapping[tuple[str, s
             for fed in queues if topic else ():
                 if fed.message_type != queue.message_type or fed.name in reached:
                     continue
-                if any(TopicMatcher(each).matches(topic) for each in fed.underlying):
+                if any(matcher.matches(topic) for matcher in fed.matchers):
                     reached[fed.name] = None
                     waiting.append(fed)
         if begin.name in reached:
@@ -455,5 +463,5 @@ def _check_dead_letter(queue: QueueTopic, topic: str) -> None:
     what = f"queue {queue.name!r}: dead_letter {queue.dead_letter!r}"
     if not topic:
         raise UsageError(f"{what} is a queue without a topic for publishes: name that topic")
-    if any(TopicMatcher(each).matches(topic) for each in queue.underlying):
+    if any(matcher.matches(topic) for matcher in queue.matchers):
         raise UsageError(f"{what} publishes to {topic!r}, one of its own topics")

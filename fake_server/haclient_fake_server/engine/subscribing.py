@@ -18,7 +18,7 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.pace import ReplayPace
-from haclient_fake_server.engine.patterns import TopicMatcher, is_regex_topic
+from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.queues import Queues
@@ -58,7 +58,7 @@ class Subscribing:
         if self._is_pause_or_resume(connection, message, options):
             self._pause_or_resume(connection, message, options)
             return
-        request = read_request(message, options)
+        request = self._for_queue(connection, read_request(message, options))
         queues = self._queues.matching(connection, request)
         replaced = self.check_id(connection, request, sub_id)
         if queues and not message.bookmark:
@@ -114,6 +114,13 @@ class Subscribing:
         if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
             raise Refused(Reason.TOO_MANY_SUBSCRIPTIONS, f"the limit is {MAX_SUBSCRIPTIONS}")
         return None
+
+    def _for_queue(self, connection: Connection, request: Request) -> Request:
+        """The name of a queue is no pattern, although it may have a dot."""
+        topic = request.message.topic
+        if self._state.queues.get(topic, connection.message_type) is None:
+            return request
+        return replace(request, matcher=TopicMatcher(topic, non_regex_topic=True))
 
     def subscribe_live(
         self,
@@ -362,11 +369,11 @@ def _underlying(matcher: TopicMatcher, queues: list[Queue]) -> TopicMatcher:
 
     A pattern selects topics of its own, too.
     """
-    topics = [topic for queue in queues for topic in queue.settings.underlying]
-    if not matcher.is_regex and len(topics) == 1:
-        return TopicMatcher(topics[0])
+    matchers = [each for queue in queues for each in queue.settings.matchers]
+    if not matcher.is_regex and len(matchers) == 1:
+        return matchers[0]
     patterns = [
-        topic if is_regex_topic(topic) else f"^{re.escape(topic)}$"
-        for topic in ([matcher.text] if matcher.is_regex else []) + topics
+        each.text if each.is_regex else f"^{re.escape(each.text)}$"
+        for each in ([matcher] if matcher.is_regex else []) + matchers
     ]
     return TopicMatcher("|".join(f"(?:{pattern})" for pattern in patterns))

@@ -42,8 +42,7 @@ class QueueRegistry:
         for each in settings:
             queue = Queue(each, self.reader, dirty=self.dirty, expiring=self._expiring)
             self._queues[each.message_type, each.name] = queue
-            matchers = tuple(TopicMatcher(topic) for topic in each.underlying)
-            self._matchers.append((queue, matchers))
+            self._matchers.append((queue, each.matchers))
 
     def __iter__(self) -> Iterator[Queue]:
         """All queues, as configured."""

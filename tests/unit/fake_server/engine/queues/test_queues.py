@@ -381,3 +381,28 @@ def test_a_consumer_and_a_browser_may_select_fields() -> None:
     assert [m.data for m in browser.take() if m.kind == "sow"] == [b'{"n":1}']
     consume(worker, opts="select=[-/secret]")
     assert [message.data for message in delivered(worker)] == [b'{"n":1}']
+
+
+@pytest.mark.parametrize("bookmark", ["", "0"])
+def test_a_dot_in_the_name_of_a_queue_is_no_pattern(bookmark: str) -> None:
+    world = QueueWorld(QueueTopic(name="orders.jobs"), QueueTopic(name="orders_jobs"))
+    for number_, topic in enumerate(("orders.jobs", "orders_jobs", "orders-jobs")):
+        world.publish(b'{"n": %d}' % number_, topic=topic)
+    peer = world.client("worker")
+    peer.send(
+        c="subscribe",
+        cid="1",
+        sub_id="1",
+        t="orders.jobs",
+        opts="max_backlog=9" * (not bookmark),
+        bm=bookmark,
+    )
+    (message,) = [each for each in peer.take() if each.kind == "p"]
+    assert (message.topic, number(message)) == ("orders.jobs", 0)
+    if bookmark:
+        return
+    peer.send(c="sow_delete", cid="2", t="orders.jobs", bm=message.bookmark, a="processed")
+    assert [each.status for each in peer.take()] == ["success"]
+    assert world.states("orders.jobs") == (0, 0)
+    peer.send(c="sow", cid="3", t="orders_jobs")
+    assert [number(each) for each in peer.take() if each.kind == "sow"] == [1]
