@@ -26,7 +26,6 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.observability.flight_recorder import FlightRecorder
 from haclient.options import Settings, seconds
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -40,6 +39,7 @@ from haclient.session.connection_state import (
     ConnectionStatus,
     check_client_name,
 )
+from haclient.session.flight_recorder import FlightRecorder
 from haclient.session.kept_subscriptions import KeptSubscriptions
 from haclient.session.leases import QueueAcks
 from haclient.session.resume import ResumeContext

@@ -22,8 +22,8 @@ from typing import Final
 
 import trio
 
-from haclient.observability.flight_recorder import FlightRecorder
 from haclient.session.connection_state import Counters
+from haclient.session.flight_recorder import FlightRecorder
 from haclient.session.publishes import UnpersistedAges
 from haclient.transport.links.link import Link, WireLog
 from haclient_stores.interfaces import FrameLog

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client, HAClient
 from haclient.errors import AuthenticationError, ConnectionRefused, DisconnectedError
-from haclient.observability.flight_recorder import (
+from haclient.session.flight_recorder import (
     MAX_ENTRIES,
     MAX_HEADERS,
     MAX_TEXT,
