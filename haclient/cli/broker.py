@@ -185,7 +185,7 @@ def broker() -> None:
     "--admin",
     default="",
     metavar="HOST:PORT",
-    help="Where the state of replication is served as JSON over HTTP, to everyone who can connect.",
+    help="Serve the state of replication as JSON over HTTP. Beyond loopback it needs --user-file.",
 )
 @click.option(
     "--tls-cert",
