@@ -306,7 +306,13 @@ class Subscriber:
         Args:
             subscription: The subscription.
             timeout: Seconds to wait for the server's answer, while this client reads.
+
+        Raises:
+            CommandError: The server refuses it.
+            DisconnectedError: The connection was lost.
+            TimedOut: The server did not answer in time.
         """
+        self._commands.connected()  # else the end of the connection has been: it would stay active
         subscription.command_id = self._session.next_command_id()
         self._session.router.add(subscription)
         await self._send_first_accepted(subscription, timeout=timeout, is_again=True)

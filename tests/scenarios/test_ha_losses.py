@@ -425,3 +425,23 @@ async def test_a_subscription_that_ends_while_others_are_sent_again_leaves_its_i
             await again.ack(subscribe)
         async with answering(again):
             await client.subscribe("prices", sub_id=last, handler=lambda _: None)
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_connection_that_is_lost_while_subscriptions_are_sent_again_leaves_none_active(
+    server: Server, steps: int
+) -> None:
+    ids = [f"p{number}" for number in range(5)]
+    client = quiet_client(server)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            for each in ids:
+                await client.subscribe("prices", sub_id=each, handler=lambda _: None)
+        await drop(peer)
+        failing = await server.accept()
+        await failing.log_on()
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        await drop(failing)
+        again = await live(server)
+        assert [(await again.answer("subscribe")).sub_id for _ in ids] == ids
