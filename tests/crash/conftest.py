@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from haclient_stores.bookmark_stores import record_file
+from haclient_stores.bookmark_stores import record_file, ring
 
 
 @pytest.fixture(autouse=True)
@@ -42,5 +42,6 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.fixture
 def small_logs(monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:  # noqa: ARG001 - used as well
-    """A bookmark log that grows by a block at a time: less to copy for each crash."""
+    """A log that grows by a block at a time: less to copy; and a ring that grows at all."""
     monkeypatch.setattr(record_file, "GROW_BYTES", record_file.BLOCK_BYTES)
+    monkeypatch.setattr(ring, "_TOGETHER", 1)  # each publisher has slots of its own

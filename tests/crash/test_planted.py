@@ -251,13 +251,13 @@ def a_slot_counts_without_its_checksum(patch: pytest.MonkeyPatch) -> None:
 
 @bug("ring", bookmark_proofs)
 def a_slot_is_written_where_the_newest_is(patch: pytest.MonkeyPatch) -> None:
-    written = ring_bookmark.RingJournal._write
+    written = ring_bookmark._Page.write
 
-    def write(self: Ours) -> None:
-        self._slots = (self._slots[0], self._slots[0])
-        written(self)
+    def write(self: Ours, above: int) -> int:
+        self.slots = (self.slots[0], self.slots[0])
+        return written(self, above)
 
-    patch.setattr(ring_bookmark.RingJournal, "_write", write)
+    patch.setattr(ring_bookmark._Page, "write", write)
 
 
 @bug("logged", bookmark_proofs)

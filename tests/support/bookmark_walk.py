@@ -236,7 +236,7 @@ def counting(crash: Crash) -> tuple[State, frozenset[Message], frozenset[Message
         return last, frozenset(), frozenset().union(*(state.begun for state in states))
     promised, since = states[synced].promised, states[synced:]
     for state in since:
-        promised &= state.begun  # unless it was purged
+        promised &= state.promised  # which a purge in between, or half of one, takes away
     return last, promised, frozenset().union(*(state.begun for state in since))
 
 

@@ -1,4 +1,4 @@
-"""A bookmark store of a fixed size: two vectors for each subscription, in a small file.
+"""A bookmark store of a fixed size: two vectors for each publisher, in a small file.
 
 `resume` is the recovery point. `applied` is the position up to which everything was discarded: with
 persisted acks it runs ahead of the recovery point, and the messages in between are redelivered and
@@ -11,6 +11,12 @@ changes. A slot carries a count of writes and a checksum over everything in it. 
 killed in the middle of a write leaves the previous slot intact, and the newest whole slot is the
 state. A slot of up to 512 bytes (about 15 publishers) lies in one sector.
 
+A subscription of more than 128 publishers gets further pairs of slots behind the others, one for
+each 128, and the file grows. Each pair is written for itself, and each slot is whole: it has the
+head of the subscription as it was then, and the vectors of its own publishers. Any mixture of older
+and newer slots is a safe state, as every position in it was a recovery point. The newest slot says
+the rest. The list is a place in a server's order only if all slots say so.
+
 Slot, little-endian, 4096 bytes:
 
 ======  =====  ==============================================================
@@ -18,7 +24,7 @@ offset  bytes  meaning
 ======  =====  ==============================================================
 0       4      crc32 of the bytes from 4 to the end of the text
 4       4      bytes of the slot in use, up to the end of the text
-8       8      how often a slot was written; the higher of the two is the newer
+8       8      how often the subscription was written; the highest is the newest
 16      8      when the subscription was entered, microseconds since 1970; or 0
 24      8      caught-up time, microseconds since 1970; or 0
 32      8      generation: how often the subscription was started over
@@ -38,13 +44,13 @@ from __future__ import annotations
 import contextlib
 import struct
 import zlib
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import get_ident
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from typing_extensions import override
 
@@ -56,17 +62,18 @@ from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.checks import check_count
 from haclient_stores.disk.durable_file import Durability, DurableFile
-from haclient_stores.disk.files import PAGE_BYTES, Disk
+from haclient_stores.disk.files import PAGE_BYTES, Disk, File, Region
 from haclient_stores.disk.threads import ThreadBinding
-from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.interfaces import Discard
 from haclient_stores.logs import logger_of
 from haclient_stores.tools.explain import Survival
-from haclient_stores.tracker.entries import MIXED, Chunk, Publishers
-from haclient_stores.tracker.server_order import ServerOrder
+from haclient_stores.tracker.entries import MIXED, Chunk
+from haclient_stores.tracker.server_order import ServerOrder, log_name
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 __all__ = [
+    "MOST_PUBLISHERS",
     "RING_MAGIC",
     "RingBookmarkStore",
     "RingJournal",
@@ -75,17 +82,30 @@ __all__ = [
     "newest_slot",
 ]
 
+MOST_PUBLISHERS: Final = 16_384
+"""The most publishers of a subscription in a ring store, which take 1 MiB."""
+
 RING_MAGIC: Final = b"HABMKRNG"
+_VERSION: Final = 2
+_ONE_PAIR_VERSION: Final = 1  # each subscription had one pair of slots
 _HEAD: Final = struct.Struct("<IIQQQQHHHHI4x")
+_LENGTH_AT: Final = 4
+_WRITES_AT: Final = 8
 _CAUGHT_UP_AT: Final = 24
 _IN_ORDER_AT: Final = 46
+_COUNT_AT: Final = 48
 _ZEROS_AT: Final = _HEAD.size - 4  # the last four bytes of the head say nothing
 _VECTORS: Final = struct.Struct("<QQQ")
 _PAIR: Final = struct.Struct("<QQ")
 _WORD: Final = struct.Struct("<Q")
+_HALF: Final = struct.Struct("<I")
 _MOST_SUBSCRIPTIONS: Final = 65_536
+_TOGETHER: Final = 128  # publishers in one slot, which leaves 968 bytes for the texts
+_PAIR_BYTES: Final = 2 * PAGE_BYTES
 _HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
 _log = logger_of("haclient.bookmark_store")
+
+Slots: TypeAlias = tuple[memoryview, memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +145,7 @@ class Slot:
             for text in (self.sub_id, self.start, self.server)
         )
         length = _HEAD.size + _VECTORS.size * len(self.vectors) + sum(map(len, texts))
-        if length > PAGE_BYTES:
-            raise StoreFull(
-                f"a ring bookmark store has {PAGE_BYTES} bytes for a subscription, and this sub "
-                f"id with {len(self.vectors)} publishers takes {length}: use LoggedBookmarkStore"
-            )
+        _check_length(length)
         head = _HEAD.pack(
             0,
             length,
@@ -171,6 +187,14 @@ class Slot:
         )
 
 
+def _check_length(length: int) -> None:
+    if length > PAGE_BYTES:
+        raise StoreFull(
+            f"a ring bookmark store has {PAGE_BYTES} bytes for a slot, and the sub id, the start "
+            f"and the server of this subscription make it {length}: use LoggedBookmarkStore"
+        )
+
+
 class WriteCount:
     """Counts the slot writes of a store."""
 
@@ -180,6 +204,44 @@ class WriteCount:
         self.total = 0
 
 
+class _Page:
+    """The vectors of up to 128 publishers: a pair of slots, and what the next one holds."""
+
+    __slots__ = ("count", "image", "slots", "writes")
+
+    def __init__(self, slots: Slots, writes: int = 0) -> None:
+        self.slots = slots
+        self.writes = writes  # of the newer slot, which is the second one when it is odd
+        self.image = bytearray()
+        self.count = 0
+
+    def start(self, head: bytes) -> None:
+        """Begin the next slot without publishers."""
+        self.image = bytearray(head)
+        self.count = 0
+
+    def add(self, vectors: tuple[int, int, int]) -> int:
+        """Add a publisher; return the offset of its resume and applied."""
+        image = self.image
+        at = _HEAD.size + _VECTORS.size * self.count
+        _check_length(len(image) + _VECTORS.size)
+        image[at:at] = _VECTORS.pack(*vectors)
+        self.count += 1
+        _HALF.pack_into(image, _COUNT_AT, self.count)
+        _HALF.pack_into(image, _LENGTH_AT, len(image))
+        return at + _WORD.size
+
+    def write(self, above: int) -> int:
+        """Write the older slot; return its count of writes, which is above this one."""
+        writes = above + 1 + (above + self.writes) % 2  # the other slot's turn
+        image = self.image
+        _WORD.pack_into(image, _WRITES_AT, writes)
+        image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
+        self.slots[writes & 1][: len(image)] = image
+        self.writes = writes
+        return writes
+
+
 class RingJournal(StoreNotes):
     """Stores a tracker's two vectors whenever one of them changes.
 
@@ -187,12 +249,12 @@ class RingJournal(StoreNotes):
         tracker: The tracker of the subscription.
         thread: The thread that the store belongs to.
         sub_id: The subscription.
-        publishers: Those of the store.
         slots: Where the slots are; written in turn.
         count: Counts the writes of the whole store.
+        more_slots: Returns an unused pair of slots, for publishers that the others cannot hold.
 
     Attributes:
-        writes: How often a slot of this subscription was written.
+        writes: Rises with each slot of this subscription that is written.
     """
 
     def __init__(
@@ -200,23 +262,25 @@ class RingJournal(StoreNotes):
         tracker: SubscriptionTracker,
         thread: ThreadBinding,
         sub_id: str,
-        publishers: Publishers,
-        slots: tuple[memoryview, memoryview],
+        slots: Slots,
         count: WriteCount,
+        more_slots: Callable[[], Slots],
     ) -> None:
         super().__init__(tracker, thread)
         self._write_count = count
         self._sub_id = sub_id
-        self._publishers = publishers
-        self._slots = slots
+        self._publishers = tracker.publishers
+        self._pages = [_Page(slots)]
+        self._more_slots = more_slots
         self._unusable = ""
         self._has_moved = False
         self.writes = 0
         self._chunk: Chunk | None = None  # what `_applied` was computed from, and how much of it
         self._count = 0
         self._applied: dict[int, int] = {}
-        self._image = bytearray()  # the last slot
-        self._places: dict[int, int] = {}  # where a publisher's vectors are in it
+        self._head = b""  # a slot without publishers
+        self._places: dict[int, tuple[_Page, int]] = {}  # where a publisher's vectors are
+        self._filled = 0  # so many pages are full
 
     @override
     def discard_function(self, elsewhere: Discard) -> Discard:
@@ -260,16 +324,26 @@ class RingJournal(StoreNotes):
             why: The message of the `UsageError` that any later call raises.
         """
         self._unusable = why
-        for slot in self._slots:
-            slot.release()
+        for page in self._pages:
+            for slot in page.slots:
+                slot.release()
 
-    def restore(self, slot: Slot) -> None:
+    def restore(self, slot: Slot, *others: tuple[Slot, Slots]) -> None:
         """Continue from the state of an earlier process.
 
         Args:
-            slot: The newest state that it has written.
+            slot: The newest whole one of the first pair.
+            others: Those of the other pairs, and where these are.
         """
+        self._pages[0].writes = slot.writes
+        self._pages += [_Page(slots, other.writes) for other, slots in others]
+        found = [slot, *(other for other, _ in others)]
+        slot = _merged(found)
         self.writes = slot.writes
+        for page, each in zip(self._pages, found, strict=True):
+            if each.generation == slot.generation:
+                indexes = (self._publishers.index(publisher) for publisher, _, _ in each.vectors)
+                self._places |= dict.fromkeys(indexes, (page, 0))  # `save` finds the offset
         tracker = self.tracker
         tracker.generation = slot.generation
         if slot.start:
@@ -292,14 +366,20 @@ class RingJournal(StoreNotes):
         tracker.set_server_order(
             ServerOrder(slot.server, before, slot.caught_up_us, slot.caught_up_us)
         )
-        self._image = bytearray(slot.pack())
 
     def save(self) -> None:
-        """Write the next slot from scratch.
+        """Write the next slots from scratch.
 
         Raises:
-            StoreFull: There are too many publishers for one slot.
+            StoreFull: There are too many publishers, or the texts are too long for a slot.
         """
+        before = {page: page.image[_CAUGHT_UP_AT:] for page in self._pages[1:]}  # not the first
+        self._build()
+        self._write(
+            [each for each in self._pages if each.image[_CAUGHT_UP_AT:] != before.get(each)]
+        )
+
+    def _build(self) -> None:
         self.tracker.apply_pending_ack()
         self._advance()
         applied, resume, ids = self._applied, self._resume(), self._publishers.ids
@@ -309,15 +389,51 @@ class RingJournal(StoreNotes):
             self._sub_id,
             ",".join(map(str, tracker.start.items)),
             tracker.start.entered_us,
-            tuple((ids[p], resume.get(p, 0), sequence) for p, sequence in applied.items()),
+            (),
             tracker.server_order.server,
             tracker.server_order.discarded_until_us,
             not tracker.server_order.before,
             tracker.generation,
         )
-        self._image = bytearray(slot.pack())
-        self._places = {p: _HEAD.size + _VECTORS.size * at + 8 for at, p in enumerate(applied)}
-        self._write()
+        self._check_room(len(applied))
+        head = slot.pack()
+        _check_length(len(head) + _VECTORS.size * min(len(applied), _TOGETHER))
+        self._head = head
+        for page in self._pages:
+            page.start(head)
+        # Each stays on its page: on a disk that has only some of them it would be on none.
+        homes = {each: page for each, (page, _) in self._places.items() if each in applied}
+        self._places = {}
+        self._filled = 0
+        for each in homes | dict.fromkeys(applied.keys() - homes.keys()):
+            self._add(each, (ids[each], resume.get(each, 0), applied[each]), homes.get(each))
+
+    def _check_room(self, publishers: int) -> None:
+        if publishers > MOST_PUBLISHERS:
+            raise StoreFull(
+                f"a ring bookmark store takes {MOST_PUBLISHERS} publishers of a subscription, and "
+                f"{self._sub_id!r} has one more: use a LoggedBookmarkStore, which goes on where "
+                "this one is by seed(store.recovery_points())"
+            )
+
+    def _add(
+        self, publisher: int, vectors: tuple[int, int, int], page: _Page | None = None
+    ) -> _Page:
+        self._check_room(len(self._places) + 1)
+        if page is None or page.count >= _TOGETHER:
+            page = self._page_with_room()
+        self._places[publisher] = page, page.add(vectors)
+        return page
+
+    def _page_with_room(self) -> _Page:
+        while self._filled < len(self._pages):
+            if self._pages[self._filled].count < _TOGETHER:
+                return self._pages[self._filled]
+            self._filled += 1
+        page = _Page(self._more_slots())
+        page.start(self._head)
+        self._pages.append(page)
+        return page
 
     def _save_moved(self) -> None:
         """The same where only vectors have moved: change the image of the last slot."""
@@ -326,37 +442,43 @@ class RingJournal(StoreNotes):
             self._chunk = None  # its position may be of any publisher: start from scratch
             self.save()
             return
+        if not self._pages[0].image:
+            self.save()
+            return
         moved = self._advance()
-        applied, image = self._applied, self._image
+        applied = self._applied
         resume, front = applied, None
         if finished.acked or finished.waiting:  # what this discard has finished is in the chunk
             resume = finished.recovered
             front = finished.advance_front(self._chunk, self._count)
+        changed: dict[_Page, None] = {}
         for publisher in moved:
-            at = self._places.get(publisher)
-            if at is None:
-                self.save()
-                return
             reached = resume.get(publisher, 0)
             if front:
                 reached = max(reached, front.get(publisher, 0))
-            _PAIR.pack_into(image, at, reached, applied[publisher])
-        self._write()
+            place = self._places.get(publisher)
+            if place is None:
+                vectors = self._publishers.ids[publisher], reached, applied[publisher]
+                changed[self._add(publisher, vectors)] = None
+                continue
+            page, at = place
+            _PAIR.pack_into(page.image, at, reached, applied[publisher])
+            changed[page] = None
+        self._write(changed)
 
-    def _write(self) -> None:
+    def _write(self, pages: Iterable[_Page]) -> None:
         if self._unusable:
             raise UsageError(self._unusable)
-        image = self._image
-        server_order = self.tracker.server_order
-        _WORD.pack_into(image, _CAUGHT_UP_AT, self.tracker.update_discarded_until())
+        server_order, until_us = self.tracker.server_order, self.tracker.update_discarded_until()
         if server_order.before and server_order.orders(self._named()):
             server_order.before = {}  # and it stays valid until it is subscribed on another server
-            image[_IN_ORDER_AT] = True
-        self.writes = writes = self.writes + 1
-        _WORD.pack_into(image, 8, writes)
-        image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
-        self._slots[writes & 1][: len(image)] = image
-        self._write_count.total += 1
+            pages = self._pages
+            for page in pages:
+                page.image[_IN_ORDER_AT] = True
+        for page in pages:
+            _WORD.pack_into(page.image, _CAUGHT_UP_AT, until_us)
+            self.writes = page.write(self.writes)
+            self._write_count.total += 1
 
     def _resume(self) -> dict[int, int]:
         finished = self.tracker.finished
@@ -402,8 +524,35 @@ def newest_slot(pair: bytes, *, path: Path, offset: int) -> Slot | None:
     return max(filter(None, slots), key=lambda slot: slot.writes, default=None)
 
 
+def _pair(view: memoryview, at: int) -> Slots:
+    return view[at : at + PAGE_BYTES], view[at + PAGE_BYTES : at + _PAIR_BYTES]
+
+
+def _slots_in(view: memoryview, path: Path) -> Iterator[tuple[int, Slot | None]]:
+    """The offset of each pair of slots of a file, and the newer whole one of it."""
+    for at in range(PAGE_BYTES, len(view), _PAIR_BYTES):
+        yield at, newest_slot(bytes(view[at : at + _PAIR_BYTES]), path=path, offset=at)
+
+
+def _merged(slots: list[Slot]) -> Slot:
+    """The state that the newest slots of all pairs of a subscription make up."""
+    newest = max(slots, key=lambda slot: slot.writes)
+    vectors: dict[int, tuple[int, int, int]] = {}
+    in_order = True
+    for slot in slots:
+        if slot.generation == newest.generation:  # else it was begun anew since
+            vectors |= {each[0]: each for each in slot.vectors}
+        same_log = log_name(slot.server) == log_name(newest.server)
+        in_order = in_order and slot.in_order and same_log
+    return replace(newest, vectors=tuple(vectors.values()), in_order=in_order)
+
+
 class RingBookmarkStore(BookmarkFileStore):
-    """Keeps the recovery point of each subscription in a file that never grows.
+    """Keeps the recovery point of each subscription in a file that hardly ever grows.
+
+    A subscription takes 8 KiB, and for each 128 publishers more the file grows by as much. The most
+    are `MOST_PUBLISHERS`, then discards raise `StoreFull`: `seed(ring.recovery_points())` lets a
+    `LoggedBookmarkStore` go on in its place.
 
     Args:
         path: The file; created with its directory when it is missing.
@@ -435,10 +584,9 @@ class RingBookmarkStore(BookmarkFileStore):
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._writes = WriteCount()
         self._synced = 0
-        self._used: set[int] = set()  # a loss of power may have taken one in between
+        self._free: list[tuple[memoryview, int]] = []  # pairs of slots, each as region and offset
+        self._spare: list[tuple[memoryview, int]] = []  # the same behind them, for more publishers
         self._name_synced = False  # a killed process may have made it, and not have come so far
-        # An earlier process may have failed in a sync, too.
-        self._durable = DurableFile(self._owner.file, rewrite_before_fsync=True)
         try:
             self._open(subscriptions)
         except BaseException:  # no store is made, so nothing else would release the lock
@@ -457,59 +605,143 @@ class RingBookmarkStore(BookmarkFileStore):
     def _open(self, subscriptions: int) -> None:
         file = self._owner.file
         header = file.pread(PAGE_BYTES, 0)
-        identity = framing.read_identity(header, magic=RING_MAGIC, path=str(self._path))
+        is_old = header[8:12] == _HALF.pack(_ONE_PAIR_VERSION)
+        identity = framing.read_identity(
+            header,
+            magic=RING_MAGIC,
+            path=str(self._path),
+            version=_ONE_PAIR_VERSION if is_old else _VERSION,
+        )
         if identity is None:
-            size = PAGE_BYTES * (1 + 2 * subscriptions)
-        else:
-            size = identity.file_bytes
-            self._owner.client_name = framing.read_owner(header, path=str(self._path))
-            if file.size() < size:
-                raise StoreCorrupt(self._path, file.size(), "the file was cut off")
-        file.allocate(size)
-        self._region = file.map(0, size)
-        self._pages = self._region.view
-        self.capacity = (size - PAGE_BYTES) // (2 * PAGE_BYTES)
-        if identity is None:  # slots that a loss of power has left without one mean nothing
-            self._pages[:] = bytes(size)
-            made = framing.Identity(RING_MAGIC, PAGE_BYTES, size)
-            framing.write_identity(self._pages[:PAGE_BYTES], made, self._disk.boot_id())
+            self._create(file, PAGE_BYTES + _PAIR_BYTES * subscriptions)
             return
-        for index in range(self.capacity):
-            at = PAGE_BYTES * (1 + 2 * index)
-            pair = bytes(self._pages[at : at + 2 * PAGE_BYTES])
-            slot = newest_slot(pair, path=self._path, offset=at)
-            if slot is not None:
-                self._journal(slot.sub_id, index).restore(slot)
+        self._owner.client_name = framing.read_owner(header, path=str(self._path))
+        if file.size() < identity.file_bytes:
+            raise StoreCorrupt(self._path, file.size(), "the file was cut off")
+        if is_old:
+            self._convert(file, identity.file_bytes)
+            return
+        growth = (file.size() - identity.file_bytes) // _PAIR_BYTES * _PAIR_BYTES
+        self._map(file, identity.file_bytes, identity.file_bytes + growth)
+        self._read()
 
-    def _journal(self, sub_id: str, index: int) -> RingJournal:
-        at = PAGE_BYTES * (1 + 2 * index)
-        slots = self._pages[at : at + PAGE_BYTES], self._pages[at + PAGE_BYTES :][:PAGE_BYTES]
-        tracker = SubscriptionTracker(self._publishers)
-        journal = RingJournal(tracker, self._thread, sub_id, self._publishers, slots, self._writes)
+    def _map(self, file: File, size: int, grown_size: int) -> None:
+        file.allocate(grown_size)
+        self._file = file
+        self._regions: list[Region] = [file.map(0, grown_size)]
+        self._header = self._regions[0].view
+        self.capacity = (size - PAGE_BYTES) // _PAIR_BYTES
+        # An earlier process may have failed in a sync, too.
+        self._durable = DurableFile(file, rewrite_before_fsync=True)
+
+    def _create(self, file: File, size: int) -> None:
+        """Make it a new store; slots that a loss of power has left without a header go."""
+        self._map(file, size, max(size, file.size()))
+        view = self._header
+        view[:] = bytes(len(view))
+        self._free = [(view, at) for at in range(PAGE_BYTES, size, _PAIR_BYTES)]
+        made = framing.Identity(RING_MAGIC, PAGE_BYTES, size, version=_VERSION)
+        framing.write_identity(view[:PAGE_BYTES], made, self._disk.boot_id())
+
+    def _read(self) -> None:
+        view = self._header
+        found: dict[str, list[tuple[Slot, int]]] = {}
+        for at, slot in _slots_in(view, self._path):
+            if slot is None:
+                (self._free if at < self._more_at else self._spare).append((view, at))
+            else:
+                found.setdefault(slot.sub_id, []).append((slot, at))
+        for sub_id, ((first, first_at), *others) in found.items():
+            if first_at >= self._more_at:  # a loss of power has left them of one never synced
+                self._spare += [(view, first_at), *((view, at) for _, at in others)]
+                continue
+            more = [(slot, _pair(view, at)) for slot, at in others]
+            self._journal(sub_id, _pair(view, first_at)).restore(first, *more)
+
+    @property
+    def _more_at(self) -> int:
+        """Where the pairs begin that the file has grown by."""
+        return PAGE_BYTES + _PAIR_BYTES * self.capacity
+
+    def _convert(self, old: File, size: int) -> None:
+        """Write a file of version 1 anew, and let it take the place of the old one."""
+        slots = [slot for _, slot in _slots_in(memoryview(old.pread(size, 0)), self._path) if slot]
+        target = self._file_path.with_name(self._file_path.name + ".new")
+        self._disk.remove(target)  # of a process that was killed here
+        file = self._disk.open_locked(target)
+        try:
+            access = old.access()
+            if access is not None:
+                file.set_access(access)
+            self._create(file, size)
+            if self._owner.client_name:
+                self._write_owner(self._owner.client_name)
+            for slot in slots:
+                journal = self._journal(slot.sub_id, self._taken_from(self._free))
+                journal.restore(slot)
+                journal.save()
+                journal.save()
+            file.fsync()
+            self._disk.rename(target, self._file_path)
+            self._disk.fsync_dir(self._file_path.parent)
+        except StoreError:
+            file.close()
+            raise
+        self._owner.replace_file(file).close()
+
+    @staticmethod
+    def _taken_from(pairs: list[tuple[memoryview, int]]) -> Slots:
+        view, at = pairs.pop(0)
+        view[at : at + _PAIR_BYTES] = bytes(_PAIR_BYTES)  # a slot that was torn is not the second
+        return _pair(view, at)
+
+    def _more_slots(self) -> Slots:
+        """A pair of slots behind the others, for publishers that those have no room for.
+
+        Raises:
+            StoreFull: The disk is full.
+        """
+        if not self._spare:
+            at = self._file.size()
+            self._file.allocate(at + _PAIR_BYTES)
+            region = self._file.map(at, _PAIR_BYTES)
+            self._regions.append(region)
+            self._spare.append((region.view, 0))
+        return self._taken_from(self._spare)
+
+    def _journal(self, sub_id: str, slots: Slots) -> RingJournal:
+        journal = RingJournal(
+            SubscriptionTracker(self._publishers),
+            self._thread,
+            sub_id,
+            slots,
+            self._writes,
+            self._more_slots,
+        )
         self._subscriptions[sub_id] = SubscriptionHandle(journal)
-        self._used.add(index)
         return journal
 
     @override
     def _write_owner(self, client_name: str) -> None:
-        framing.write_owner(self._pages[:PAGE_BYTES], client_name)
+        framing.write_owner(self._header[:PAGE_BYTES], client_name)
 
     @override
     def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
         self._owner.check_usable()
-        index = next((at for at in range(self.capacity) if at not in self._used), None)
-        if index is None:
+        if not self._free:
             raise StoreFull(
                 f"{self._path}: made for {self.capacity} subscriptions, and {sub_id!r} is one "
                 "more: make a new store with subscriptions="
             )
-        journal = self._journal(sub_id, index)
+        pair = self._free[0]
+        journal = self._journal(sub_id, self._taken_from(self._free))
         try:
             journal.save()
             journal.save()  # now one of the two slots is whole at any time
         except StoreFull:  # the subscription was not entered: its slots may be used again
             del self._subscriptions[sub_id]
-            self._used.remove(index)
+            journal.release_slots("never entered")
+            self._free.insert(0, pair)
             raise
         return self._subscriptions[sub_id]
 
@@ -536,7 +768,7 @@ class RingBookmarkStore(BookmarkFileStore):
 
     @override
     def prune(self) -> None:
-        """The file never grows."""
+        """Nothing in the file is ever dead."""
 
     @override
     def close(self) -> None:
@@ -547,5 +779,6 @@ class RingBookmarkStore(BookmarkFileStore):
             self.sync()
         finally:  # after a disk failure another process has to be able to open the store
             self._release_slots("the store is closed")
-            self._region.close()
+            for region in self._regions:
+                region.close()
             self._owner.close()

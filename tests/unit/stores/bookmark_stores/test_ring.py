@@ -12,17 +12,19 @@ from pathlib import Path
 import pytest
 
 from haclient.session.resume import resume_bookmarks
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.ring import (
+    MOST_PUBLISHERS,
     RingBookmarkStore,
     RingJournal,
     Slot,
+    Slots,
     WriteCount,
     newest_slot,
 )
 from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
-from haclient_stores.tracker.entries import Publishers
 from haclient_stores.tracker.server_order import ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from simulation.disk import SimulatedDisk
@@ -123,14 +125,95 @@ def test_more_subscriptions_or_publishers_than_there_is_room_for_are_refused(pat
     with pytest.raises(UsageError, match="subscriptions is a whole number from 1 to 65536, not 0"):
         RingBookmarkStore(path, subscriptions=0)
     store = RingBookmarkStore(path, subscriptions=1)
-    with pytest.raises(StoreFull, match="4096 bytes for a subscription"):
+    with pytest.raises(StoreFull, match="4096 bytes for a slot"):
         store.log("x" * 5000, "1|1|")
     store.log("s", "1|1|")
     with pytest.raises(StoreFull, match="'t' is one more"):
         store.log("t", "1|1|")
-    numbers = store.subscription("s").log_batch([f"{n}|1|" for n in range(2, 400)])
-    with pytest.raises(StoreFull, match="use LoggedBookmarkStore"):
-        store.subscription("s").discard_up_to(numbers[-1])
+    numbers = store.subscription("s").log_batch([f"{n}|1|" for n in range(2, 16_386)])
+    store.subscription("s").discard_up_to(numbers[-2])
+    with pytest.raises(StoreFull, match="takes 16384 publishers of a subscription, and 's'"):
+        store.discard("s", numbers[-1])
+    log = LoggedBookmarkStore(path.with_suffix(".log"))
+    log.seed(store.recovery_points())
+    assert log.is_discarded("s", "16384|1|")
+    assert len(list(log.most_recent("s"))) == MOST_PUBLISHERS + 1, "the way on"
+    log.close()
+    store.close()
+
+
+@pytest.mark.parametrize("acked", [False, True])
+def test_a_subscription_of_more_publishers_than_a_slot_holds_goes_on(
+    path: Path, *, acked: bool
+) -> None:
+    store = RingBookmarkStore(path, subscriptions=2)
+    log = store.subscription("s")
+    log.begin(acked=acked, start="0")
+    publishers = range(1, 401)
+    for round_ in (1, 2):
+        for first in publishers[::100]:
+            bookmarks = [f"{each}|{round_}|" for each in range(first, first + 100)]
+            for number in log.log_batch(bookmarks):
+                log.discard(number)
+            if acked:
+                log.persisted(bookmarks[-1])
+    store.discard("t", store.log("t", "1|1|"))
+    assert path.stat().st_size == PAGE * (1 + 2 * 2 + 3 * 2)
+    again = killed(store)
+    store.close()
+    for _ in range(2):
+        assert {str(item) for item in again.most_recent("s")} == {f"{n}|2|" for n in publishers}
+        assert all(again.is_discarded("s", f"{each}|2|") for each in publishers)
+        assert not again.is_discarded("s", "5|3|")
+        assert str(again.most_recent("t")) == "1|1|"
+        again.close()
+        again = RingBookmarkStore(again.path)
+    log = again.subscription("s")
+    log.begin(acked=False, start=None)
+    log.discard(log.log("401|9|"))
+    log.discard(log.log("300|9|"))
+    assert {"401|9|", "300|9|", "1|2|"} <= {str(each) for each in killed(again).most_recent("s")}
+    log.begin(acked=False, start="7|7|")
+    log.discard(log.log("8|1|"))
+    assert str(killed(again).most_recent("s")) == "8|1|"
+    again.close()
+
+
+def test_a_place_in_a_servers_order_counts_only_if_all_slots_say_so(path: Path) -> None:
+    store = RingBookmarkStore(path, subscriptions=1)
+    log = store.subscription("s")
+    log.entered("a:1")
+    log.discard_up_to(log.log_batch([f"{each}|1|" for each in range(1, 201)])[-1])
+    before = path.read_bytes()
+    log.entered("b:1")
+    log.discard(log.log("1|2|"))
+    assert killed(store).subscription("s").in_order
+    data = bytearray(path.read_bytes())
+    data[3 * PAGE :] = before[3 * PAGE :]  # what a loss of power may leave of the second pair
+    store.close()
+    path.write_bytes(data)
+    again = RingBookmarkStore(path)
+    assert not again.subscription("s").in_order
+    assert {str(each) for each in again.most_recent("s")} >= {"1|2|", "200|1|"}
+    again.close()
+
+
+def test_pairs_that_a_loss_of_power_has_left_without_their_first_one_mean_nothing(
+    path: Path,
+) -> None:
+    store = RingBookmarkStore(path, subscriptions=1)
+    log = store.subscription("s")
+    log.discard_up_to(log.log_batch([f"{each}|1|" for each in range(1, 201)])[-1])
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[PAGE : 3 * PAGE] = bytes(2 * PAGE)
+    path.write_bytes(data)
+    store = RingBookmarkStore(path)
+    assert not store.subscriptions
+    log = store.subscription("t")
+    log.discard_up_to(log.log_batch([f"{each}|2|" for each in range(1, 201)])[-1])
+    assert path.stat().st_size == len(data), "the pair behind the others is used again"
+    assert len(list(killed(store).most_recent("t"))) == 200
     store.close()
 
 
@@ -268,10 +351,13 @@ def journal_of(log: SubscriptionHandle) -> RingJournal:
 def made() -> tuple[SubscriptionHandle, tuple[bytearray, bytearray]]:
     pages = bytearray(4096), bytearray(4096)
     slots = memoryview(pages[0]), memoryview(pages[1])
-    publishers = Publishers()
-    tracker = SubscriptionTracker(publishers)
+
+    def more_slots() -> Slots:
+        return memoryview(bytearray(PAGE)), memoryview(bytearray(PAGE))
+
+    tracker = SubscriptionTracker()
     return SubscriptionHandle(
-        RingJournal(tracker, ThreadBinding("a ring"), "s", publishers, slots, WriteCount())
+        RingJournal(tracker, ThreadBinding("a ring"), "s", slots, WriteCount(), more_slots)
     ), pages
 
 
