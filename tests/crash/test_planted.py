@@ -12,8 +12,7 @@ import pytest
 
 from haclient_stores import framing
 from haclient_stores.bookmark_stores import logged as logged_bookmark
-from haclient_stores.bookmark_stores import record_file, records, subscription
-from haclient_stores.bookmark_stores import ring as ring_bookmark
+from haclient_stores.bookmark_stores import record_file, records, ring_slots, subscription
 from haclient_stores.disk import durable_file
 from haclient_stores.publish_stores import hybrid, segment_file, store_directory
 from haclient_stores.publish_stores import segment_log as segments
@@ -233,10 +232,10 @@ def discards_are_not_written(patch: pytest.MonkeyPatch) -> None:
 
 @bug("ring", bookmark_proofs)
 def the_first_slot_counts(patch: pytest.MonkeyPatch) -> None:
-    def newest(pair: bytes, **_: Ours) -> ring_bookmark.Slot | None:
-        return ring_bookmark.Slot.unpack(pair[:4096])
+    def newest(pair: bytes, **_: Ours) -> ring_slots.Slot | None:
+        return ring_slots.Slot.unpack(pair[:4096])
 
-    patch.setattr(ring_bookmark, "newest_slot", newest)
+    patch.setattr(ring_slots, "newest_slot", newest)
 
 
 @bug("ring", bookmark_proofs)
@@ -246,18 +245,18 @@ def a_slot_counts_without_its_checksum(patch: pytest.MonkeyPatch) -> None:
         def crc32(_: object) -> int:
             return 0
 
-    patch.setattr(ring_bookmark, "zlib", Trusting)
+    patch.setattr(ring_slots, "zlib", Trusting)
 
 
 @bug("ring", bookmark_proofs)
 def a_slot_is_written_where_the_newest_is(patch: pytest.MonkeyPatch) -> None:
-    written = ring_bookmark._Page.write
+    written = ring_slots.Page.write
 
     def write(self: Ours, above: int) -> int:
         self.slots = (self.slots[0], self.slots[0])
         return written(self, above)
 
-    patch.setattr(ring_bookmark._Page, "write", write)
+    patch.setattr(ring_slots.Page, "write", write)
 
 
 @bug("logged", bookmark_proofs)

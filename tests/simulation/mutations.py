@@ -282,9 +282,9 @@ def _groups_are_never_synced(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a ring forgets what was discarded and not yet acknowledged", stories.unacknowledged)
 def _ring_without_applied(stack: contextlib.ExitStack) -> None:
-    def restore(self: Ours, slot: ring_bookmark.Slot) -> None:
+    def restore(self: Ours, slot: Ours, *pairs: Ours) -> None:
         vectors = tuple((publisher, resume, resume) for publisher, resume, _ in slot.vectors)
-        restored(self, replace(slot, vectors=vectors))
+        restored(self, replace(slot, vectors=vectors), *pairs)
 
     restored = replace_attribute(stack, ring_bookmark.RingJournal, "restore", restore)
 

@@ -153,8 +153,8 @@ class _Handle(SubscriptionHandle):
             self._forget_done()
 
     @override
-    def forget(self) -> None:
-        super().forget()
+    def forget(self, *, has_copies: bool = True) -> None:
+        super().forget(has_copies=has_copies)
         self._forget_done()
         self.confirmed = FIRST_GENERATION  # which is what a missing row stands for
 

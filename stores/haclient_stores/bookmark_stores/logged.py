@@ -415,10 +415,10 @@ class LoggedBookmarkStore(BookmarkFileStore):
         self._synced_end = framing.read_word(header, framing.FIRST_WORD)
         self._owner.client_name = framing.read_owner(header, path=str(self._path))
         self._log = self._open_log(file)
+        self._next_index = 1 + max((*reader.names, *reader.trackers), default=-1)
         for index, tracker in sorted(reader.trackers.items()):
             handle = self._handle(index, tracker)
             self._subscriptions[reader.names.get(index, f"\0{index}")] = handle
-            self._next_index = index + 1
             if tracker.undiscarded_count:
                 handle.ended()  # the consumers of the earlier process ended with it
         self._thread.release()  # another thread than the opening one may use it

@@ -195,6 +195,10 @@ def snapshot(
     def record(kind: RecordKind, value: int, publisher: int = 0) -> tuple[int, int]:
         return word(kind, subscription, publisher), value
 
+    if tracker.is_unknown:
+        yield record(RecordKind.NEXT, tracker.next_number)
+        yield record(RecordKind.PURGED, 1)
+        return
     finished = tracker.finished
     begun = record(RecordKind.BEGUN, begun_flags(acked=finished.acked, conflated=tracker.conflated))
     yield record(RecordKind.NEXT, tracker.first_number)
@@ -338,6 +342,7 @@ class BookmarkLogReader:
         self.trackers: dict[int, SubscriptionTracker] = {}
         self._parts: dict[tuple[int, int], bytes] = {}
         self._gathered: dict[int, _Gathered] = {}
+        self._purged: dict[int, int] = {}  # the next number of each that nothing is known of
         self.alias_number = 0
         self.pending_before = 0
         self._is_sealed = True
@@ -410,6 +415,9 @@ class BookmarkLogReader:
         found = self.trackers.get(subscription)
         if found is None:
             found = self.trackers[subscription] = SubscriptionTracker(self.publishers)
+            if subscription in self._purged:
+                found.next_number = self._purged.pop(subscription)
+                found.purge()
             self._gathered[subscription] = _Gathered(found, self)
         return found
 
@@ -459,6 +467,14 @@ class BookmarkLogReader:
                 raise BadRecord(f"a record of unknown kind {pair}")
             self._check(kind, first, value)
             move(self, tracker, publisher, value)
+            if kind == RecordKind.PURGED and value == 1:
+                self._drop(subscription)
+
+    def _drop(self, subscription: int) -> None:
+        """Keep only the next number of one that was purged, as its process may go on with it."""
+        self._purged[subscription] = self.trackers.pop(subscription).next_number
+        del self._gathered[subscription]
+        self._targets.clear()  # which has lists of it
 
     def _check(self, kind: int, first: int, value: int) -> None:
         if kind in _NAMING_A_PUBLISHER:

@@ -15,48 +15,39 @@ A subscription of more than 128 publishers gets further pairs of slots behind th
 each 128, and the file grows. Each pair is written for itself, and each slot is whole: it has the
 head of the subscription as it was then, and the vectors of its own publishers. Any mixture of older
 and newer slots is a safe state, as every position in it was a recovery point. The newest slot says
-the rest. The list is a place in a server's order only if all slots say so.
-
-Slot, little-endian, 4096 bytes:
-
-======  =====  ==============================================================
-offset  bytes  meaning
-======  =====  ==============================================================
-0       4      crc32 of the bytes from 4 to the end of the text
-4       4      bytes of the slot in use, up to the end of the text
-8       8      how often the subscription was written; the highest is the newest
-16      8      when the subscription was entered, microseconds since 1970; or 0
-24      8      caught-up time, microseconds since 1970; or 0
-32      8      generation: how often the subscription was started over
-40      2      bytes of the subscription id
-42      2      bytes of the start: where it began, in wire form
-44      2      bytes of the server's address
-46      2      1: the resume vector is a place in the order of this server; else 0
-48      4      count of publishers
-52      4      0
-56      24 n   for each publisher: its id, resume and applied
-...            subscription id, start and server, UTF-8
-======  =====  ==============================================================
+the rest. The list is a place in a server's order only if all slots say so. See `ring_slots`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import struct
-import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import get_ident
-from typing import Final, TypeAlias, cast
+from typing import Final, cast
 
 from typing_extensions import override
 
 from haclient_stores import framing
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
 from haclient_stores.bookmark_stores.records import RecordKind
+from haclient_stores.bookmark_stores.ring_slots import (
+    CAUGHT_UP_AT,
+    IN_ORDER_AT,
+    PAIR,
+    PAIR_BYTES,
+    VECTORS,
+    WORD,
+    ZEROS_AT,
+    Page,
+    Slot,
+    Slots,
+    check_length,
+    merged,
+    pair_at,
+    slots_in,
+)
 from haclient_stores.bookmark_stores.subscription import StoreNotes, SubscriptionHandle
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
@@ -66,10 +57,9 @@ from haclient_stores.disk.files import PAGE_BYTES, Disk, File, Region
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.interfaces import Discard
-from haclient_stores.logs import logger_of
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.entries import MIXED, Chunk
-from haclient_stores.tracker.server_order import ServerOrder, log_name
+from haclient_stores.tracker.server_order import ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 __all__ = [
@@ -77,9 +67,7 @@ __all__ = [
     "RING_MAGIC",
     "RingBookmarkStore",
     "RingJournal",
-    "Slot",
     "WriteCount",
-    "newest_slot",
 ]
 
 MOST_PUBLISHERS: Final = 16_384
@@ -88,111 +76,9 @@ MOST_PUBLISHERS: Final = 16_384
 RING_MAGIC: Final = b"HABMKRNG"
 _VERSION: Final = 2
 _ONE_PAIR_VERSION: Final = 1  # each subscription had one pair of slots
-_HEAD: Final = struct.Struct("<IIQQQQHHHHI4x")
-_LENGTH_AT: Final = 4
-_WRITES_AT: Final = 8
-_CAUGHT_UP_AT: Final = 24
-_IN_ORDER_AT: Final = 46
-_COUNT_AT: Final = 48
-_ZEROS_AT: Final = _HEAD.size - 4  # the last four bytes of the head say nothing
-_VECTORS: Final = struct.Struct("<QQQ")
-_PAIR: Final = struct.Struct("<QQ")
-_WORD: Final = struct.Struct("<Q")
-_HALF: Final = struct.Struct("<I")
 _MOST_SUBSCRIPTIONS: Final = 65_536
 _TOGETHER: Final = 128  # publishers in one slot, which leaves 968 bytes for the texts
-_PAIR_BYTES: Final = 2 * PAGE_BYTES
 _HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
-_log = logger_of("haclient.bookmark_store")
-
-Slots: TypeAlias = tuple[memoryview, memoryview]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """The contents of a slot.
-
-    Attributes:
-        writes: Rises with each write.
-        sub_id: The subscription.
-        start: Where it began, in wire form; empty for the start of the log.
-        entered_us: When it was entered; 0 when unknown.
-        vectors: Publisher id, resume and applied of each publisher.
-        server: The address of the server that it was entered at last.
-        caught_up_us: The caught-up time with everything until then discarded.
-        in_order: Whether the resume vector is a place in the order of that server.
-        generation: How often it was started over.
-    """
-
-    writes: int
-    sub_id: str
-    start: str = ""
-    entered_us: int = 0
-    vectors: tuple[tuple[int, int, int], ...] = ()
-    server: str = ""
-    caught_up_us: int = 0
-    in_order: bool = False
-    generation: int = 1
-
-    def pack(self) -> bytes:
-        """The bytes of the slot.
-
-        Raises:
-            StoreFull: They are more than a slot has.
-        """
-        texts = tuple(
-            text.encode("utf-8", "surrogateescape")
-            for text in (self.sub_id, self.start, self.server)
-        )
-        length = _HEAD.size + _VECTORS.size * len(self.vectors) + sum(map(len, texts))
-        _check_length(length)
-        head = _HEAD.pack(
-            0,
-            length,
-            self.writes,
-            self.entered_us,
-            self.caught_up_us,
-            self.generation,
-            *map(len, texts),
-            self.in_order,
-            len(self.vectors),
-        )
-        rest = b"".join((head[4:], *(_VECTORS.pack(*each) for each in self.vectors), *texts))
-        return zlib.crc32(rest).to_bytes(4, "little") + rest
-
-    @classmethod
-    def unpack(cls, page: bytes) -> Slot | None:
-        """Read a slot back; None when it was never written, or not wholly."""
-        head = _HEAD.unpack_from(page)
-        crc, length, writes, entered_us, caught_up_us, generation, *lengths, in_order, count = head
-        texts = _HEAD.size + _VECTORS.size * count
-        if length > len(page) or texts + sum(lengths) != length or not writes:
-            return None
-        if zlib.crc32(page[4:length]) != crc:
-            return None
-        ends = accumulate(lengths, initial=texts)
-        sub_id, start, server = (
-            page[begin:end].decode("utf-8", "surrogateescape") for begin, end in pairwise(ends)
-        )
-        return cls(
-            writes,
-            sub_id,
-            start,
-            entered_us,
-            tuple(_VECTORS.iter_unpack(page[_HEAD.size : texts])),
-            server,
-            caught_up_us,
-            bool(in_order),
-            generation,
-        )
-
-
-def _check_length(length: int) -> None:
-    if length > PAGE_BYTES:
-        raise StoreFull(
-            f"a ring bookmark store has {PAGE_BYTES} bytes for a slot, and the sub id, the start "
-            f"and the server of this subscription make it {length}: use LoggedBookmarkStore"
-        )
 
 
 class WriteCount:
@@ -204,44 +90,6 @@ class WriteCount:
         self.total = 0
 
 
-class _Page:
-    """The vectors of up to 128 publishers: a pair of slots, and what the next one holds."""
-
-    __slots__ = ("count", "image", "slots", "writes")
-
-    def __init__(self, slots: Slots, writes: int = 0) -> None:
-        self.slots = slots
-        self.writes = writes  # of the newer slot, which is the second one when it is odd
-        self.image = bytearray()
-        self.count = 0
-
-    def start(self, head: bytes) -> None:
-        """Begin the next slot without publishers."""
-        self.image = bytearray(head)
-        self.count = 0
-
-    def add(self, vectors: tuple[int, int, int]) -> int:
-        """Add a publisher; return the offset of its resume and applied."""
-        image = self.image
-        at = _HEAD.size + _VECTORS.size * self.count
-        _check_length(len(image) + _VECTORS.size)
-        image[at:at] = _VECTORS.pack(*vectors)
-        self.count += 1
-        _HALF.pack_into(image, _COUNT_AT, self.count)
-        _HALF.pack_into(image, _LENGTH_AT, len(image))
-        return at + _WORD.size
-
-    def write(self, above: int) -> int:
-        """Write the older slot; return its count of writes, which is above this one."""
-        writes = above + 1 + (above + self.writes) % 2  # the other slot's turn
-        image = self.image
-        _WORD.pack_into(image, _WRITES_AT, writes)
-        image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
-        self.slots[writes & 1][: len(image)] = image
-        self.writes = writes
-        return writes
-
-
 class RingJournal(StoreNotes):
     """Stores a tracker's two vectors whenever one of them changes.
 
@@ -249,9 +97,9 @@ class RingJournal(StoreNotes):
         tracker: The tracker of the subscription.
         thread: The thread that the store belongs to.
         sub_id: The subscription.
-        slots: Where the slots are; written in turn.
         count: Counts the writes of the whole store.
-        more_slots: Returns an unused pair of slots, for publishers that the others cannot hold.
+        take_slots: Returns an unused pair of slots for the subscription, the so manieth that it
+            has; from 0 on.
 
     Attributes:
         writes: Rises with each slot of this subscription that is written.
@@ -262,24 +110,24 @@ class RingJournal(StoreNotes):
         tracker: SubscriptionTracker,
         thread: ThreadBinding,
         sub_id: str,
-        slots: Slots,
         count: WriteCount,
-        more_slots: Callable[[], Slots],
+        take_slots: Callable[[str, int], Slots],
     ) -> None:
         super().__init__(tracker, thread)
         self._write_count = count
         self._sub_id = sub_id
         self._publishers = tracker.publishers
-        self._pages = [_Page(slots)]
-        self._more_slots = more_slots
+        self._pages: list[Page] = []
+        self._take_slots = take_slots
         self._unusable = ""
         self._has_moved = False
+        self._is_purged = False
         self.writes = 0
         self._chunk: Chunk | None = None  # what `_applied` was computed from, and how much of it
         self._count = 0
         self._applied: dict[int, int] = {}
         self._head = b""  # a slot without publishers
-        self._places: dict[int, tuple[_Page, int]] = {}  # where a publisher's vectors are
+        self._places: dict[int, tuple[Page, int]] = {}  # where a publisher's vectors are
         self._filled = 0  # so many pages are full
 
     @override
@@ -312,6 +160,7 @@ class RingJournal(StoreNotes):
     def note(self, kind: RecordKind, value: int = 1, publisher: int = 0) -> None:
         # A caught-up time means something to the next process only if nothing before it is open.
         self._has_moved = self._has_moved or kind is not RecordKind.CAUGHT_UP
+        self._is_purged = kind is RecordKind.PURGED
 
     @override
     def note_server(self, server: str, *, is_progress: bool) -> None:
@@ -328,19 +177,33 @@ class RingJournal(StoreNotes):
             for slot in page.slots:
                 slot.release()
 
-    def restore(self, slot: Slot, *others: tuple[Slot, Slots]) -> None:
+    @property
+    def needs_no_slots(self) -> bool:
+        """Whether it was purged, and is not in use: it takes others if it is used again."""
+        return self._is_purged and self.tracker.is_unknown and bool(self._pages)
+
+    @property
+    def has_more_slots(self) -> bool:
+        """Whether it has more than one pair."""
+        return len(self._pages) > 1
+
+    def give_slots(self) -> list[Slots]:
+        """Do without slots; return those that it had."""
+        pages, self._pages = self._pages, []
+        return [page.slots for page in pages]
+
+    def restore(self, slot: Slot, *pairs: tuple[Slot, Slots]) -> None:
         """Continue from the state of an earlier process.
 
         Args:
-            slot: The newest whole one of the first pair.
-            others: Those of the other pairs, and where these are.
+            slot: That state.
+            pairs: The newest whole slot of each pair, and the pair; none where others are to be
+                written.
         """
-        self._pages[0].writes = slot.writes
-        self._pages += [_Page(slots, other.writes) for other, slots in others]
-        found = [slot, *(other for other, _ in others)]
-        slot = _merged(found)
         self.writes = slot.writes
-        for page, each in zip(self._pages, found, strict=True):
+        for each, slots in pairs:
+            page = Page(slots, each.writes)
+            self._pages.append(page)
             if each.generation == slot.generation:
                 indexes = (self._publishers.index(publisher) for publisher, _, _ in each.vectors)
                 self._places |= dict.fromkeys(indexes, (page, 0))  # `save` finds the offset
@@ -373,11 +236,9 @@ class RingJournal(StoreNotes):
         Raises:
             StoreFull: There are too many publishers, or the texts are too long for a slot.
         """
-        before = {page: page.image[_CAUGHT_UP_AT:] for page in self._pages[1:]}  # not the first
+        before = {page: page.image[CAUGHT_UP_AT:] for page in self._pages[1:]}  # not the first
         self._build()
-        self._write(
-            [each for each in self._pages if each.image[_CAUGHT_UP_AT:] != before.get(each)]
-        )
+        self._write([each for each in self._pages if each.image[CAUGHT_UP_AT:] != before.get(each)])
 
     def _build(self) -> None:
         self.tracker.apply_pending_ack()
@@ -393,12 +254,14 @@ class RingJournal(StoreNotes):
             tracker.server_order.server,
             tracker.server_order.discarded_until_us,
             not tracker.server_order.before,
-            tracker.generation,
+            0 if self._is_purged and tracker.is_unknown else tracker.generation,
         )
         self._check_room(len(applied))
         head = slot.pack()
-        _check_length(len(head) + _VECTORS.size * min(len(applied), _TOGETHER))
+        check_length(len(head) + VECTORS.size * min(len(applied), _TOGETHER))
         self._head = head
+        if not self._pages:
+            self._pages.append(Page(self._take_slots(self._sub_id, 0)))
         for page in self._pages:
             page.start(head)
         # Each stays on its page: on a disk that has only some of them it would be on none.
@@ -416,21 +279,19 @@ class RingJournal(StoreNotes):
                 "this one is by seed(store.recovery_points())"
             )
 
-    def _add(
-        self, publisher: int, vectors: tuple[int, int, int], page: _Page | None = None
-    ) -> _Page:
+    def _add(self, publisher: int, vectors: tuple[int, int, int], page: Page | None = None) -> Page:
         self._check_room(len(self._places) + 1)
         if page is None or page.count >= _TOGETHER:
             page = self._page_with_room()
         self._places[publisher] = page, page.add(vectors)
         return page
 
-    def _page_with_room(self) -> _Page:
+    def _page_with_room(self) -> Page:
         while self._filled < len(self._pages):
             if self._pages[self._filled].count < _TOGETHER:
                 return self._pages[self._filled]
             self._filled += 1
-        page = _Page(self._more_slots())
+        page = Page(self._take_slots(self._sub_id, len(self._pages)))
         page.start(self._head)
         self._pages.append(page)
         return page
@@ -442,7 +303,8 @@ class RingJournal(StoreNotes):
             self._chunk = None  # its position may be of any publisher: start from scratch
             self.save()
             return
-        if not self._pages[0].image:
+        if self._is_purged or not self._pages or not self._pages[0].image:
+            self._is_purged = False
             self.save()
             return
         moved = self._advance()
@@ -451,7 +313,7 @@ class RingJournal(StoreNotes):
         if finished.acked or finished.waiting:  # what this discard has finished is in the chunk
             resume = finished.recovered
             front = finished.advance_front(self._chunk, self._count)
-        changed: dict[_Page, None] = {}
+        changed: dict[Page, None] = {}
         for publisher in moved:
             reached = resume.get(publisher, 0)
             if front:
@@ -462,11 +324,11 @@ class RingJournal(StoreNotes):
                 changed[self._add(publisher, vectors)] = None
                 continue
             page, at = place
-            _PAIR.pack_into(page.image, at, reached, applied[publisher])
+            PAIR.pack_into(page.image, at, reached, applied[publisher])
             changed[page] = None
         self._write(changed)
 
-    def _write(self, pages: Iterable[_Page]) -> None:
+    def _write(self, pages: Iterable[Page]) -> None:
         if self._unusable:
             raise UsageError(self._unusable)
         server_order, until_us = self.tracker.server_order, self.tracker.update_discarded_until()
@@ -474,9 +336,9 @@ class RingJournal(StoreNotes):
             server_order.before = {}  # and it stays valid until it is subscribed on another server
             pages = self._pages
             for page in pages:
-                page.image[_IN_ORDER_AT] = True
+                page.image[IN_ORDER_AT] = True
         for page in pages:
-            _WORD.pack_into(page.image, _CAUGHT_UP_AT, until_us)
+            WORD.pack_into(page.image, CAUGHT_UP_AT, until_us)
             self.writes = page.write(self.writes)
             self._write_count.total += 1
 
@@ -505,46 +367,6 @@ class RingJournal(StoreNotes):
         part = chunk.publishers[known:count]
         self._applied.update(zip(part, chunk.sequences[known:count], strict=True))
         return part if known else self._applied
-
-
-def newest_slot(pair: bytes, *, path: Path, offset: int) -> Slot | None:
-    """The newer whole one of two slots; None when neither was ever written.
-
-    Raises:
-        StoreCorrupt: Something was written, and none of it is whole.
-    """
-    pages = pair[:PAGE_BYTES], pair[PAGE_BYTES:]
-    slots = [Slot.unpack(page) for page in pages]
-    if slots == [None, None] and all(map(any, pages)):
-        raise StoreCorrupt(path, offset, "neither slot of the subscription matches its checksum")
-    for index, (page, slot) in enumerate(zip(pages, slots, strict=True)):
-        if slot is None and any(page):
-            at = offset + index * PAGE_BYTES
-            _log.warning("%s: byte %d: a slot that was written in part does not count", path, at)
-    return max(filter(None, slots), key=lambda slot: slot.writes, default=None)
-
-
-def _pair(view: memoryview, at: int) -> Slots:
-    return view[at : at + PAGE_BYTES], view[at + PAGE_BYTES : at + _PAIR_BYTES]
-
-
-def _slots_in(view: memoryview, path: Path) -> Iterator[tuple[int, Slot | None]]:
-    """The offset of each pair of slots of a file, and the newer whole one of it."""
-    for at in range(PAGE_BYTES, len(view), _PAIR_BYTES):
-        yield at, newest_slot(bytes(view[at : at + _PAIR_BYTES]), path=path, offset=at)
-
-
-def _merged(slots: list[Slot]) -> Slot:
-    """The state that the newest slots of all pairs of a subscription make up."""
-    newest = max(slots, key=lambda slot: slot.writes)
-    vectors: dict[int, tuple[int, int, int]] = {}
-    in_order = True
-    for slot in slots:
-        if slot.generation == newest.generation:  # else it was begun anew since
-            vectors |= {each[0]: each for each in slot.vectors}
-        same_log = log_name(slot.server) == log_name(newest.server)
-        in_order = in_order and slot.in_order and same_log
-    return replace(newest, vectors=tuple(vectors.values()), in_order=in_order)
 
 
 class RingBookmarkStore(BookmarkFileStore):
@@ -584,8 +406,8 @@ class RingBookmarkStore(BookmarkFileStore):
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._writes = WriteCount()
         self._synced = 0
-        self._free: list[tuple[memoryview, int]] = []  # pairs of slots, each as region and offset
-        self._spare: list[tuple[memoryview, int]] = []  # the same behind them, for more publishers
+        self._free: list[Slots] = []
+        self._spare: list[Slots] = []  # behind those in the header's size, for more publishers
         self._name_synced = False  # a killed process may have made it, and not have come so far
         try:
             self._open(subscriptions)
@@ -599,13 +421,16 @@ class RingBookmarkStore(BookmarkFileStore):
         self._release_slots("the store is used by its fork")
 
     def _release_slots(self, why: str) -> None:
-        for handle in self._subscriptions.values():
-            cast("RingJournal", handle.journal).release_slots(f"{self._path}: {why}; open it again")
+        for each in self._journals:
+            each.release_slots(f"{self._path}: {why}; open it again")
+        for slots in (*self._free, *self._spare):
+            for slot in slots:
+                slot.release()
 
     def _open(self, subscriptions: int) -> None:
         file = self._owner.file
         header = file.pread(PAGE_BYTES, 0)
-        is_old = header[8:12] == _HALF.pack(_ONE_PAIR_VERSION)
+        is_old = int.from_bytes(header[8:12], "little") == _ONE_PAIR_VERSION
         identity = framing.read_identity(
             header,
             magic=RING_MAGIC,
@@ -613,7 +438,7 @@ class RingBookmarkStore(BookmarkFileStore):
             version=_ONE_PAIR_VERSION if is_old else _VERSION,
         )
         if identity is None:
-            self._create(file, PAGE_BYTES + _PAIR_BYTES * subscriptions)
+            self._create(file, PAGE_BYTES + PAIR_BYTES * subscriptions)
             return
         self._owner.client_name = framing.read_owner(header, path=str(self._path))
         if file.size() < identity.file_bytes:
@@ -621,7 +446,7 @@ class RingBookmarkStore(BookmarkFileStore):
         if is_old:
             self._convert(file, identity.file_bytes)
             return
-        growth = (file.size() - identity.file_bytes) // _PAIR_BYTES * _PAIR_BYTES
+        growth = (file.size() - identity.file_bytes) // PAIR_BYTES * PAIR_BYTES
         self._map(file, identity.file_bytes, identity.file_bytes + growth)
         self._read()
 
@@ -630,7 +455,7 @@ class RingBookmarkStore(BookmarkFileStore):
         self._file = file
         self._regions: list[Region] = [file.map(0, grown_size)]
         self._header = self._regions[0].view
-        self.capacity = (size - PAGE_BYTES) // _PAIR_BYTES
+        self.capacity = (size - PAGE_BYTES) // PAIR_BYTES
         # An earlier process may have failed in a sync, too.
         self._durable = DurableFile(file, rewrite_before_fsync=True)
 
@@ -639,33 +464,34 @@ class RingBookmarkStore(BookmarkFileStore):
         self._map(file, size, max(size, file.size()))
         view = self._header
         view[:] = bytes(len(view))
-        self._free = [(view, at) for at in range(PAGE_BYTES, size, _PAIR_BYTES)]
+        self._free = [pair_at(view, at) for at in range(PAGE_BYTES, size, PAIR_BYTES)]
         made = framing.Identity(RING_MAGIC, PAGE_BYTES, size, version=_VERSION)
         framing.write_identity(view[:PAGE_BYTES], made, self._disk.boot_id())
 
     def _read(self) -> None:
         view = self._header
-        found: dict[str, list[tuple[Slot, int]]] = {}
-        for at, slot in _slots_in(view, self._path):
+        more_at = PAGE_BYTES + PAIR_BYTES * self.capacity
+        found: dict[str, dict[int, Slot]] = {}
+        unused: list[int] = []
+        for at, slot in slots_in(view, self._path):
             if slot is None:
-                (self._free if at < self._more_at else self._spare).append((view, at))
+                unused.append(at)
             else:
-                found.setdefault(slot.sub_id, []).append((slot, at))
-        for sub_id, ((first, first_at), *others) in found.items():
-            if first_at >= self._more_at:  # a loss of power has left them of one never synced
-                self._spare += [(view, first_at), *((view, at) for _, at in others)]
-                continue
-            more = [(slot, _pair(view, at)) for slot, at in others]
-            self._journal(sub_id, _pair(view, first_at)).restore(first, *more)
-
-    @property
-    def _more_at(self) -> int:
-        """Where the pairs begin that the file has grown by."""
-        return PAGE_BYTES + _PAIR_BYTES * self.capacity
+                found.setdefault(slot.sub_id, {})[at] = slot
+        for sub_id, parts in found.items():
+            state = merged(list(parts.values()))
+            # A loss of power may leave further pairs of a subscription that was never synced.
+            if not state.generation or min(parts) >= more_at:
+                unused += parts
+            else:
+                pairs = [(slot, pair_at(view, at)) for at, slot in parts.items()]
+                self._journal(sub_id).restore(state, *pairs)
+        for at in sorted(unused):
+            (self._free if at < more_at else self._spare).append(pair_at(view, at))
 
     def _convert(self, old: File, size: int) -> None:
         """Write a file of version 1 anew, and let it take the place of the old one."""
-        slots = [slot for _, slot in _slots_in(memoryview(old.pread(size, 0)), self._path) if slot]
+        slots = [slot for _, slot in slots_in(memoryview(old.pread(size, 0)), self._path) if slot]
         target = self._file_path.with_name(self._file_path.name + ".new")
         self._disk.remove(target)  # of a process that was killed here
         file = self._disk.open_locked(target)
@@ -677,7 +503,7 @@ class RingBookmarkStore(BookmarkFileStore):
             if self._owner.client_name:
                 self._write_owner(self._owner.client_name)
             for slot in slots:
-                journal = self._journal(slot.sub_id, self._taken_from(self._free))
+                journal = self._journal(slot.sub_id)
                 journal.restore(slot)
                 journal.save()
                 journal.save()
@@ -689,37 +515,55 @@ class RingBookmarkStore(BookmarkFileStore):
             raise
         self._owner.replace_file(file).close()
 
-    @staticmethod
-    def _taken_from(pairs: list[tuple[memoryview, int]]) -> Slots:
-        view, at = pairs.pop(0)
-        view[at : at + _PAIR_BYTES] = bytes(_PAIR_BYTES)  # a slot that was torn is not the second
-        return _pair(view, at)
-
-    def _more_slots(self) -> Slots:
-        """A pair of slots behind the others, for publishers that those have no room for.
+    def _take_slots(self, sub_id: str, number: int) -> Slots:
+        """An unused pair for a subscription that has so many.
 
         Raises:
-            StoreFull: The disk is full.
+            StoreFull: The store, or the disk, is full.
         """
-        if not self._spare:
+        if not number and not self._free:
+            self._reclaim()
+        if not number and not self._free:
+            raise StoreFull(
+                f"{self._path}: made for {self.capacity} subscriptions, and {sub_id!r} is one "
+                "more: purge one, or make a new store with subscriptions="
+            )
+        if number and not self._spare:
             at = self._file.size()
-            self._file.allocate(at + _PAIR_BYTES)
-            region = self._file.map(at, _PAIR_BYTES)
+            self._file.allocate(at + PAIR_BYTES)
+            region = self._file.map(at, PAIR_BYTES)
             self._regions.append(region)
-            self._spare.append((region.view, 0))
-        return self._taken_from(self._spare)
+            self._spare.append(pair_at(region.view, 0))
+        slots = (self._spare if number else self._free).pop(0)
+        for slot in slots:
+            slot[:] = bytes(PAGE_BYTES)  # one that was torn is not to be the second torn one
+        return slots
 
-    def _journal(self, sub_id: str, slots: Slots) -> RingJournal:
-        journal = RingJournal(
-            SubscriptionTracker(self._publishers),
-            self._thread,
-            sub_id,
-            slots,
-            self._writes,
-            self._more_slots,
-        )
+    def _reclaim(self) -> None:
+        """Take back the slots of purged subscriptions."""
+        purged = [each for each in self._journals if each.needs_no_slots]
+        if purged:
+            self.sync()  # else a loss of power may leave what they were
+        for each in purged:
+            first, *others = each.give_slots()
+            self._free.append(first)
+            self._spare += others
+
+    @property
+    def _journals(self) -> list[RingJournal]:
+        return [cast("RingJournal", each.journal) for each in self._subscriptions.values()]
+
+    def _journal(self, sub_id: str) -> RingJournal:
+        tracker = SubscriptionTracker(self._publishers)
+        journal = RingJournal(tracker, self._thread, sub_id, self._writes, self._take_slots)
         self._subscriptions[sub_id] = SubscriptionHandle(journal)
         return journal
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        super().purge(sub_id)
+        if any(each.needs_no_slots and each.has_more_slots for each in self._journals):
+            self.sync()  # else a loss of power may leave half of it
 
     @override
     def _write_owner(self, client_name: str) -> None:
@@ -728,20 +572,12 @@ class RingBookmarkStore(BookmarkFileStore):
     @override
     def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
         self._owner.check_usable()
-        if not self._free:
-            raise StoreFull(
-                f"{self._path}: made for {self.capacity} subscriptions, and {sub_id!r} is one "
-                "more: make a new store with subscriptions="
-            )
-        pair = self._free[0]
-        journal = self._journal(sub_id, self._taken_from(self._free))
+        journal = self._journal(sub_id)
         try:
             journal.save()
             journal.save()  # now one of the two slots is whole at any time
-        except StoreFull:  # the subscription was not entered: its slots may be used again
+        except StoreFull:  # the subscription was not entered
             del self._subscriptions[sub_id]
-            journal.release_slots("never entered")
-            self._free.insert(0, pair)
             raise
         return self._subscriptions[sub_id]
 
@@ -759,7 +595,7 @@ class RingBookmarkStore(BookmarkFileStore):
         """
         self._owner.check_usable()
         written = self._writes.total  # what is written meanwhile waits for the next sync
-        zeros = range(PAGE_BYTES + _ZEROS_AT, self._owner.file.size(), PAGE_BYTES)
+        zeros = range(PAGE_BYTES + ZEROS_AT, self._owner.file.size(), PAGE_BYTES)
         self._durable.sync(_HEADER_BYTE, *((at, at + 1) for at in zeros))
         if not self._name_synced:
             self._disk.fsync_dir(self._file_path.parent)

@@ -233,10 +233,17 @@ class SubscriptionHandle(SubscriptionLog):
             self.tracker.ended_except(numbers)
             self.journal.note(RecordKind.LOST, 1)  # the reader's process holds none of them
 
-    def forget(self) -> None:
-        """Know nothing, also where it is kept."""
+    def forget(self, *, has_copies: bool = True) -> None:
+        """Know nothing, also where it is kept.
+
+        Args:
+            has_copies: An adapter has copies, so the next process has to know of this. Else there
+                is nothing to know, and the store may drop the id.
+        """
         with self._moving():
             self.tracker.forget()
+            if not has_copies:
+                self.tracker.generation = 1
             self.journal.note(RecordKind.PURGED, self.tracker.generation)
 
     def seed(self, newest: dict[int, int], server_order: ServerOrder, generation: int) -> None:

@@ -57,6 +57,7 @@ class TrackedBookmarkStore(BookmarkStore):
         self.watch = watch
         self._publishers = Publishers()
         self._subscriptions: dict[str, SubscriptionHandle] = {}
+        self._has_copies = adapter is not None  # of recovery points, somewhere else
         self._taken: dict[str, tuple[int, int]] = {}  # by the adapter, see `moved_points`
         self._client_name = ""
         self._thread = ThreadBinding(self._name)
@@ -105,7 +106,7 @@ class TrackedBookmarkStore(BookmarkStore):
     def purge(self, sub_id: str | None = None) -> None:
         self._thread.check()
         for name in list(self._subscriptions) if sub_id is None else [sub_id]:
-            self.subscription(name).forget()
+            self.subscription(name).forget(has_copies=self._has_copies)
 
     # -- one call for each message --------------------------------------------------------------
 
@@ -244,6 +245,7 @@ class TrackedBookmarkStore(BookmarkStore):
             UsageError: A point is no list of bookmarks; nothing was taken over.
         """
         self._thread.check()
+        self._has_copies = True
         for point, newest in [(point, self._positions(point)) for point in points]:
             handle = self._subscriptions.get(point.sub_id)
             if newest and (handle is None or self._is_newer(point, newest, handle.tracker)):
@@ -284,6 +286,7 @@ class TrackedBookmarkStore(BookmarkStore):
                 empty before the first call. Each reader has its own; `None` is the adapter's.
         """
         self._thread.check()
+        self._has_copies = self._has_copies or taken is None
         taken = self._taken if taken is None else taken
         for sub_id, handle in list(self._subscriptions.items()):
             if taken.get(sub_id) != handle.movement:
@@ -295,6 +298,7 @@ class TrackedBookmarkStore(BookmarkStore):
     def recovery_points(self) -> Iterator[RecoveryPoint]:
         """The recovery point of each subscription, as adapters save it; some have no bookmark."""
         self._thread.check()
+        self._has_copies = True
         for sub_id, handle in list(self._subscriptions.items()):
             yield point_of(sub_id, handle.tracker)
 

@@ -135,6 +135,11 @@ class Finished:
         self._front = None
         self._release()
 
+    @property
+    def is_used(self) -> bool:
+        """Whether acks are asked for, or anything was finished or acknowledged."""
+        return bool(self.acked or self.applied or self.cover or self.pending_ack)
+
     def drop_ack_index(self) -> None:
         """Release chunks that only the index of acks still holds; the next ack rebuilds it."""
         self._ack_index.clear(self.link_first)

@@ -599,6 +599,13 @@ class SubscriptionTracker(Resumption):
         self.purge()
         self.generation += 1
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it is as one that was never seen, apart from its numbers."""
+        is_used = self.seen or self.finished.is_used or self.at_end or self.conflated
+        is_new = self.generation == 1 and not (self.start.known or self.start.entered_us)
+        return is_new and not is_used and self.server_order == ServerOrder()
+
     def skip_numbers(self, following: int) -> None:
         """Leave numbers unused.
 

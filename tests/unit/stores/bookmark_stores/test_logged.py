@@ -67,7 +67,7 @@ def test_what_was_discarded_is_known_to_the_next_process(path: Path) -> None:
     store.purge("other")
     store.close()
     store = LoggedBookmarkStore(path)
-    assert store.log("other", "1|9|") == 2
+    assert store.log("other", "1|9|") == 1, "nothing is known of it, not even its numbers"
     store.purge()
     assert str(store.most_recent("s")) == "0"
     store.close()
@@ -840,3 +840,32 @@ def test_a_prune_takes_no_recovery_point_back_that_an_ack_moves_later(
         assert [point.bookmark for point in reopened.recovery_points()] == saved
         reopened.close()
         store.close()
+
+
+def test_purged_subscriptions_are_dropped_from_the_file(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    store.discard("live", store.log("live", "1|1|"))
+    for index in range(50):
+        log = store.subscription(f"s{index}")
+        log.begin(acked=True, start="0")
+        log.discard(log.log("1|2|"))
+        store.purge(f"s{index}")
+    kept = store.subscription("s7")  # a handle stays good, and its numbers go on
+    store.prune()
+    first, second = kept.log_batch(["1|3|", "1|4|"])
+    kept.discard(first)
+    store.close()
+    again = LoggedBookmarkStore(path)
+    assert set(again.subscriptions) == {"live", "s7"}
+    assert again.is_discarded("s7", "1|3|")
+    assert [number for number, _, _ in again.entries("s7")] == [second]
+    again.purge("s7")
+    again.discard("s3", again.log("s3", "1|9|"))
+    again.close()
+    before = path.stat().st_size
+    last = LoggedBookmarkStore(path)
+    last.prune()
+    assert set(last.subscriptions) == {"live", "s3"}
+    assert str(last.most_recent("s3")) == "1|9|"
+    assert last._log.file.end < PAGE_BYTES + 16 * 30 <= before
+    last.close()

@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from haclient.recovery_points.sqlite import SqliteRecoveryPointAdapter
 from haclient.session.resume import resume_bookmarks
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.ring import (
     MOST_PUBLISHERS,
     RingBookmarkStore,
     RingJournal,
-    Slot,
-    Slots,
     WriteCount,
-    newest_slot,
 )
+from haclient_stores.bookmark_stores.ring_slots import Slot, Slots, newest_slot
 from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
@@ -139,6 +138,61 @@ def test_more_subscriptions_or_publishers_than_there_is_room_for_are_refused(pat
     assert log.is_discarded("s", "16384|1|")
     assert len(list(log.most_recent("s"))) == MOST_PUBLISHERS + 1, "the way on"
     log.close()
+    store.close()
+
+
+def test_purged_subscriptions_make_room_for_others(path: Path) -> None:
+    store = RingBookmarkStore(path, subscriptions=2)
+    for index in range(20):
+        log = store.subscription(f"s{index}")
+        log.begin(acked=True, start="0")
+        log.discard_up_to(log.log_batch([f"{each}|1|" for each in range(1, 201)])[-1])
+        store.purge(f"s{index}")
+    assert path.stat().st_size == PAGE * (1 + 2 * 2 + 2 * 2), "the pairs behind them, too"
+    again = killed(store)
+    assert not again.subscriptions
+    for name in ("a", "b"):
+        again.discard(name, again.log(name, "1|1|"))
+    with pytest.raises(StoreFull, match="'c' is one more: purge one"):
+        again.subscription("c")
+    again.purge("a")
+    again.discard("a", again.log("a", "1|2|"))
+    assert {name: str(killed(again).most_recent(name)) for name in ("a", "b")} == {
+        "a": "1|2|",
+        "b": "1|1|",
+    }
+    again.close()
+    store.close()
+
+
+def test_a_purged_subscription_that_is_used_again_takes_other_slots(path: Path) -> None:
+    store = RingBookmarkStore(path, subscriptions=2)
+    log = store.subscription("a")
+    store.discard("b", store.log("b", "1|1|"))
+    log.discard(log.log("1|1|"))
+    store.purge("a")
+    store.subscription("c")
+    number = log.log("1|1|")
+    with pytest.raises(StoreFull, match="'a' is one more"):
+        log.discard(number)
+    store.purge("b")
+    log.discard(log.log("1|2|"))
+    again = killed(store)
+    assert set(again.subscriptions) == {"a", "c"}
+    assert str(again.most_recent("a")) == "1|2|"
+    again.close()
+    store.close()
+
+
+@pytest.mark.row("BS12")
+def test_a_purge_is_kept_while_an_adapter_has_copies(path: Path) -> None:
+    store = RingBookmarkStore(
+        path, subscriptions=1, adapter=SqliteRecoveryPointAdapter(path.with_suffix(".db"))
+    )
+    store.log("a", "1|1|")
+    store.purge("a")
+    with pytest.raises(StoreFull, match="'b' is one more"):
+        store.subscription("b")
     store.close()
 
 
@@ -352,12 +406,12 @@ def made() -> tuple[SubscriptionHandle, tuple[bytearray, bytearray]]:
     pages = bytearray(4096), bytearray(4096)
     slots = memoryview(pages[0]), memoryview(pages[1])
 
-    def more_slots() -> Slots:
-        return memoryview(bytearray(PAGE)), memoryview(bytearray(PAGE))
+    def take_slots(_: str, number: int) -> Slots:
+        return (memoryview(bytearray(PAGE)), memoryview(bytearray(PAGE))) if number else slots
 
     tracker = SubscriptionTracker()
     return SubscriptionHandle(
-        RingJournal(tracker, ThreadBinding("a ring"), "s", slots, WriteCount(), more_slots)
+        RingJournal(tracker, ThreadBinding("a ring"), "s", WriteCount(), take_slots)
     ), pages
 
 
