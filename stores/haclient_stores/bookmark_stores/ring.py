@@ -59,6 +59,7 @@ from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageErr
 from haclient_stores.interfaces import Discard
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.entries import MIXED, Chunk
+from haclient_stores.tracker.finished import Finished
 from haclient_stores.tracker.server_order import ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
@@ -120,10 +121,11 @@ class RingJournal(StoreNotes):
         self._pages: list[Page] = []
         self._take_slots = take_slots
         self._unusable = ""
-        self._has_moved = False
+        self._has_moved = self._has_acks = False
         self._is_purged = False
         self.writes = 0
-        self._chunk: Chunk | None = None  # what `_applied` was computed from, and how much of it
+        self._finished: Finished | None = None  # what `_applied` was computed from
+        self._chunk: Chunk | None = None  # the oldest one, and how much of it
         self._count = 0
         self._applied: dict[int, int] = {}
         self._head = b""  # a slot without publishers
@@ -147,10 +149,12 @@ class RingJournal(StoreNotes):
 
     @contextlib.contextmanager
     def _saving(self) -> Generator[None]:
-        self._has_moved = False
+        self._has_moved = self._has_acks = False
         yield
         if self._has_moved:
             self.save()
+        elif self._has_acks and not self._is_purged:
+            self._save_moved(has_acks=True)
 
     @override
     def moving(self) -> AbstractContextManager[object]:
@@ -158,9 +162,12 @@ class RingJournal(StoreNotes):
 
     @override
     def note(self, kind: RecordKind, value: int = 1, publisher: int = 0) -> None:
+        if kind in {RecordKind.PERSISTED, RecordKind.PERSISTED_WHILE_PAUSED}:
+            self._has_acks = True
         # A caught-up time means something to the next process only if nothing before it is open.
-        self._has_moved = self._has_moved or kind is not RecordKind.CAUGHT_UP
-        self._is_purged = kind is RecordKind.PURGED
+        elif kind is not RecordKind.CAUGHT_UP:
+            self._has_moved = True
+            self._is_purged = kind is RecordKind.PURGED
 
     @override
     def note_server(self, server: str, *, is_progress: bool) -> None:
@@ -296,18 +303,16 @@ class RingJournal(StoreNotes):
         self._pages.append(page)
         return page
 
-    def _save_moved(self) -> None:
-        """The same where only vectors have moved: change the image of the last slot."""
-        tracker, finished = self.tracker, self.tracker.finished
-        if finished.pending_ack and tracker.apply_pending_ack():
-            self._chunk = None  # its position may be of any publisher: start from scratch
-            self.save()
-            return
+    def _save_moved(self, *, has_acks: bool = False) -> None:
+        """The same where only vectors have moved: change the images of the last slots."""
+        finished = self.tracker.finished
+        if finished.pending_ack:
+            self.tracker.apply_pending_ack()
         if self._is_purged or not self._pages or not self._pages[0].image:
             self._is_purged = False
             self.save()
             return
-        moved = self._advance()
+        moved = self._advance(has_acks=has_acks)
         applied = self._applied
         resume, front = applied, None
         if finished.acked or finished.waiting:  # what this discard has finished is in the chunk
@@ -315,23 +320,26 @@ class RingJournal(StoreNotes):
             front = finished.advance_front(self._chunk, self._count)
         changed: dict[Page, None] = {}
         for publisher in moved:
-            reached = resume.get(publisher, 0)
+            done = applied[publisher]
+            reached = done if resume is applied else resume.get(publisher, 0)
             if front:
                 reached = max(reached, front.get(publisher, 0))
             place = self._places.get(publisher)
             if place is None:
-                vectors = self._publishers.ids[publisher], reached, applied[publisher]
-                changed[self._add(publisher, vectors)] = None
-                continue
-            page, at = place
-            PAIR.pack_into(page.image, at, reached, applied[publisher])
+                page = self._add(publisher, (self._publishers.ids[publisher], reached, done))
+            else:
+                page, at = place
+                PAIR.pack_into(page.image, at, reached, done)
             changed[page] = None
         self._write(changed)
 
     def _write(self, pages: Iterable[Page]) -> None:
         if self._unusable:
             raise UsageError(self._unusable)
-        server_order, until_us = self.tracker.server_order, self.tracker.update_discarded_until()
+        server_order = self.tracker.server_order
+        if server_order.caught_up_us != server_order.discarded_until_us:
+            self.tracker.update_discarded_until()
+        until_us = server_order.discarded_until_us
         if server_order.before and server_order.orders(self._named()):
             server_order.before = {}  # and it stays valid until it is subscribed on another server
             pages = self._pages
@@ -351,22 +359,37 @@ class RingJournal(StoreNotes):
     def _named(self) -> dict[int, int]:
         return {self._publishers.ids[each]: at for each, at in self._resume().items()}
 
-    def _advance(self) -> Iterable[int]:
-        """Bring `_applied` up to the low watermark; the publishers for which it may have moved."""
+    def _advance(self, *, has_acks: bool = False) -> Iterable[int]:
+        """Bring `_applied` up to the low watermark.
+
+        Args:
+            has_acks: Of what was discarded of the oldest chunk more may be finished.
+
+        Returns:
+            The publishers of which a vector may have moved.
+        """
+        finished, applied = self.tracker.finished, self._applied
         chunk, count = self.tracker.front()
-        known = self._count
-        if chunk is not self._chunk or chunk is None or count < known:
-            self._chunk, known = chunk, 0
-            self._applied = dict(self.tracker.finished.applied)
-        self._count = count
-        if chunk is None or count == known:
-            return self._applied
+        known = 0 if has_acks or chunk is not self._chunk else self._count
+        moved: Iterable[int] = finished.changed or ()
+        if finished is not self._finished:
+            moved = self._applied = applied = dict(finished.applied)
+            self._finished, known = finished, 0
+            finished.changed = set()
+        elif finished.changed:
+            for each in finished.changed:
+                applied[each] = max(applied.get(each, 0), finished.applied.get(each, 0))
+            finished.changed = set()
+        self._chunk, self._count = chunk, count
+        if chunk is None or count <= known:
+            return moved
+        part: Iterable[int] = (chunk.publisher,)
         if chunk.publisher >= 0:
-            self._applied[chunk.publisher] = chunk.sequences[count - 1]
-            return (chunk.publisher,) if known else self._applied
-        part = chunk.publishers[known:count]
-        self._applied.update(zip(part, chunk.sequences[known:count], strict=True))
-        return part if known else self._applied
+            applied[chunk.publisher] = chunk.sequences[count - 1]
+        else:
+            part = chunk.publishers[known:count]
+            applied.update(zip(part, chunk.sequences[known:count], strict=True))
+        return {*moved, *part} if moved else part
 
 
 class RingBookmarkStore(BookmarkFileStore):

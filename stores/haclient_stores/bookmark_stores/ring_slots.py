@@ -179,7 +179,7 @@ class Page:
         writes = above + 1 + (above + self.writes) % 2  # the other slot's turn
         image = self.image
         WORD.pack_into(image, _WRITES_AT, writes)
-        image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
+        _HALF.pack_into(image, 0, zlib.crc32(memoryview(image)[4:]))
         self.slots[writes & 1][: len(image)] = image
         self.writes = writes
         return writes

@@ -98,25 +98,33 @@ class Publishers:
 
         Returns:
             The publisher index of all or `MIXED`, the sequences, and the publishers if they differ.
-            None when a bookmark is not in the usual form or its publisher is not known yet.
+            None when a bookmark is not in the usual form.
         """
         count = len(bookmarks)
         parts = "\n".join(bookmarks).split("|")
         text = parts[0]
-        publisher = self.by_text.get(text, -1)
-        if publisher < 0 or len(parts) != 2 * count + 1:
+        if len(parts) != 2 * count + 1:
             return None
         try:
             sequences = list(map(int, parts[1::2]))
         except ValueError:  # text where a sequence should be
             return None
         others = parts[2:-1:2]
+        publisher = self.by_text.get(text, -1)
+        if publisher < 0:
+            publisher = self.index_of_text(text)
         if others.count("\n" + text) == count - 1:
-            return publisher, sequences, []
+            return (publisher, sequences, []) if publisher >= 0 else None
         publishers = [publisher, *map(self._by_line.get, others)]
-        if None in publishers:
+        if None in publishers:  # new ones
+            publishers[1:] = [self._index_of_line(line) for line in others]
+        if -1 in publishers:
             return None
         return MIXED, sequences, publishers  # type: ignore[return-value]  # no None is left
+
+    def _index_of_line(self, line: str) -> int:
+        found = self._by_line.get(line, -1)
+        return self.index_of_text(line[1:]) if found < 0 and line[:1] == "\n" else found
 
     def parse(self, bookmark: str) -> tuple[int, int]:
         """Publisher index and sequence of a message bookmark.

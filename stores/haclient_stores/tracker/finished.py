@@ -81,6 +81,8 @@ class Finished:
         acked: Whether entries need an ack to be finished.
         recovered: The highest finished sequence of each publisher (by index).
         applied: The highest of those that are finished or only wait for an ack.
+        changed: The publishers whose `recovered` or `applied` may have changed; None where nobody
+            asks. Whoever does exchanges the set.
         cover: The highest acknowledged sequence of each publisher.
         waiting: Discarded chunks that no ack covers yet, in arrival order.
         link_first: The first number of this link.
@@ -97,6 +99,7 @@ class Finished:
         "_front_newest",
         "acked",
         "applied",
+        "changed",
         "cover",
         "link_first",
         "pending_ack",
@@ -108,6 +111,7 @@ class Finished:
         self.acked = acked
         self.recovered: dict[int, int] = {}
         self.applied: dict[int, int] = {}
+        self.changed: set[int] | None = None
         self.cover: dict[int, int] = {}
         self.waiting: deque[Chunk] = deque()
         self.link_first = link_first
@@ -155,6 +159,8 @@ class Finished:
             self.recover(newest)
             return
         self.applied.update(newest)
+        if self.changed is not None:
+            self.changed.update(newest)
         self.waiting.append(chunk)
         self._release()
 
@@ -268,6 +274,8 @@ class Finished:
             newest: The sequences by publisher index.
         """
         recovered, applied = self.recovered, self.applied
+        if self.changed is not None:
+            self.changed.update(newest)
         for publisher, sequence in newest.items():
             if sequence > recovered.get(publisher, 0):
                 recovered[publisher] = sequence

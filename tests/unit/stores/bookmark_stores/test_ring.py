@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -20,7 +21,13 @@ from haclient_stores.bookmark_stores.ring import (
     RingJournal,
     WriteCount,
 )
-from haclient_stores.bookmark_stores.ring_slots import Slot, Slots, newest_slot
+from haclient_stores.bookmark_stores.ring_slots import (
+    Slot,
+    Slots,
+    merged,
+    newest_slot,
+    slots_in,
+)
 from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
@@ -231,6 +238,47 @@ def test_a_subscription_of_more_publishers_than_a_slot_holds_goes_on(
     log.discard(log.log("8|1|"))
     assert str(killed(again).most_recent("s")) == "8|1|"
     again.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_written_by_moves_is_what_a_whole_save_writes(path: Path, seed: int) -> None:
+    rng, acked = random.Random(seed), bool(seed % 2)
+    store = RingBookmarkStore(path, subscriptions=1)
+    log = store.subscription("s")
+    log.begin(acked=acked, start="0")
+    sequences, held, sent = dict[int, int](), list[int](), list[str]()
+    for round_ in range(60):
+        bookmarks: list[str] = []
+        for _ in range(rng.randint(1, 12)):
+            publisher = rng.randint(1, 3 + 4 * round_)
+            sequences[publisher] = sequences.get(publisher, 0) + rng.randint(1, 3)
+            bookmarks.append(f"{publisher}|{sequences[publisher]}|")
+        held += log.log_batch(bookmarks)
+        sent += bookmarks
+        for _ in range(rng.randint(0, len(held))):
+            log.discard(
+                held.pop(min(rng.randint(0, 9), len(held) - 1) if rng.random() < 0.3 else 0)
+            )
+        if rng.random() < 0.5:
+            log.persisted(rng.choice(sent[-15:]))
+        if round_ == 30:
+            log.completed(sent[-1])
+        if round_ % 6 == 0:
+            moved = vectors_in(path)
+            assert {each: applied for each, (_, applied) in moved.items() if applied} == {
+                store._publishers.ids[each]: applied
+                for each, applied in log.tracker.applied().items()
+            }
+            journal_of(log).save()
+            assert vectors_in(path) == moved
+    store.close()
+
+
+def vectors_in(path: Path) -> dict[int, tuple[int, int]]:
+    """Resume and applied of each publisher of the one subscription of a file."""
+    data = memoryview(path.read_bytes())
+    found = [slot for _, slot in slots_in(data, path) if slot is not None]
+    return {each: (resume, applied) for each, resume, applied in merged(found).vectors}
 
 
 def test_a_place_in_a_servers_order_counts_only_if_all_slots_say_so(path: Path) -> None:
