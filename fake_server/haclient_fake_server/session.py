@@ -15,13 +15,14 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 import trio
 
 from haclient.errors import HAClientError, ProtocolError
 from haclient.protocol.codec import MessageDecoder
-from haclient.protocol.framing import FrameReader
+from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
 from haclient.protocol.http_upgrade import HTTP_FIRST_BYTE
 from haclient.transport.links.dial import answer_upgrade
 from haclient.transport.links.dial import dial as dial_uri
@@ -261,7 +262,9 @@ async def keep_connected(to: ReplicateTo, *, hub: Hub, config: BrokerConfig, dia
         except (HAClientError, OSError) as error:  # it is down or unreachable: dial again later
             _log.log(level, "%s: replication to %s: %s", config.name, to.address, error)
         else:
-            session = Session(hub.next_number(), link, hub=hub, config=config)
+            # What a destination has may be longer than what a client may send.
+            limits = replace(config, max_frame_bytes=MAX_FRAME_BYTES)
+            session = Session(hub.next_number(), link, hub=hub, config=limits)
             hub.dialled(session, to.address)
             await session.run()
         if _links(hub, to) > before:

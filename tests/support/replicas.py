@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from typing_extensions import override
 
-from haclient.protocol.framing import LENGTH
+from haclient.protocol.framing import LENGTH, MAX_PUBLISH_BYTES
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.replication.destination import DestinationStatus
@@ -84,6 +84,9 @@ class _End:
         data = self.peer.take_bytes()
         while data:
             size = LENGTH.size + LENGTH.unpack_from(data)[0]
+            if other is there:
+                limit = other.world.settings.max_message_bytes
+                assert size - LENGTH.size <= limit, f"{size} bytes, the other side reads {limit}"
             other.flying.append(data[:size])
             data = data[size:]
 
@@ -116,6 +119,7 @@ class Group:
     Args:
         links: By instance, the instances that it replicates to; `"b"` synchronously, `"~b"` not.
         downgrade_after_s: For all of them.
+        max_frame_bytes: The longest frame that they read.
     """
 
     def __init__(
@@ -126,6 +130,7 @@ class Group:
         log_topics: tuple[LogTopic, ...] = (LogTopic(".*"),),
         sow_topics: tuple[SowTopic, ...] = (),
         queues: tuple[QueueTopic, ...] = (),
+        max_frame_bytes: int = MAX_PUBLISH_BYTES,
     ) -> None:
         self.links = [(name, to.lstrip("~")) for name, targets in links.items() for to in targets]
         self.worlds = {
@@ -135,6 +140,7 @@ class Group:
                 log_topics=log_topics,
                 sow_topics=sow_topics,
                 queues=queues,
+                max_message_bytes=max_frame_bytes,
                 replicate_to=tuple(
                     ReplicateTo(
                         address(to.lstrip("~")),

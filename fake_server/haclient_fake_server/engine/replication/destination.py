@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from haclient.errors import ProtocolError
+from haclient.protocol.framing import MAX_FRAME_BYTES
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.batch import topic_definition
 from haclient_fake_server.engine.connections import Connection
@@ -39,7 +40,11 @@ from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
 )
-from haclient_fake_server.engine.replication.wire import decode_vector, records
+from haclient_fake_server.engine.replication.wire import (
+    decode_max_frame,
+    decode_vector,
+    records,
+)
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import ReplicateTo
 from haclient_fake_server.journal.format import (
@@ -131,6 +136,7 @@ class Destination:
         self._in_flight: deque[tuple[int, int]] = deque()
         self._defined_topics = {NO_TOPIC}
         self._catch_up_mark = (math.inf, math.inf)
+        self._max_frame_bytes = MAX_FRAME_BYTES
 
     @property
     def mode_text(self) -> str:
@@ -177,9 +183,10 @@ class Destination:
             now: The time of the shell's clock in seconds.
 
         Raises:
-            ProtocolError: The answer has no vector.
+            ProtocolError: The answer is malformed.
         """
         self._known = decode_vector(message.data)
+        self._max_frame_bytes = decode_max_frame(message.options)
         if self.instance != message.client_name:  # another instance has acknowledged nothing
             self.instance, self._verified = message.client_name, 0
         # What it has never acknowledged is sent even where its vector covers it: a publisher
@@ -265,12 +272,12 @@ class Destination:
             return self._frame(parts, last, covered)
         if covered:  # acknowledged with the removals before it, which it may lack
             return self._frame(parts, covered, covered)
-        return records(parts, self.position - 1)
+        return records(parts, self.position - 1, max_frame_bytes=self._max_frame_bytes)
 
     def _frame(self, parts: list[bytes], last: int, covered: int) -> bytes:
         """A frame; when its record at `last` is acknowledged, everything up to `covered` is."""
         self._in_flight.append((last, covered))
-        return records(parts, last)
+        return records(parts, last, max_frame_bytes=self._max_frame_bytes)
 
     def _skip(self, covered: int) -> None:
         """The other side has everything up to a position, and nothing is sent."""

@@ -13,8 +13,8 @@ its publisher has lost it and continued here: appending it would reverse the pub
 subscribers would get an old message as a new one. It is dropped, and both sides report that their
 logs differ permanently.
 
-Records of one sequence, which a delete over several topics makes, come in one frame and are
-appended or dropped together.
+Records of one sequence, which a delete over several topics makes, come in one body and are appended
+or dropped together. A body that is longer than a frame may be comes in several.
 
 A mark says that its publisher has been told that a message is refused, or was published to a topic
 that is not logged. The mark is noted like such a message here: otherwise the publisher, when it
@@ -35,6 +35,7 @@ from array import array
 from collections import deque
 from typing import Final
 
+from haclient.protocol.framing import MAX_FRAME_BYTES
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.apply import Applier
@@ -60,6 +61,8 @@ from haclient_fake_server.journal.format import (
 CHUNK_BYTES: Final = 256 * 1024
 MAX_PARTS: Final = 4
 """Parts of the log of which the sequences of one publisher are cached."""
+MAX_BODY_BYTES: Final = 2 * MAX_FRAME_BYTES
+"""What a sender may spread over frames: it holds more than the longest record."""
 MAX_CACHED: Final = 2**20
 """Sequences that are cached, at eight bytes each; with one more part all are forgotten."""
 
@@ -137,6 +140,7 @@ class _Source:
         connection: The connection from it.
         topics: Topics that it has defined on the connection, by its numbers.
         position: The position in its log of the last record received.
+        begun: The beginning of a body that the next frame continues.
         missing: By publisher id, the records that were dropped since the last ack.
     """
 
@@ -144,6 +148,7 @@ class _Source:
         self.connection = connection
         self.topics: dict[int, Route] = {}
         self.position = 0
+        self.begun = bytearray()
         self.missing: dict[int, wire.Missing] = {}
 
     def drop(self, record: Record) -> None:
@@ -189,7 +194,11 @@ class Replicas:
         connection.name = name
         connection.commands = {wire.REPLICATE: self._on_records, "heartbeat": self._heartbeat}
         self._sources[name] = _Source(connection)
-        self._state.send(connection, wire.welcome(self._state.settings.name, self._vector()))
+        settings = self._state.settings
+        answer = wire.welcome(
+            settings.name, self._vector(), max_frame_bytes=settings.max_message_bytes
+        )
+        self._state.send(connection, answer)
         self._heartbeat(connection, message)
 
     def leave(self, connection: Connection) -> None:
@@ -244,12 +253,24 @@ class Replicas:
             self._refuse(connection, str(error))
 
     def _on_records(self, connection: Connection, message: Message) -> None:
-        """Apply the records of a frame."""
+        """Take a frame, and apply the records of its body when that is whole."""
         source = self._sources[connection.name]
+        source.begun += message.data
+        if len(source.begun) > MAX_BODY_BYTES:
+            self._refuse(connection, f"records of more than {MAX_BODY_BYTES} bytes in a piece")
+        elif message.options != wire.MORE:
+            data = bytes(source.begun)
+            source.begun.clear()
+            self._apply(connection, source, data, position=message.sequence or 0)
+
+    def _apply(
+        self, connection: Connection, source: _Source, data: bytes, *, position: int
+    ) -> None:
+        """Apply the records of a body."""
         self._state.source = connection.name
         self._unit = (0, 0)
         try:
-            found = list(read_records(message.data, 0, len(message.data)))
+            found = list(read_records(data, 0, len(data)))
             # All topics first: one that is refused after a part of a delete over several topics
             # was taken would have the rest of the delete dropped as a duplicate later.
             for record in found:
@@ -268,7 +289,7 @@ class Replicas:
         except Refused as error:  # a topic is not logged here
             self._refuse(connection, str(error))
             return
-        source.position = message.sequence or 0
+        source.position = position
         if source not in self._unacknowledged:
             self._unacknowledged.append(source)
 

@@ -3,11 +3,13 @@
 ==========================  ===========================================================
 `replication_logon`         sender to receiver, first: instance name, credentials, version
 `ack` of `replication`      the answer: its instance name, and as body its *vector*: 16 bytes per
-                            publisher, id and highest sequence seen, little-endian
+                            publisher, id and highest sequence seen, little-endian;
+                            `opts` `max_frame=BYTES` is the longest frame that it reads
 `replicate`                 sender to receiver: `s` is the position of its last record in the
                             sender's log; the body is data records, marks and removals from
                             queues as in the journal, a topic's definition before its first
-                            record on this connection
+                            record on this connection; with `opts` `more` in place of `s`,
+                            the next frame continues the body
 `ack` of `replicated`       receiver to sender: everything up to the position `s` is written here,
                             except for what the body names: 32 bytes per publisher, its id, the
                             lowest and the highest sequence and the number of the records that
@@ -29,10 +31,15 @@ from typing_extensions import override
 
 from haclient.errors import ProtocolError
 from haclient.protocol.codec import encode_frame
+from haclient.protocol.framing import MAX_FRAME_BYTES
 
 LOGON: Final = "replication_logon"
 REPLICATE: Final = "replicate"
 VERSION: Final = "2"
+MORE: Final = "more"
+_MAX_FRAME: Final = "max_frame="
+_HEADER_BYTES: Final = 128
+"""The header of a frame of records is shorter."""
 _ENTRY: Final = struct.Struct("<QQ")
 _MISSING: Final = struct.Struct("<QQQQ")
 
@@ -82,14 +89,17 @@ def logon(instance: str, *, user: str, password: str, beat_interval_s: float) ->
     return encode_frame(fields)
 
 
-def welcome(instance: str, vector: Mapping[int, int]) -> bytes:
-    """The answer to a logon: who the receiver is and what it has."""
+def welcome(
+    instance: str, vector: Mapping[int, int], *, max_frame_bytes: int = MAX_FRAME_BYTES
+) -> bytes:
+    """The answer to a logon: who the receiver is, what it has, and the longest frame it reads."""
     fields: dict[str, str | int] = {
         "c": "ack",
         "a": "replication",
         "status": "success",
         "client_name": instance,
         "version": VERSION,
+        "opts": f"{_MAX_FRAME}{max_frame_bytes}",
     }
     return encode_frame(fields, b"".join(map(_ENTRY.pack, vector.keys(), vector.values())))
 
@@ -110,14 +120,39 @@ def decode_vector(data: bytes) -> dict[int, int]:
     return dict(_ENTRY.iter_unpack(data))
 
 
-def records(parts: Sequence[bytes], position: int) -> bytes:
-    """A frame of records.
+def decode_max_frame(options: str) -> int:
+    """The longest frame that a receiver reads; an older version does not say it.
+
+    Raises:
+        ProtocolError: It is not a number.
+    """
+    if not options.startswith(_MAX_FRAME):
+        return MAX_FRAME_BYTES
+    size = options.removeprefix(_MAX_FRAME)
+    if not (size.isascii() and size.isdecimal()):
+        raise ProtocolError(f"{options[:40]!r}: wanted {_MAX_FRAME} and a number of bytes")
+    return int(size)
+
+
+def records(
+    parts: Sequence[bytes], position: int, *, max_frame_bytes: int = MAX_FRAME_BYTES
+) -> bytes:
+    """One frame of records, or several where it would be too long.
 
     Args:
         parts: Encoded records.
         position: Of the last one, in the sender's log.
+        max_frame_bytes: The longest frame that the receiver reads.
     """
-    return encode_frame({"c": REPLICATE, "s": position}, b"".join(parts))
+    body = b"".join(parts)
+    room = max(max_frame_bytes - _HEADER_BYTES, 1)
+    last = max(len(body) - 1, 0) // room * room
+    frames = [
+        encode_frame({"c": REPLICATE, "opts": MORE}, body[at : at + room])
+        for at in range(0, last, room)
+    ]
+    frames.append(encode_frame({"c": REPLICATE, "s": position}, body[last:]))
+    return b"".join(frames)
 
 
 def written(position: int, missing: Iterable[Missing] = ()) -> bytes:

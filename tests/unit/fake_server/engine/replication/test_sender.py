@@ -10,10 +10,11 @@ import pytest
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
-from haclient_fake_server.engine.journal import MemoryJournal
-from haclient_fake_server.engine.replication import wire
+from haclient_fake_server.engine.journal import MemoryJournal, records_of
+from haclient_fake_server.engine.replication import receiver, wire
 from haclient_fake_server.engine.replication.durability import MAX_HELD
 from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.journal.format import RecordCommand
 from support.engine import Peer, World
 from support.replicas import Group, address
 
@@ -801,3 +802,29 @@ def test_a_difference_is_found_where_nobody_waited_for_the_destination(to: str) 
     for name in "ab":
         (told,) = errors(group[name])
         assert "with sequences from 5 to 8 " in told
+
+
+@pytest.mark.row("RE1")
+def test_records_and_a_delete_of_many_keys_go_in_frames_that_the_other_side_reads() -> None:
+    group = Group(ONE_WAY, sow_topics=(SowTopic("orders", ("/id",)),), max_frame_bytes=1000)
+    client = group["a"].client("app")
+    for sequence in range(1, 101):
+        client.publish(sequence, b'{"id":%d}' % sequence)
+    client.send(c="sow_delete", t="orders", filter="/id > 1", s=101, a="persisted")
+    client.publish(102, b'{"id":102}')
+    group.settle()
+    assert group.messages("b") == group.messages("a")
+    chunk, _ = group["b"].journal.read(group["b"].journal.seek(101), 2**20)
+    (delete,) = [e for e in records_of(chunk) if e.command == RecordCommand.SOW_DELETE]
+    assert len(delete.payload) > 1000
+
+
+@pytest.mark.row("RE1")
+def test_a_body_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "MAX_BODY_BYTES", 10)
+    group = Group(ONE_WAY)
+    group.settle()
+    peer = group["b"].connect()
+    peer.send_all([wire.logon("other", user="", password="", beat_interval_s=5.0)])
+    peer.send_all([wire.records([bytes(11)], 1, max_frame_bytes=129)])
+    assert peer.take()[-1].reason == "records of more than 10 bytes in a piece"

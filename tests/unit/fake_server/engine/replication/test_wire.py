@@ -48,3 +48,18 @@ def test_what_a_receiver_lacks_is_read_back() -> None:
     with pytest.raises(ProtocolError, match="wanted 32 per publisher"):
         wire.decode_missing(b"123")
     assert "sequence 3" in str(missing[1])
+
+
+def test_a_body_is_cut_where_the_receiver_reads_no_longer_frames() -> None:
+    frames = decode(wire.records([b"abc", b"de"], 7, max_frame_bytes=130))
+    assert [(each.data, each.options, each.sequence) for each in frames] == [
+        (b"ab", "more", None),
+        (b"cd", "more", None),
+        (b"e", "", 7),
+    ]
+
+
+@pytest.mark.parametrize("options", ["max_frame=", "max_frame=-1", "max_frame=²"])
+def test_a_longest_frame_that_is_no_number_is_refused(options: str) -> None:
+    with pytest.raises(ProtocolError, match="a number of bytes"):
+        wire.decode_max_frame(options)
