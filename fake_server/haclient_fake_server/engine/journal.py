@@ -24,7 +24,6 @@ from haclient_fake_server.journal.format import (
     BLOCK_LENGTH,
     BLOCK_LENGTH_AT,
     INDEX_STRIDE_BYTES,
-    RECORD_HEADER,
     SEGMENT_HEADER_BYTES,
     LogStart,
     Manifest,
@@ -32,7 +31,10 @@ from haclient_fake_server.journal.format import (
     RecordCommand,
     RecordFlag,
     Stride,
+    blocks_of,
     encode_block,
+    headers,
+    headers_between,
     read_records,
 )
 
@@ -77,15 +79,6 @@ def records_of(data: bytes) -> Iterator[Record]:
     """All records of a chunk of whole blocks; marks and definitions included."""
     for start, end in blocks_of(data):
         yield from read_records(data, start, end)
-
-
-def blocks_of(chunk: bytes) -> Iterator[tuple[int, int]]:
-    """First and last byte of the records of each block in a chunk of whole blocks."""
-    offset, size, length_at = 0, len(chunk), BLOCK_LENGTH.unpack_from
-    while offset < size:
-        start = offset + BLOCK_HEADER_BYTES
-        offset = start + length_at(chunk, offset + BLOCK_LENGTH_AT)[0]
-        yield start, offset
 
 
 def whole_blocks(data: bytes) -> int:
@@ -170,14 +163,9 @@ def find_in_chunk(data: bytes, publisher_id: int, sequence: int) -> int | None:
 
 def first_at_or_after(data: bytes, timestamp_us: int) -> int | None:
     """The position of the first data record at or after a time in a chunk of whole blocks."""
-    unpack = RECORD_HEADER.unpack_from
-    for start, end in blocks_of(data):
-        offset = start
-        while offset < end:
-            fields: tuple[int, ...] = unpack(data, offset)
-            if fields[4] and fields[7] >= timestamp_us:
-                return fields[4]
-            offset += fields[0]
+    for _, fields in headers(data):
+        if fields[4] and fields[7] >= timestamp_us:
+            return fields[4]
     return None
 
 
@@ -216,8 +204,8 @@ class Segment:
 class JournalReader(ABC):
     """The engine's read access to a journal, whether its segments are in memory or in files.
 
-    A subclass keeps the segments and reads their bytes; this class searches them. No call takes
-    longer than reading cached pages.
+    A subclass keeps the segments, reads and checks their bytes; this class searches them. No call
+    takes longer than reading cached pages.
     """
 
     @property
@@ -252,6 +240,18 @@ class JournalReader(ABC):
             number: The segment's.
             count: How many bytes, all of which were written.
             offset: Of the first one.
+        """
+
+    def check(self, blocks: bytes, number: int, offset: int) -> None:  # noqa: B027  # in memory
+        """Check the checksums of whole blocks that were read; nothing where none can be wrong.
+
+        Args:
+            blocks: The blocks.
+            number: Number of their segment.
+            offset: Where they begin in it.
+
+        Raises:
+            StoreError: They are damaged; the error names the file and the place.
         """
 
     def has_segment(self, number: int) -> bool:
@@ -319,9 +319,11 @@ class JournalReader(ABC):
         data = self.read_bytes(number, min(count, segment.end - offset), offset)
         usable = whole_blocks(data)
         if usable < 0:
-            data = self.read_bytes(number, -usable, offset)
+            data = self.read_bytes(number, min(-usable, segment.end - offset), offset)
             usable = len(data)
-        return data[:usable], Cursor(number, offset + usable)
+        chunk = data[:usable]
+        self.check(chunk, number, offset)
+        return chunk, Cursor(number, offset + usable)
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message, `None` when it is not in this journal."""
@@ -393,7 +395,9 @@ class JournalReader(ABC):
 
     def _read_stride(self, segment: Segment, number: int) -> bytes:
         start, end = segment.index.span(number, segment.end)
-        return self.read_bytes(segment.number, end - start, start)
+        data = self.read_bytes(segment.number, end - start, start)
+        self.check(data, segment.number, start)
+        return data
 
 
 class MemoryJournal(JournalReader):
@@ -487,19 +491,17 @@ def scan(data: bytes, start: int, end: int) -> Scan:
         JournalFormatError: A definition or mark is malformed.
     """
     result = Scan()
-    unpack, publishers, mark = RECORD_HEADER.unpack_from, result.publishers, int(RecordCommand.MARK)
+    publishers, mark = result.publishers, int(RecordCommand.MARK)
     removal = int(RecordCommand.QUEUE_REMOVE)
     assigned, confirmed = int(RecordFlag.ASSIGNED), int(RecordFlag.CONFIRMED)
-    offset = start
-    fields: tuple[int, ...] = unpack(data, start)
-    result.first_us = fields[7]
-    while offset < end:
-        fields = unpack(data, offset)
-        after = offset + fields[0]
+    for offset, fields in headers_between(data, start, end):
+        if offset == start:
+            result.first_us = fields[7]
+        result.last_us = fields[7]
         if fields[2] == removal:
             pass
         elif not fields[4]:
-            result.special += read_records(data, offset, after)
+            result.special += read_records(data, offset, offset + fields[0])
         else:
             publisher, sequence = fields[5], fields[6]
             known = publishers.get(publisher)
@@ -510,6 +512,4 @@ def scan(data: bytes, start: int, end: int) -> Scan:
             result.last_position = fields[4]
             if fields[2] != mark:
                 result.last = (publisher, sequence)
-        offset = after
-    result.last_us = fields[7]
     return result

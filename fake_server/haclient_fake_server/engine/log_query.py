@@ -23,15 +23,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.journal import JournalReader, Segment, blocks_of, records_of
+from haclient_fake_server.engine.journal import JournalReader, Segment, records_of
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import (
-    RECORD_HEADER,
     RECORD_HEADER_BYTES,
     Record,
     RecordCommand,
     Stride,
+    headers,
 )
 
 STEP_BYTES: Final = 128 * 1024
@@ -208,7 +208,7 @@ def _count_chunk(
     chunk: bytes, selected: Selected, wanted: Mapping[int, bool], tally: Tally, limits: Limits
 ) -> None:
     """Count the messages of some blocks; sets `tally.ended_by` where a limit is reached."""
-    unpack, publish = RECORD_HEADER.unpack_from, int(RecordCommand.PUBLISH)
+    publish = int(RecordCommand.PUBLISH)
     filter_, message_type = selected.filter, selected.message_type
     vector, passed, end_position = selected.vector or {}, tally.position, limits.end
     most = sys.maxsize if limits.messages is None else limits.messages
@@ -216,40 +216,33 @@ def _count_chunk(
     # Locals, since the attributes of a tally would double the cost of a record.
     messages, total_bytes, publishers = tally.messages, tally.payload_bytes, tally.publishers
     last_position, last_us, last, ended_by = passed, tally.timestamp_us, tally.last, ""
-    for begin, end in blocks_of(chunk):
-        at = begin
-        while at < end:
-            size, _, command, skip, position, publisher, sequence, time_us, topic, key, x = unpack(
-                chunk, at
-            )
-            if position >= end_position:
-                last_position, ended_by = max(passed, end_position - 1), "end"
-                break
-            if (
-                position > passed
-                and command == publish
-                and wanted[topic]
-                and sequence > vector.get(publisher, 0)
-            ):
-                body_at = at + RECORD_HEADER_BYTES + skip + key + x
-                if filter_ is None or filter_(Document(chunk[body_at : at + size], message_type)):
-                    payload_bytes = total_bytes + at + size - body_at
-                    if payload_bytes > most_bytes and messages:
-                        last_position, ended_by = position - 1, "bytes"
-                        break
-                    if not messages:
-                        tally.begins, tally.first = position, (publisher, sequence)
-                    messages += 1
-                    total_bytes = payload_bytes
-                    publishers[publisher] = sequence
-                    last_us, last = time_us, (publisher, sequence)
-                    if messages == most:
-                        last_position, ended_by = position, "messages"
-                        break
-            last_position = position or last_position  # that of a start or a topic has none
-            at += size
-        if ended_by:
+    for at, fields in headers(chunk):
+        size, _, command, skip, position, publisher, sequence, time_us, topic, key, x = fields
+        if position >= end_position:
+            last_position, ended_by = max(passed, end_position - 1), "end"
             break
+        if (
+            position > passed
+            and command == publish
+            and wanted[topic]
+            and sequence > vector.get(publisher, 0)
+        ):
+            body_at = at + RECORD_HEADER_BYTES + skip + key + x
+            if filter_ is None or filter_(Document(chunk[body_at : at + size], message_type)):
+                payload_bytes = total_bytes + at + size - body_at
+                if payload_bytes > most_bytes and messages:
+                    last_position, ended_by = position - 1, "bytes"
+                    break
+                if not messages:
+                    tally.begins, tally.first = position, (publisher, sequence)
+                messages += 1
+                total_bytes = payload_bytes
+                publishers[publisher] = sequence
+                last_us, last = time_us, (publisher, sequence)
+                if messages == most:
+                    last_position, ended_by = position, "messages"
+                    break
+        last_position = position or last_position  # that of a start or a topic has none
     tally.position, tally.ended_by = max(passed, last_position), ended_by
     tally.messages, tally.payload_bytes = messages, total_bytes
     tally.timestamp_us, tally.last = last_us, last

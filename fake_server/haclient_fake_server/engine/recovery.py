@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.guards import Guard
-from haclient_fake_server.engine.journal import Cursor, Scan, blocks_of, records_of, scan
+from haclient_fake_server.engine.journal import Cursor, Scan, records_of, scan
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.queues.message_reader import content_of
 from haclient_fake_server.engine.queues.message_table import Place, Row, to_place
@@ -30,6 +30,8 @@ from haclient_fake_server.journal.format import (
     RecordCommand,
     RecordFlag,
     Removals,
+    blocks_of,
+    headers,
     read_record,
     read_removals,
 )
@@ -187,22 +189,18 @@ def _rebuild_queues(state: State, starts: dict[Queue, int], ends: dict[Queue, Cu
     if not begins:
         return
     cursor = min(begins)
-    unpack, publish = RECORD_HEADER.unpack_from, int(RecordCommand.PUBLISH)
+    publish = int(RecordCommand.PUBLISH)
     while True:
         chunk, after = journal.read(cursor, _CHUNK_BYTES)
         if not chunk:
             return
         place = to_place(Cursor(after.segment, after.offset - len(chunk)))
-        for start, end in blocks_of(chunk):
-            offset = start
-            while offset < end:
-                size, _, command, _, position, *_, topic_id, _, _ = unpack(chunk, offset)
-                if command == publish and position >= first and state.topics[topic_id].queues:
-                    _restore_message(state, chunk, offset, place, starts)
-                elif command == RecordCommand.QUEUE_REMOVE:
-                    record, _ = read_record(chunk, offset, offset + size)
-                    _restore_removals(state, read_removals(record))
-                offset += size
+        for offset, (size, _, command, _, position, *_, topic_id, _, _) in headers(chunk):
+            if command == publish and position >= first and state.topics[topic_id].queues:
+                _restore_message(state, chunk, offset, place, starts)
+            elif command == RecordCommand.QUEUE_REMOVE:
+                record, _ = read_record(chunk, offset, offset + size)
+                _restore_removals(state, read_removals(record))
         cursor = after
 
 

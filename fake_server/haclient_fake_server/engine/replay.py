@@ -47,7 +47,7 @@ from haclient_fake_server.engine.connections import (
     Style,
 )
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.journal import Cursor, blocks_of, records_of
+from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
@@ -60,8 +60,10 @@ from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
+    JournalFormatError,
     Record,
     RecordCommand,
+    blocks_of,
     read_records,
 )
 
@@ -443,12 +445,14 @@ class Replay:
         last_us = MAX_TIME_US if item.last_us is None else item.last_us
         last, of, head, begin = -1, (0, 0), None, b""
         frames: list[bytes] = []
-        for offset, end in blocks_of(chunk):
+        for offset, end in blocks_of(chunk):  # not `headers`, which takes a fifth more time
             at = offset
             while at < end:
                 size, _, command, skip, position, publisher, sequence, time_us, topic, key, x = (
                     unpack(chunk, at)
                 )
+                if size < RECORD_HEADER_BYTES:
+                    raise JournalFormatError(at, "the length of a record is too small")
                 if position >= start:
                     if time_us > last_us:
                         return None

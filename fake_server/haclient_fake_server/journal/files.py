@@ -47,9 +47,11 @@ from haclient_fake_server.journal.format import (
     FORMAT_VERSION,
     NOT_DURABLE,
     DurablePlace,
+    JournalFormatError,
     LogStart,
     Manifest,
     SegmentHeader,
+    check_blocks,
     encode_block,
     encode_start,
     manifest_name,
@@ -59,7 +61,7 @@ from haclient_fake_server.journal.segments import FileSegment, recover_segments
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import Disk, File
-from haclient_stores.errors import StoreError
+from haclient_stores.errors import StoreCorrupt, StoreError
 
 LOCK_NAME: Final = "journal.lock"
 
@@ -439,6 +441,14 @@ class JournalFiles(JournalReader):
     @override
     def read_bytes(self, number: int, count: int, offset: int) -> bytes:
         return self._file(self._segments[number]).pread(count, offset)
+
+    @override
+    def check(self, blocks: bytes, number: int, offset: int) -> None:
+        try:
+            check_blocks(blocks, segment=number, base=offset)
+        except JournalFormatError as error:
+            path = self._directory / segment_name(number)
+            raise StoreCorrupt(path, error.offset, error.what) from error
 
 
 # -- the progress of replication -----------------------------------------------------------------

@@ -20,7 +20,8 @@ The rules that a reader may rely on:
 * Times never fall from one record to the next; sequences of one publisher never fall.
 * A removal from a queue comes after the message that it names, maybe in the same block.
 * A block carries its place, segment number and offset, and follows the block before it in the file
-  and in positions. What is not whole, or not in its place, is not part of the log.
+  and in positions. What is not whole, or not in its place, is not part of the log; within it that is damage, which
+  every reader checks and refuses.
 * A block also says how far the log was known to be on the disk when the block was written. That
   tells damage from what a loss of power may take: see `DurablePlace`.
 
@@ -506,6 +507,40 @@ def read_blocks(
         offset = block.end
 
 
+def check_blocks(data: bytes, *, segment: int, base: int) -> None:
+    """Check the places and checksums of blocks that were read: much faster than `read_blocks`.
+
+    Args:
+        data: Blocks, and nothing else.
+        segment: Number of the segment.
+        base: Where `data` begins in the segment.
+
+    Raises:
+        JournalFormatError: A block is damaged.
+    """
+    at, size, unpack, crc32 = 0, len(data), BLOCK_HEADER.unpack_from, zlib.crc32
+    view = memoryview(data)
+    while at < size:
+        start = at + BLOCK_HEADER_BYTES
+        if start > size:
+            break
+        _, _, _, _, length, checksum, _, place, number, _, _, own = unpack(data, at)
+        end = start + length
+        if (
+            crc32(view[at : start - _CRC.size]) != own
+            or place != base + at
+            or number != segment
+            or end > size
+            or crc32(view[start:end]) != checksum
+        ):
+            break
+        at = end
+    if at < size:  # say what is wrong
+        for _ in read_blocks(view, base + at, segment=segment, base=base):
+            pass
+        raise JournalFormatError(base + at, "zeros where a block should be")
+
+
 def whole_blocks_after(data: bytes, offset: int, *, segment: int) -> Iterator[BlockHeader]:
     """The whole blocks of a segment at or after `offset` that are where they belong.
 
@@ -527,6 +562,40 @@ def _newer(what: str, version: int) -> str:
         f"{what} version {version}, but this version of haclient reads up to {FORMAT_VERSION}: "
         "use the newer one"
     )
+
+
+def blocks_of(chunk: bytes) -> Iterator[tuple[int, int]]:
+    """First and last byte of the records of each block in a chunk of whole blocks."""
+    offset, size, length_at = 0, len(chunk), BLOCK_LENGTH.unpack_from
+    while offset < size:
+        start = offset + BLOCK_HEADER_BYTES
+        offset = start + length_at(chunk, offset + BLOCK_LENGTH_AT)[0]
+        yield start, offset
+
+
+def headers(chunk: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Offset and fields of the header of each record in a chunk of whole blocks.
+
+    Raises:
+        JournalFormatError: A length does not fit, which no broker writes.
+    """
+    for start, end in blocks_of(chunk):
+        yield from headers_between(chunk, start, end)
+
+
+def headers_between(data: bytes, start: int, end: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """As `headers`, for the records between two offsets, usually those of one block."""
+    at, unpack = start, RECORD_HEADER.unpack_from
+    try:
+        while at < end:
+            fields: tuple[int, ...] = unpack(data, at)
+            after = at + fields[0]
+            if at + RECORD_HEADER_BYTES + fields[3] + fields[9] + fields[10] > after or after > end:
+                raise JournalFormatError(at, "the lengths in a record header do not add up")
+            yield at, fields
+            at = after
+    except struct.error as error:
+        raise JournalFormatError(at, "a record header is cut short") from error
 
 
 def read_records(data: bytes, start: int, end: int) -> Iterator[Record]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -35,7 +35,7 @@ from haclient.protocol.framing import MAX_FRAME_BYTES
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.batch import topic_definition
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.journal import Cursor, JournalReader, blocks_of
+from haclient_fake_server.engine.journal import Cursor, JournalReader
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
@@ -48,9 +48,9 @@ from haclient_fake_server.engine.replication.wire import (
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import ReplicateTo
 from haclient_fake_server.journal.format import (
-    RECORD_HEADER,
     RecordCommand,
     RecordFlag,
+    headers,
 )
 
 CHUNK_BYTES: Final = 128 * 1024
@@ -237,7 +237,7 @@ class Destination:
         verified, from_elsewhere = self._verified, RecordFlag.REPLICATED
         size = last = covered = 0
         unit = (0, 0)
-        for at, fields in _headers(chunk):
+        for at, fields in headers(chunk):
             after, position, publisher, sequence = at + fields[0], *fields[4:7]
             if position >= start:
                 same = unit == (publisher, sequence)
@@ -371,14 +371,3 @@ class Destination:
             self.links,
             self.missing,
         )
-
-
-def _headers(chunk: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Offset and header of each record in a chunk of whole blocks."""
-    unpack = RECORD_HEADER.unpack_from
-    for begin, end in blocks_of(chunk):
-        at = begin
-        while at < end:
-            fields: tuple[int, ...] = unpack(chunk, at)
-            yield at, fields
-            at += fields[0]

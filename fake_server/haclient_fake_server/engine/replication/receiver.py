@@ -41,7 +41,7 @@ from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.journal import JournalReader, blocks_of
+from haclient_fake_server.engine.journal import JournalReader
 from haclient_fake_server.engine.logon import heartbeat
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishers import Publisher
@@ -49,11 +49,11 @@ from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.state import Severity, State
 from haclient_fake_server.journal.format import (
-    RECORD_HEADER,
     JournalFormatError,
     Record,
     RecordCommand,
     RecordFlag,
+    headers,
     read_records,
     read_removals,
 )
@@ -112,22 +112,18 @@ class Holdings:
 
     def _cache(self, position: int) -> None:
         """Read the part of the log around a position."""
-        journal, unpack, mark = self._journal, RECORD_HEADER.unpack_from, int(RecordCommand.MARK)
+        journal, mark = self._journal, int(RecordCommand.MARK)
         if self._cached > MAX_CACHED:
             self._held.clear()
             self._cached = 0
         data, _ = journal.read(journal.seek(position), 2 * CHUNK_BYTES)
         found: dict[int, array[int]] = {}
-        for begin, end in blocks_of(data):
-            at = begin
-            while at < end:
-                fields: tuple[int, ...] = unpack(data, at)
-                at += fields[0]
-                if fields[4] and fields[2] != mark:  # a message or a delete
-                    held = found.get(fields[5])
-                    if held is None:
-                        held = found[fields[5]] = array("Q")
-                    held.append(fields[6])
+        for _, fields in headers(data):
+            if fields[4] and fields[2] != mark:  # a message or a delete
+                held = found.get(fields[5])
+                if held is None:
+                    held = found[fields[5]] = array("Q")
+                held.append(fields[6])
         for number, held in found.items():
             self._held.setdefault(number, deque(maxlen=MAX_PARTS)).appendleft(held)
             self._cached += len(held)

@@ -29,7 +29,7 @@ from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay
 from haclient_fake_server.engine.settings import EngineSettings, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.engine.span import Span
 from haclient_fake_server.engine.state import State
-from haclient_fake_server.journal.format import encode_removals
+from haclient_fake_server.journal.format import RECORD_HEADER_BYTES, encode_removals
 from haclient_stores.bookmark import Timestamp
 from support.engine import START_US, Peer, World, decode
 from support.lengths import length
@@ -844,3 +844,18 @@ def test_a_replay_passes_over_removals_from_queues(options: dict[str, str]) -> N
     assert [m.bookmark for m in found if m.ack_type == "completed"] == [f"{PUBBER}|4|"]
     publisher.publish(5, b'{"id": 5}')
     assert reader.bodies() == [b'{"id": 5}']
+
+
+@pytest.mark.parametrize("acks", ["", "completed"])
+def test_a_record_without_a_length_ends_its_reader_and_not_the_broker(acks: str) -> None:
+    world = World()
+    world.client("p").publish(1)
+    assert isinstance(world.journal, MemoryJournal)
+    data = world.journal._data  # damage that no file shows
+    at = data.index(b"{}", len(data) - 2) - RECORD_HEADER_BYTES
+    data[at : at + 4] = bytes(4)
+    reader = world.client("reader")
+    reader.subscribe(bm="0", a=acks)
+    assert reader.closed
+    assert "JournalFormatError" in world.events[-1]
+    assert world.client("other").closed == ""

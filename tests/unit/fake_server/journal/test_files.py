@@ -915,3 +915,47 @@ def test_no_byte_can_be_changed_or_lost_unnoticed(tmp_path: Path) -> None:
             path.write_bytes(damaged)
             wanted = ReplicationProgress(0) if damaged else None
             assert opened(tmp_path).progress == wanted
+
+
+def test_a_flipped_byte_of_a_sealed_segment_is_refused_by_every_reader_with_its_place(
+    tmp_path: Path,
+) -> None:
+    journal = open_journal(tmp_path)
+    for position in range(1, 60):
+        journal.append(block(position))
+    while journal.has_unsealed:
+        journal.seal()
+    path = tmp_path / segment_name(1)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"x" * 100) + 50
+    begin = data.rindex(b"HAJB", 0, at)
+    data[at] ^= 1
+    path.write_bytes(data)
+    readers: list[Callable[[], object]] = [
+        lambda: journal.read(Cursor(1, begin), 1),
+        lambda: journal.read(journal.seek(1), 2**20),
+        lambda: journal.find(7, 10),
+        lambda: journal.last_before(2),
+        lambda: list(journal.read_stride(journal.segments[1], 0, 100)),
+    ]
+    for read in readers:
+        with pytest.raises(StoreCorrupt, match="the checksum of a block is wrong") as error:
+            read()
+        assert (error.value.path, error.value.offset) == (path, begin)
+    chunk, _ = journal.read(Cursor(2, SEGMENT_HEADER_BYTES), 2**20)
+    assert list(records_of(chunk)), "the others can be read"
+    journal.close()
+
+
+@pytest.mark.parametrize("change", [4, 12, 20, 28, 36])
+def test_a_changed_header_of_a_block_is_refused(tmp_path: Path, change: int) -> None:
+    journal = open_journal(tmp_path)
+    journal.append(block(1))
+    begin, path = journal.last_block.offset, tmp_path / segment_name(1)
+    data = bytearray(path.read_bytes())
+    data[begin + change] ^= 64
+    path.write_bytes(data)
+    with pytest.raises(StoreCorrupt) as error:
+        journal.read(Cursor(1, begin), 2**20)
+    assert error.value.offset == begin
+    journal.close()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haclient_fake_server.engine.journal import scan
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER,
     BLOCK_HEADER_BYTES,
@@ -33,6 +34,7 @@ from haclient_fake_server.journal.format import (
     encode_record,
     encode_removals,
     encode_start,
+    headers,
     manifest_name,
     read_block_header,
     read_blocks,
@@ -324,3 +326,20 @@ def test_a_manifest_survives_json() -> None:
 def test_a_foreign_manifest_is_refused(text: str) -> None:
     with pytest.raises(JournalFormatError):
         Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("length", [0, 1, RECORD_HEADER_BYTES - 1, RECORD_HEADER_BYTES, 2**32 - 1])
+def test_a_record_of_an_impossible_length_is_refused(length: int) -> None:
+    record = encode_record(Record(1, 7, 1, 1000, 1, key=b"k", payload=b"body"))
+    records = length.to_bytes(4, "little") + record[4:]
+    chunk = encode_block(records, count=1, first_position=1, segment=1, offset=64)
+    with pytest.raises(JournalFormatError, match="do not add up"):
+        list(headers(chunk))
+    with pytest.raises(JournalFormatError, match="do not add up"):
+        scan(chunk, BLOCK_HEADER_BYTES, len(chunk))
+
+
+def test_a_record_header_that_is_cut_short_is_refused() -> None:
+    chunk = encode_block(bytes(9), count=1, first_position=1, segment=1, offset=64)
+    with pytest.raises(JournalFormatError, match="cut short"):
+        list(headers(chunk))
