@@ -13,6 +13,7 @@ in one object counts once, with its last value.
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -73,6 +74,21 @@ class Document:
         """The first value at `path`, or NULL; what arithmetic and functions use."""
         values = self.values(path)
         return values[0] if values else None
+
+    def exact(self, path: Path) -> str:
+        """The text of the first value at `path`, a float: as it is written where that says more."""
+        value = str(self.first(path))
+        try:
+            root: Json = json.loads(
+                self.body.decode("utf-8", "surrogateescape"), parse_int=str, parse_float=str
+            )
+        except (RecursionError, ValueError):  # deeper than this parser can follow
+            return value
+        written = str(_gather(root, path.steps)[0])
+        try:
+            return value if Decimal(written) == Decimal(value) else written
+        except ArithmeticError:  # an exponent beyond all decimals
+            return written
 
     def _parsed(self) -> Json:
         if isinstance(self._root, _NotYet):

@@ -2,9 +2,9 @@
 
 A topic with key fields derives the key of a record from its JSON body; the key is the decimal text
 of a CRC-64 over the topic and the values, so it is the same on each server and after each restart.
-A value counts by its text: `1` and `"1"` are one key, `1` and `1.0` are two. Each value is preceded
-by its length, so that no two lists of values run together. A key that a publisher sends as well is
-ignored.
+A value counts by its text: `1` and `"1"` are one key, `1` and `1.0` are two. A number that neither
+a 64-bit integer nor a float holds counts as it is written. Each value is preceded by its length, so
+that no two lists of values run together. A key that a publisher sends as well is ignored.
 
 A topic without key fields takes the publisher's own key, and any body: only then may a body be
 something other than JSON.
@@ -27,7 +27,6 @@ from haclient_fake_server.engine.filters.compiler import Filter
 from haclient_fake_server.engine.filters.document import Document, Path
 from haclient_fake_server.engine.filters.ordering import OrderBy
 from haclient_fake_server.engine.filters.parser import parse_path
-from haclient_fake_server.engine.filters.values import Value
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.sow.delta import Delta
 
@@ -213,7 +212,7 @@ class SowTopic:
         value = document.first(path)
         if value is None:
             raise SowKeyError(f"topic {self.name!r} needs key field {path.text}, found no value")
-        return _text(value)
+        return document.exact(path) if isinstance(value, float) else str(value)
 
     def apply(
         self,
@@ -285,7 +284,3 @@ def parse_sow_keys(text: str) -> tuple[str, ...]:
 
 def _key_of_record(record: SowRecord) -> str:
     return record.key
-
-
-def _text(value: Value) -> str:
-    return value if isinstance(value, str) else str(value)

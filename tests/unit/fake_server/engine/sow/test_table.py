@@ -242,3 +242,30 @@ class TestDelete:
         topic.delete_keys([topic.key_of(doc(ONE))])
         assert topic.apply(doc(ONE)).previous is None
         assert bodies(tuple(topic)) == [TWO, ONE]
+
+
+@pytest.mark.row("SW1")
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        ("18446744073709551616", "18446744073709551617", False),
+        ("100000000000000000000001", "100000000000000000000002", False),
+        ("0.12345678901234567891", "0.12345678901234567892", False),
+        ("1e400", "1e401", False),
+        ("1e9999999999999999999", "1e9999999999999999998", False),
+        ("1.50", "1.5", True),
+        ("1e2", "100.0", True),
+    ],
+)
+def test_numbers_that_no_float_holds_are_keys_of_their_own(
+    left: str, right: str, *, same: bool
+) -> None:
+    topic = SowTopic("orders", ["/a/id"])
+    keys = [topic.key_of(doc('{"a":[{"id":' + number + "}]}")) for number in (left, right)]
+    assert (keys[0] == keys[1]) is same
+
+
+@pytest.mark.row("SW1")
+def test_a_float_keeps_the_key_that_it_had() -> None:
+    topic = SowTopic("orders", ["/id"])
+    assert topic.key_of(doc('{"id":1.50}')) == generated_key("orders", ["1.5"])
