@@ -370,7 +370,7 @@ class Engine:
     def _report_lost(self, points: Iterable[QueuePoint]) -> None:
         """Report what was removed from the log although a consumer or a queue still needs it."""
         state, first = self._state, self._state.journal.first_position
-        for guard in state.guards.current(state.now_us):
+        for guard in state.guards.current(state.clock_us):
             if guard.after + 1 < first:
                 text = f"removed although guard {guard.name!r} needs it"
                 state.report(Severity.ERROR, f"positions {guard.after + 1} to {first - 1}: {text}")

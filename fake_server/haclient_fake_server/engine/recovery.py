@@ -23,7 +23,7 @@ from haclient_fake_server.engine.replication.durability import (
     UnconfirmedRange,
 )
 from haclient_fake_server.engine.span import span_of
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.state import Severity, State
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     Record,
@@ -37,6 +37,9 @@ from haclient_fake_server.journal.format import (
 )
 
 _CHUNK_BYTES: Final = 4 * 2**20
+
+MAX_AHEAD_S: Final = 60.0
+"""A log that ends further ahead of the clock is reported."""
 
 
 class SavedState(NamedTuple):
@@ -72,6 +75,13 @@ def recover(state: State, saved: SavedState) -> None:
     summary = state.journal.summary()
     for start, end in blocks_of(summary):
         _take(state, scan(summary, start, end))
+    ahead_s = (state.batch.now_us - state.clock_us) / 1e6
+    if ahead_s > MAX_AHEAD_S:
+        state.report(
+            Severity.WARNING,
+            f"the log ends {ahead_s:.0f} s ahead of this machine's clock: what is published has the"
+            " time of its end until the clock has reached it",
+        )
     if state.settings.sow_topics:
         _rebuild(state)
     if len(state.queues):
@@ -217,7 +227,7 @@ def _restore_message(
         lifetime_s = read_record(chunk, offset, len(chunk))[0].expiration_s
     for queue in state.topics[topic_id].queues:
         if position >= starts[queue]:
-            queue.enter(row, content, expiration_s=lifetime_s)
+            queue.enter(row, content, expiration_s=lifetime_s, clock_us=state.clock_us)
 
 
 def _restore_removals(state: State, removals: Removals) -> None:

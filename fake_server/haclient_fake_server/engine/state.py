@@ -187,6 +187,7 @@ class State:
         self.now = now
         self.source = ""
         self.queues.begin_batch()
+        self.queues.clock_us = self.clock_us
         self.batch.now_us = max(self.batch.now_us, self.clock_us)
 
     def close_batch(self) -> list[Connection]:
@@ -234,7 +235,7 @@ class State:
         block, progress = self._block, self._new_progress
         self._block = self._new_progress = None
         queue_points, self.new_queue_points = self.new_queue_points, None
-        guards = self.guards.current(self.now_us) if self.guards_changed else None
+        guards = self.guards.current(self.clock_us) if self.guards_changed else None
         self.guards_changed = False
         return Effects(
             block,
@@ -375,7 +376,7 @@ class State:
     @property
     def oldest_needed(self) -> int | None:
         """The lowest position that a guard or a queue needs; `None` without any."""
-        found = (self.guards.oldest_needed(self.now_us), oldest_needed(self.queue_points))
+        found = (self.guards.oldest_needed(self.clock_us), oldest_needed(self.queue_points))
         return min((position for position in found if position is not None), default=None)
 
     def send(self, connection: Connection, frame: bytes | None) -> None:

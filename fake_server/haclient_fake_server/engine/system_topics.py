@@ -192,7 +192,7 @@ class SystemTopics:
             "confirmed_position": state.durable_limit - 1,
             "durable_position": state.journal.durable_position,
             "publishers": sum(1 for each in state.publishers if each.seen),
-            "guards": len(state.guards.current(state.now_us)),
+            "guards": len(state.guards.current(state.clock_us)),
             "connections": len(state.connections),
             "ended_connections": dict(state.ends),
         }
@@ -343,13 +343,13 @@ class SystemTopics:
                 query.name,
                 query.after,
                 ttl_s=query.ttl_s,
-                now_us=state.now_us,
+                now_us=state.clock_us,
                 first=state.journal.first_position,
                 last=state.batch.position - 1,
             )
             state.guards_changed = True  # this batch writes them, and the answer follows it
         elif query.name is not None:
-            state.guards.drop(query.name, now_us=state.now_us)
+            state.guards.drop(query.name, now_us=state.clock_us)
             state.guards_changed = True
         return self._list_guards()
 
@@ -363,7 +363,7 @@ class SystemTopics:
                 "set": timestamp_text(guard.set_us).decode("ascii"),
                 "expires": timestamp_text(guard.expires_us).decode("ascii"),
             }
-            for guard in state.guards.current(state.now_us)
+            for guard in state.guards.current(state.clock_us)
         ]
         return self._with_oldest_needed({**self._log(), "guards": guards})
 

@@ -20,8 +20,8 @@ The rules that a reader may rely on:
 * Times never fall from one record to the next; sequences of one publisher never fall.
 * A removal from a queue comes after the message that it names, maybe in the same block.
 * A block carries its place, segment number and offset, and follows the block before it in the file
-  and in positions. What is not whole, or not in its place, is not part of the log; within it that is damage, which
-  every reader checks and refuses.
+  and in positions. What is not whole, or not in its place, is not part of the log. Where the
+  log goes on behind it, that is damage, which readers check for and refuse.
 * A block also says how far the log was known to be on the disk when the block was written. That
   tells damage from what a loss of power may take: see `DurablePlace`.
 

@@ -18,6 +18,7 @@ after a restart all that was not removed is available again.
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -188,6 +189,7 @@ class Queue:
         *,
         expiration_s: int | None = None,
         document: Document | None = None,
+        clock_us: int = sys.maxsize,
     ) -> None:
         """Add a message of an underlying topic, behind all others.
 
@@ -196,6 +198,8 @@ class Queue:
             content: What it contains, with the time at which this instance received it.
             expiration_s: Its own lifetime in seconds, `None` if it has none.
             document: Its body, if it was parsed already.
+            clock_us: The running wall clock in microseconds, which the log may be ahead of: then
+                its lifetime begins now.
         """
         if self._examines:
             self._examine(row, document or Document(content.body, self.settings.message_type))
@@ -205,7 +209,8 @@ class Queue:
         if expiration_s is not None:
             lifetime_s = self._lifetime_s(expiration_s)
         if lifetime_s is not None:
-            due_us = content.timestamp_us + round(lifetime_s * MICROSECONDS)
+            begin_us = min(content.timestamp_us, clock_us)
+            due_us = begin_us + round(lifetime_s * MICROSECONDS)
             self._expirations.add(due_us, row.position)
         self._dirty[self] = None
 
@@ -698,7 +703,7 @@ class Queue:
 
 def _number(value: object) -> float:
     """A priority as a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, int | float):  # a comparison is true or false, which are 1 and 0
         return _LOWEST_PRIORITY
     try:
         number = float(value)

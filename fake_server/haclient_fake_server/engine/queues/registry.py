@@ -6,6 +6,7 @@ that is carried out by `queues.Queues`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 
 from haclient_fake_server.engine.filters import Document
@@ -30,10 +31,12 @@ class QueueRegistry:
         reader: Reads their messages.
         dirty: Those that have something to deliver or to record, in the order of marking.
         expiring: Called with each message that is about to expire, if anything is to be done then.
+        clock_us: The running wall clock at the beginning of the batch, in microseconds.
     """
 
     def __init__(self, settings: Iterable[QueueTopic], journal: JournalReader) -> None:
         self.reader = MessageReader(journal)
+        self.clock_us = sys.maxsize
         self.dirty: dict[Queue, None] = {}
         self.expiring: Callable[[Queue, Expired], None] | None = None
         self._queues: dict[tuple[str, str], Queue] = {}
@@ -96,7 +99,13 @@ class QueueRegistry:
         """
         self.reader.add(row.position, content)
         for queue in queues:
-            queue.enter(row, content, expiration_s=expiration_s, document=document)
+            queue.enter(
+                row,
+                content,
+                expiration_s=expiration_s,
+                document=document,
+                clock_us=self.clock_us,
+            )
             self._fed[queue] = None
 
     def remove_elsewhere(self, removals: Removals) -> None:

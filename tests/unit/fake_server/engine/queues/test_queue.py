@@ -348,3 +348,27 @@ def test_a_message_is_parsed_once_for_all_filters(monkeypatch: pytest.MonkeyPatc
     world.publish_numbers(1, first=4)
     assert [numbers(each) for each in consumers] == [[], [], [], [], [4]]
     assert parsed == [b'{"n": 4}']
+
+
+def test_messages_expire_after_a_run_with_a_clock_that_was_ahead() -> None:
+    world = QueueWorld(expiration_s=10.0)
+    world.now += 30 * 86400
+    world.publish_numbers(1)
+    world.now -= 30 * 86400
+    world.restart()
+    world.advance(1.0)
+    assert world.states() == (1, 0)
+    publisher = world.client("other")
+    assert any("s ahead of this machine's clock" in each for each in world.events)
+    publisher.send(b"{}", c="p", t="jobs", s=1)
+    assert world.states() == (2, 0)
+    world.advance(9.0)
+    assert world.states() == (1, 0)
+    world.advance(1.0)
+    assert world.states() == (0, 0)
+
+
+def test_a_priority_may_be_a_comparison() -> None:
+    world = QueueWorld(priority="/p > 5", **MANY)
+    world.publish(*(b'{"n": %d, "p": %d}' % pair for pair in ((1, 1), (2, 9), (3, 5), (4, 6))))
+    assert numbers(world.consumer(**ALL)) == [2, 4, 1, 3]
