@@ -30,10 +30,9 @@ class GuardFile:
         disk: The file system.
 
     Attributes:
-        guards: What it holds; nothing where there is no file.
+        guards: What it holds; nothing where there is no file, or a damaged one.
 
     Raises:
-        StoreCorrupt: The file is damaged.
         StoreError: A newer version has written it, or it cannot be read.
     """
 
@@ -56,13 +55,14 @@ class GuardFile:
         write_json_file(self._disk, self._path, FORMAT_VERSION, guards=fields)
 
     def _read(self) -> tuple[Guard, ...]:
-        return read_json_file(
+        found = read_json_file(
             self._disk,
             self._path,
             FORMAT_VERSION,
             lambda content: tuple(_guard(fields) for fields in content["guards"]),
-            "not the guards of a journal ({error}): remove it to start without guards",
+            without="the broker starts without guards",
         )
+        return found or ()
 
 
 def _guard(fields: dict[str, Any]) -> Guard:

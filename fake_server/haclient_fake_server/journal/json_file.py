@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from haclient_stores.disk.files import Disk
-from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.errors import StoreError
 
 _Content = TypeVar("_Content")
+_log = logging.getLogger(__name__)
 
 
 def write_json_file(disk: Disk, path: Path, version: int, **fields: object) -> None:
@@ -39,19 +41,19 @@ def read_json_file(
     path: Path,
     version: int,
     parse: Callable[[dict[str, Any]], _Content],
-    damage: str,
-) -> _Content:
-    """Read a file that `write_json_file` has written.
+    *,
+    without: str,
+) -> _Content | None:
+    """Read a file that `write_json_file` has written; `None`, and a warning, if it is damaged.
 
     Args:
         disk: The file system.
         path: The file.
         version: The newest version that can be read.
         parse: Reads the fields; it raises `ValueError`, `KeyError` or `TypeError` for other ones.
-        damage: What is wrong with a file that cannot be read and what to do, with `{error}` in it.
+        without: What the broker does without the file, for the warning.
 
     Raises:
-        StoreCorrupt: The file is damaged.
         StoreError: A newer version has written it, or it cannot be read.
     """
     file = disk.open(path, writable=False)
@@ -69,8 +71,10 @@ def read_json_file(
             )
         _check(content)
         return parse(content)
-    except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
-        raise StoreCorrupt(path, 0, damage.format(error=error)) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        # no JSON, or JSON of another shape
+        _log.warning("%s: ignored, since it is damaged (%s): %s", path, error, without)
+        return None
 
 
 def _check(content: dict[str, Any]) -> None:

@@ -47,7 +47,6 @@ class QueuePointFile:
         points: The points in it that are valid for this log.
 
     Raises:
-        StoreCorrupt: The file is damaged.
         StoreError: A newer version has written it, or it cannot be read.
     """
 
@@ -57,8 +56,9 @@ class QueuePointFile:
         self._start_id = log_starts[-1].id
         self.points: tuple[QueuePoint, ...] = ()
         if disk.exists(self._path):
-            start_id, points = self._read()
-            self.points = self._valid(points, start_id, log_starts)
+            found = self._read()
+            if found is not None:
+                self.points = self._valid(found[1], found[0], log_starts)
 
     def write(self, points: Sequence[QueuePoint]) -> None:
         """Replace the content, and sync it; may run in a thread, one call at a time.
@@ -95,15 +95,14 @@ class QueuePointFile:
         lowest = min((start.first_position for start in later), default=MAX_POSITION)
         return tuple(each._replace(position=min(each.position, lowest)) for each in points)
 
-    def _read(self) -> tuple[int, tuple[QueuePoint, ...]]:
-        """The start of the log that the points belong to, and the points."""
+    def _read(self) -> tuple[int, tuple[QueuePoint, ...]] | None:
+        """The start of the log that the points belong to, and the points; `None` if damaged."""
         return read_json_file(
             self._disk,
             self._path,
             FORMAT_VERSION,
             _parse,
-            "not the recovery points of queues ({error}): remove it to begin each queue at its "
-            "configured recovery point",
+            without="each queue begins at its configured recovery point",
         )
 
 

@@ -142,11 +142,11 @@ class QueueSnapshotFiles:
             file.close()
         try:
             fields, snapshot = _decode(data)
-        except (ValueError, KeyError, TypeError, StopIteration) as error:
+            problem = self._problem(fields, snapshot)
+        except (ValueError, KeyError, TypeError, StopIteration, RecursionError) as error:
             # It is not what `_encode` has written.
             _log.warning("%s: ignored, since it is damaged or of another version: %s", path, error)
             return None
-        problem = self._problem(fields, snapshot)
         if problem:
             _log.warning("%s: ignored: %s", path, problem)
         return None if problem else snapshot

@@ -230,6 +230,10 @@ class _Recovery:
     def _numbers(self) -> list[int]:
         names = self._disk.listdir(self._directory)
         numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
+        if numbers and self._is_stray(numbers):
+            path = self._path(numbers.pop())
+            _log.warning("%s: removed: an empty file, which no broker leaves there", path)
+            self._disk.remove(path)
         for wanted, found in zip(
             range(numbers[0], 1 + numbers[-1]) if numbers else (), numbers, strict=False
         ):
@@ -240,6 +244,24 @@ class _Recovery:
                     f"this segment is missing, {segment_name(found)} is there: bring it back",
                 )
         return numbers
+
+    def _is_stray(self, numbers: list[int]) -> bool:
+        """Whether the last segment is an empty file that is not what is left of a live segment.
+
+        A segment gets its name when it is whole. That of a live one follows one that is sealed.
+        """
+        number = numbers[-1]
+        if self._disk.exists(self._directory / manifest_name(number)):
+            return False
+        if numbers[:-1] and numbers[-2] == number - 1 and self._manifest(number - 1) is not None:
+            return False
+        if number > 1 and not numbers[:-1]:
+            return False
+        file = self._disk.open(self._path(number), writable=False)
+        try:
+            return not file.size()
+        finally:
+            file.close()
 
     def _open(self, number: int) -> _End | None:
         """Open one segment; the end of the log, if it is before the end of what is there."""

@@ -959,3 +959,32 @@ def test_a_changed_header_of_a_block_is_refused(tmp_path: Path, change: int) -> 
         journal.read(Cursor(1, begin), 2**20)
     assert error.value.offset == begin
     journal.close()
+
+
+@pytest.mark.parametrize("number", [1, 2, 9])
+def test_a_stray_empty_segment_is_removed_with_a_warning(
+    tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    if number > 1:
+        journal = open_journal(tmp_path)
+        journal.append(block(1))
+        journal.close()
+    (tmp_path / segment_name(number)).touch()
+    journal = open_journal(tmp_path)
+    assert journal.next_position == (2 if number > 1 else 1)
+    assert f"{segment_name(number)}: removed: an empty file" in caplog.text
+    journal.close()
+
+
+def test_an_empty_segment_that_was_sealed_is_damage(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    for position in range(1, 60):
+        journal.append(block(position))
+    while journal.has_unsealed:
+        journal.seal()
+    last = max(number for number, each in journal.segments.items() if each.manifest.sealed)
+    journal.close()
+    (tmp_path / segment_name(last + 1)).unlink()
+    (tmp_path / segment_name(last)).write_bytes(b"")
+    with pytest.raises(StoreCorrupt):
+        open_journal(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.journal.guard_file import GUARDS_NAME, GuardFile
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.errors import StoreError
 
 GUARDS = (Guard("reader", 5, 1, 2), Guard("caf\u00e9 \udcff", 2**63, 3, 4))
 
@@ -31,10 +31,17 @@ def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "damage", [b"", b"{", b"[]", b'{"format":1}', b'{"format":1,"guards":[{"name":"x"}]}', b"\xff"]
 )
-def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_ignored_with_a_warning(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / GUARDS_NAME).write_bytes(damage)
-    with pytest.raises(StoreCorrupt, match=r"guards\.json.*remove it to start without guards"):
-        opened(tmp_path)
+    file = opened(tmp_path)
+    assert file.guards == ()
+    (warning,) = caplog.messages
+    assert "guards.json: ignored, since it is damaged" in warning
+    assert "starts without guards" in warning
+    file.write(GUARDS)
+    assert opened(tmp_path).guards == GUARDS
 
 
 @pytest.mark.parametrize(
@@ -58,8 +65,7 @@ def test_a_guard_that_cannot_be_is_damage(tmp_path: Path, change: dict[str, obje
         if is_good:
             assert opened(tmp_path).guards == (Guard("x", 0, 0, 10**17),)
         else:
-            with pytest.raises(StoreCorrupt, match=r"not the guards of a journal"):
-                opened(tmp_path)
+            assert opened(tmp_path).guards == ()
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:

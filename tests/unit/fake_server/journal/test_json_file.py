@@ -8,12 +8,12 @@ import pytest
 
 from haclient_fake_server.journal.json_file import read_json_file, write_json_file
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.errors import StoreError
 
 
-def read(path: Path, version: int = 2) -> int:
+def read(path: Path, version: int = 2) -> int | None:
     return read_json_file(
-        RealDisk(), path, version, lambda content: int(content["count"]), "no count ({error})"
+        RealDisk(), path, version, lambda content: int(content["count"]), without="counting anew"
     )
 
 
@@ -32,9 +32,22 @@ def test_the_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{}", b'{"format":2}', b'{"format":2,"count":"x"}', b"{", b"\xff"],
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"format":2}',
+        b'{"format":2,"count":"x"}',
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+    ],
 )
-def test_a_damaged_file_is_refused_with_what_was_wanted(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_file_is_ignored_with_a_warning(
+    tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_bytes(data)
-    with pytest.raises(StoreCorrupt, match=r"no count \("):
-        read(tmp_path / "file")
+    assert read(tmp_path / "file") is None
+    (warning,) = caplog.messages
+    assert "ignored, since it is damaged (" in warning
+    assert warning.endswith("): counting anew")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.journal.format import LogStart
 from haclient_fake_server.journal.queue_points import QUEUE_POINTS_NAME, QueuePointFile
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.errors import StoreError
 from support.recording import Event, RecordingDisk, kills, power_cuts
 
 POINTS = (
@@ -58,13 +59,15 @@ def test_the_file_is_as_the_readme_says(tmp_path: Path) -> None:
 
 @pytest.mark.row("QB29")
 @pytest.mark.parametrize(("old", "new"), [(": 7", ": 70"), ("later", "latex"), ("0016", "0011")])
-def test_a_changed_character_is_damage(tmp_path: Path, old: str, new: str) -> None:
+def test_a_changed_character_is_damage(
+    tmp_path: Path, old: str, new: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A point that is too high would leave out messages without a word."""
     opened(tmp_path).write(POINTS[1:])
     path = tmp_path / QUEUE_POINTS_NAME
     path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(StoreCorrupt, match="its checksum does not match"):
-        opened(tmp_path)
+    assert opened(tmp_path).points == ()
+    assert "its checksum does not match" in caplog.text
 
 
 @pytest.mark.row("QB29")
@@ -108,10 +111,17 @@ def test_points_of_another_log_are_not_taken(
         b"\xff",
     ],
 )
-def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_ignored_with_a_warning(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / QUEUE_POINTS_NAME).write_bytes(damage)
-    with pytest.raises(StoreCorrupt, match=r"queues\.ack.*remove it to begin each queue at"):
-        opened(tmp_path)
+    file = opened(tmp_path)
+    assert file.points == ()
+    (warning,) = caplog.messages
+    assert "queues.ack: ignored, since it is damaged" in warning
+    assert "each queue begins at its configured" in warning
+    file.write(POINTS)
+    assert opened(tmp_path).points == POINTS
 
 
 @pytest.mark.parametrize(
@@ -130,7 +140,9 @@ def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, damage: bytes
         {"more": 1},
     ],
 )
-def test_a_point_that_cannot_be_is_damage(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_point_that_cannot_be_is_damage(
+    tmp_path: Path, change: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
     fields = POINTS[1]._asdict()
     for point, is_good in ((fields, True), (fields | change, False)):
         content = {"format": 1, "log_start": "16", "queues": [point]}
@@ -138,21 +150,19 @@ def test_a_point_that_cannot_be_is_damage(tmp_path: Path, change: dict[str, obje
         if is_good:
             assert opened(tmp_path).points == POINTS[1:]
         else:
-            wanted = (
-                r"not the recovery points of queues \((queues or log_start: |\d+ is no position)"
-            )
-            with pytest.raises(StoreCorrupt, match=wanted):
-                opened(tmp_path)
+            assert opened(tmp_path).points == ()
+            wanted = r"is damaged \((queues or log_start: |\d+ is no position)"
+            assert re.search(wanted, caplog.text)
 
 
 @pytest.mark.parametrize("content", [{}, {"queues": {}}, {"queues": [5]}, {"log_start": "16"}])
 def test_a_file_of_another_shape_says_what_was_wanted(
-    tmp_path: Path, content: dict[str, object]
+    tmp_path: Path, content: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     start: dict[str, object] = {"log_start": "16"} if "queues" in content else {}
     (tmp_path / QUEUE_POINTS_NAME).write_text(json.dumps({"format": 1, **start, **content}))
-    with pytest.raises(StoreCorrupt, match=r"\(queues or log_start: Expected `\w+`, got"):
-        opened(tmp_path)
+    assert opened(tmp_path).points == ()
+    assert re.search(r"\(queues or log_start: Expected `\w+`, got", caplog.text)
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
