@@ -38,7 +38,7 @@ def kept_text(path: Path) -> str:
     """A text for what a pruned store still holds."""
     with viewed(path) as store:
         if not isinstance(store, LoggedBookmarkStore):
-            return "left as it is: a store of this kind does not grow"
+            return "left as it is: a store of this kind has nothing to prune"
         handles = store.subscriptions.values()
         undiscarded = sum(handle.undiscarded_count for handle in handles)
         subscriptions = "1 subscription" if len(handles) == 1 else f"{len(handles)} subscriptions"

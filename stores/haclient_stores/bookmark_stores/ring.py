@@ -516,8 +516,7 @@ class RingBookmarkStore(BookmarkFileStore):
         """Write a file of version 1 anew, and let it take the place of the old one."""
         slots = [slot for _, slot in slots_in(memoryview(old.pread(size, 0)), self._path) if slot]
         target = self._file_path.with_name(self._file_path.name + ".new")
-        self._disk.remove(target)  # of a process that was killed here
-        file = self._disk.open_locked(target)
+        file = self._disk.create_new(target, locked=True)  # a process may have been killed here
         try:
             access = old.access()
             if access is not None:
