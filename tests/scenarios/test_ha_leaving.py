@@ -470,7 +470,10 @@ async def test_a_call_that_fails_since_its_client_ends_finishes_no_message(
 ) -> None:
     """A policy that gives up on failed messages would lose one that has not failed."""
 
+    began = trio.Event()
+
     async def handler(_: Message, __: object = None) -> None:
+        began.set()
         await trio.sleep(1)
         await client.flush()
 
@@ -499,7 +502,7 @@ async def test_a_call_that_fails_since_its_client_ends_finishes_no_message(
                     await client.bookmark_subscribe(
                         "orders", handler=handler, sub_id="s", bookmark=EPOCH
                     )
-                await trio.sleep(0.5)
+                await began.wait()  # a thread may take long while virtual time flies
                 await broker.stop()
                 await trio.sleep(60 if end == "give up" else 2)
                 if end == "disconnect":
