@@ -29,7 +29,7 @@ PRINTED: dict[tuple[str, int], list[str]] = {
     ("tutorial.md", 0): ORDERS,
     ("index.md", 0): [*ORDERS, "{'id': 1, 'px': 10.5}"],
     ("stores.md", 0): [*ORDERS, "{'id': 1}"],
-    ("stores.md", 4): ORDERS,
+    ("stores.md", 5): ORDERS,
     ("deltas.md", 0): [f"{PRICE} -> {{'symbol': 'A', 'px': 10}}"],
     ("live_records.md", 0): ["1 records {'symbol': 'A', 'px': 10}"],
     ("codecs.md", 0): ["1.5", "2.5", "3.5", "4.5", "5.5", "10.5"],
@@ -47,7 +47,7 @@ WAIT = r"(await trio.sleep_forever|(await asyncio|threading).Event\(\).wait)\(\)
 REACHED: dict[tuple[str, int], tuple[str, int]] = {
     ("sources.md", 0): (r"(await )?client.publish_flush\(\)", 1),
     ("guarantees.md", 0): (r"(await )?client.publish\(\"orders\", line, sequence=number\)", 5),
-    ("stores.md", 5): (r"message.discard\(\)", 5),
+    ("stores.md", 6): (r"message.discard\(\)", 5),
     ("observability.md", 5): (WAIT, 1),
     ("observability.md", 6): (WAIT, 1),
 }
