@@ -26,9 +26,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection, Sequence
+from sys import intern
 from typing import Final, cast
 
-from haclient.errors import DisconnectedError, HAClientError, PublishFailed, UsageError
+from haclient.errors import DisconnectedError, HAClientError, UsageError
 from haclient.protocol.codec import MessageDecoder, Payload, check_payload
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
@@ -41,7 +42,8 @@ from haclient_stores.interfaces import FrameLog, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.volatile import VolatilePublishLog
 
-_REMEMBERED_REFUSALS: Final = 1024  # for later queries about the result of one publish
+# For later queries about the result of one publish; some 200 bytes each.
+_REMEMBERED_REFUSALS: Final = 65_536
 _REMEMBERED_LOSSES: Final = 1024  # likewise: lost connections
 _MOST_SAMPLES: Final = 1024  # above it every second sample is dropped: old ones get coarser
 
@@ -60,7 +62,7 @@ class Publishes:
         persisted: The highest sequence that the server has reported as persisted, at the last logon
             or in an ack since; `None` as for `seen`.
         numbered_to: The highest number of the caller on the current connection, 0 for none.
-        refusals: The last publishes that a server has refused, by sequence.
+        refusals: Reason and detail of the last publishes that a server has refused, by sequence.
         parked: Publishes that no server takes, and that wait for acks of those before them.
         sent_after: The current connection began to send after this sequence.
     """
@@ -71,8 +73,10 @@ class Publishes:
         "_known_above",
         "_last_forgotten",
         "_losses",
+        "_lost_reason",
         "_refused",
         "_unreported",
+        "_unreported_of_caller",
         "_used_to",
         "is_kept",
         "log",
@@ -90,7 +94,7 @@ class Publishes:
         self.seen: int | None = None
         self.persisted: int | None = None
         self.numbered_to = 0
-        self.refusals: dict[int, PublishFailed] = {}
+        self.refusals: dict[int, tuple[str, str]] = {}
         self.parked = set[int]()
         self.sent_after = 0
         self._begins_above = 0  # the caller's numbers
@@ -100,8 +104,10 @@ class Publishes:
         # Refused, in order, while something before them is not acknowledged.
         self._refused: list[int] = []
         self._losses: list[tuple[int, int, HAClientError | None]] = []  # first, last, and why
+        self._lost_reason: HAClientError | None = None  # of the last loss
         self._known_above = 0  # the last number of the losses that were forgotten
         self._unreported = 0  # how many lost publishes no error has named yet
+        self._unreported_of_caller = 0  # likewise with numbers of the caller, until the next logon
 
     # -- the connection's life ----------------------------------------------------------------
 
@@ -132,6 +138,8 @@ class Publishes:
         self._used_to = self.highest
         self.seen, self.persisted = server.seen, server.persisted
         self.numbered_to, self._begins_above = 0, server.persisted or 0
+        # Who numbers the messages itself knows from `persisted_sequence` what to repeat.
+        self._unreported_of_caller = 0
         persisted = server.has_of(log.last_persisted)
         if not self.is_kept:  # a planned move: another server has made no promise that it can break
             persisted = max(persisted, log.last_persisted)
@@ -163,13 +171,17 @@ class Publishes:
         if not isinstance(log, VolatilePublishLog):
             return
         if count := log.unpersisted_count - len(self._refused):
+            self._lost_reason = reason
             self._losses.append((log.lowest_unpersisted, log.last_sequence, reason))
             if len(self._losses) > _REMEMBERED_LOSSES:
                 self._known_above = self._losses.pop(0)[1]
-            # Who numbers the messages itself knows from `persisted_sequence` what to repeat.
-            self._unreported += 0 if self.numbered_to else count
-        if self.numbered_to:
-            self.refusals.clear()  # the caller may publish under the same numbers again
+            if self.numbered_to:
+                self._unreported_of_caller = count
+            else:
+                self._unreported += count
+        if self.numbered_to:  # the caller may publish under the same numbers again
+            self.refusals.clear()
+            self._last_forgotten = 0
         self._refused.clear()
         log.forget()
 
@@ -207,7 +219,8 @@ class Publishes:
         if frame is not None:
             (message,) = MessageDecoder(expand_sow=False).decode(*FrameReader().feed(frame))
         message.reason, message.detail = ack.reason, ack.detail
-        self.refusals[sequence] = refused_publish(f"the server refused publish {sequence}", ack)
+        # Most refusals have the same reason: interned, it is in memory once.
+        self.refusals[sequence] = intern(ack.reason), intern(ack.detail)
         if len(self.refusals) > _REMEMBERED_REFUSALS:
             self._last_forgotten = next(iter(self.refusals))
             del self.refusals[self._last_forgotten]
@@ -285,6 +298,26 @@ class Publishes:
             )
         return log.last_persisted >= sequence or not log.unpersisted_count
 
+    def check_not_refused(self, sequence: int, what: str) -> None:
+        """Raise an error for a publish that was refused; its result has to be known.
+
+        Args:
+            sequence: The publish.
+            what: The call of the application, for errors.
+
+        Raises:
+            PublishFailed: The server refused it.
+            DisconnectedError: So many were refused since that it is not known any more.
+        """
+        if (why := self.refusals.get(sequence)) is not None:
+            ack = Message(kind="ack", sequence=sequence, reason=why[0], detail=why[1])
+            raise refused_publish(f"the server refused publish {sequence}", ack)
+        if sequence <= self._last_forgotten:
+            raise DisconnectedError(
+                f"{what}: {len(self.refusals)} publishes were refused since publish {sequence}, "
+                "and whether it was is not known any more: ask sooner"
+            )
+
     def check_none_lost(self, what: str) -> None:
         """Raise an error for what was lost since the last such error.
 
@@ -294,9 +327,10 @@ class Publishes:
         Raises:
             DisconnectedError: Publishes were lost with their connections.
         """
-        count, self._unreported = self._unreported, 0
+        count = self._unreported + self._unreported_of_caller
+        self._unreported = self._unreported_of_caller = 0
         if count:
-            reason = self._losses[-1][2]
+            reason = self._lost_reason
             raise DisconnectedError(
                 f"{what}: {count} publishes were not persisted and are lost with their connection: "
                 f"{reason}; publish them again, or give the client a publish store"

@@ -13,7 +13,6 @@ makes the frames and reads the answers.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias, TypeVar
 
@@ -458,8 +457,7 @@ class Flusher:
         publisher = self._publisher
         with trio.move_on_after(timeout):
             await publisher.wait_persisted(sequence, what)
-            if (refused := publisher.publishes.refusals.get(sequence)) is not None:
-                raise copy.copy(refused)  # several tasks may ask
+            publisher.publishes.check_not_refused(sequence, what)
             return
         late = f"{what}: {sequence} is not persisted after {limit_s or timeout:.3g} s"
         raise self._commands.status.timed_out(late)
@@ -556,6 +554,7 @@ class Flusher:
                 if not isinstance(lost, DisconnectedError):
                     raise lost
                 if publisher.publishes.is_done(sequence, "sow_delete"):
+                    publisher.publishes.check_not_refused(sequence, "sow_delete")
                     return Message(
                         kind="ack", ack_type="stats", status="success", sequence=sequence
                     )

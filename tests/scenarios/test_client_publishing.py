@@ -205,8 +205,9 @@ async def test_without_a_store_a_refusal_has_only_the_facts_of_its_ack() -> None
 
 @pytest.mark.row("PS6", "CC29")
 async def test_a_refusal_that_comes_again_after_many_others_is_reported_once(
-    store: PublishStore,
+    store: PublishStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("haclient.session.publishes._REMEMBERED_REFUSALS", 1_000)
     refused: list[bytes] = []
     async with (
         listening() as server,
@@ -224,6 +225,28 @@ async def test_a_refusal_that_comes_again_after_many_others_is_reported_once(
         await wait_all_tasks_blocked()
         assert refused == [b"a"] * count
         assert client.metrics.failed_writes == count
+
+
+@pytest.mark.row("PS6")
+async def test_each_of_many_tasks_is_told_that_its_publish_was_refused(store: PublishStore) -> None:
+    count, refused = 1_500, list[int]()
+    async with listening() as server, Client("p", publish_store=store) as client:
+        peer = await server.log_on(client)
+
+        async def publish(number: int) -> None:
+            with pytest.raises(PublishFailed, match="not entitled"):
+                await client.publish_persisted("orders", b"a", timeout=10)
+            refused.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(publish, number)
+            first, *others = await peer.sequences(count)
+            for sequence in (*others, first):  # all are known only with the last one
+                await peer.ack(
+                    None, "persisted", status="failure", s=sequence, reason="not entitled"
+                )
+    assert len(refused) == count
 
 
 @pytest.mark.row("PS6", "CC29")

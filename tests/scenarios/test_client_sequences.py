@@ -111,6 +111,18 @@ async def test_publish_flush_waits_for_the_persisted_ack_of_numbered_publishes(
 
 
 @pytest.mark.row("SK4", "SK5")
+async def test_publish_flush_tells_of_numbered_publishes_that_were_lost_before_it(
+    server: Server,
+) -> None:
+    async with Client("c", exit_timeout=0) as client:
+        await server.log_on(client)
+        await client.publish("orders", b"a", sequence=1)
+        await client.disconnect()
+        with pytest.raises(DisconnectedError, match="1 publishes were not persisted and are lost"):
+            await client.publish_flush(timeout=1)
+
+
+@pytest.mark.row("SK4", "SK5")
 async def test_a_lost_connection_ends_every_wait_with_its_reason(server: Server) -> None:
     async with Client("c", exit_timeout=0) as client:
         peer = await server.log_on(client)

@@ -94,6 +94,19 @@ async def test_a_publish_that_no_server_takes_is_parked_and_what_is_behind_it_go
     assert not parked.exists()
 
 
+async def test_a_delete_that_no_server_takes_is_not_reported_as_done(
+    broker: Cluster, tmp_path: Path
+) -> None:
+    async with HAClient(
+        "ha",
+        servers=[broker.uri],
+        publish_store=FilePublishStore(tmp_path / "p"),
+        on_rejected_frame="park",
+    ) as client:
+        with pytest.raises(PublishFailed, match="moved to"):
+            await client.sow_delete("orders", data=BIG, timeout=60)
+
+
 async def test_a_parked_publish_blocks_nobody_while_a_replica_holds_the_acks_before_it_back(
     tmp_path: Path,
 ) -> None:

@@ -104,7 +104,8 @@ def test_what_was_refused_is_not_lost() -> None:
     with pytest.raises(DisconnectedError, match="flush: 1 publishes were not persisted"):
         publishes.check_none_lost("flush")
     assert publishes.is_done(last, "wait")
-    assert isinstance(publishes.refusals[last], PublishFailed)
+    with pytest.raises(PublishFailed):
+        publishes.check_not_refused(last, "wait")
 
 
 def test_a_store_loses_nothing_with_a_connection() -> None:
@@ -174,8 +175,28 @@ def test_a_refused_publish_leaves_the_log_after_those_before_it(make: Any) -> No
     assert not publishes.is_done(last, "wait")
     publishes.acknowledged(last - 1)
     assert publishes.is_done(last, "wait")
-    assert isinstance(publishes.refusals[last], PublishFailed)
+    with pytest.raises(PublishFailed, match=f"publish {last}: bad"):
+        publishes.check_not_refused(last, "wait")
+    publishes.check_not_refused(last - 1, "wait")
     assert publishes.log.unpersisted_count == 0
+
+
+def test_one_of_many_refused_publishes_is_never_taken_for_persisted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publishes, count = with_store(), 3_000
+    first = publish(publishes, count) - count + 1
+    for sequence in range(first, first + count):
+        publishes.refused(refusal(sequence))
+    with pytest.raises(PublishFailed):
+        publishes.check_not_refused(first, "wait")
+    monkeypatch.setattr("haclient.session.publishes._REMEMBERED_REFUSALS", count)
+    last = publish(publishes)
+    publishes.refused(refusal(last))
+    with pytest.raises(DisconnectedError, match="not known any more"):
+        publishes.check_not_refused(first, "wait")
+    with pytest.raises(PublishFailed):
+        publishes.check_not_refused(first + 1, "wait")
 
 
 @pytest.mark.row("PS6")
@@ -257,16 +278,27 @@ def test_another_connection_may_begin_below_the_last_number() -> None:
     publish_numbered(publishes, 1, 7)
     publishes.acknowledged(4)
     publishes.lost(LOST)
-    publishes.check_none_lost("flush")  # the caller knows by itself
     with pytest.raises(DisconnectedError, match="publish 5 was lost"):
         publishes.is_done(5, "wait")
     logged_on(publishes, seen=7, persisted=4)
+    publishes.check_none_lost("flush")  # the caller knows by the logon
     publish_numbered(publishes, 5, 6)
     assert not publishes.is_done(6, "wait")
     publishes.acknowledged(6)
     assert publishes.is_done(6, "wait")
     with pytest.raises(UsageError, match="up to 6, found 7"):
         publishes.is_done(7, "wait")
+
+
+@pytest.mark.row("SK4")
+def test_what_was_lost_without_numbers_of_the_caller_is_told_after_a_publish_with_one() -> None:
+    publishes = without_store()
+    publish(publishes)
+    publishes.lost(LOST)
+    logged_on(publishes)
+    publish_numbered(publishes, 7)
+    with pytest.raises(DisconnectedError, match=f"1 publishes .* lost .*: {LOST}"):
+        publishes.check_none_lost("flush")
 
 
 @pytest.mark.row("SK4")
