@@ -111,12 +111,15 @@ class Conflator:
         return len(self._held) > MAX_HELD_MESSAGES or self.held_bytes > MAX_HELD_BYTES
 
     def key_of(self, topic: bytes, document: Document, sow_key: str) -> Hashable:
-        """The conflation key of a message; `None` if it neither replaces nor is replaced."""
+        """The conflation key of a message; `None` if it neither replaces nor is replaced.
+
+        Values count by their text, as in the keys of records.
+        """
         if not self.paths:
             return (topic, sow_key) if sow_key else None
         if not document.has_fields:
             return None
-        return (topic, *(document.values(path) for path in self.paths))
+        return (topic, *(document.key_text(path) for path in self.paths))
 
     def hold(
         self, key: Hashable, update: Update, *, now: float, before: bytes | None = None

@@ -21,8 +21,6 @@ from typing_extensions import override
 
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
-    BLOCK_LENGTH,
-    BLOCK_LENGTH_AT,
     INDEX_STRIDE_BYTES,
     SEGMENT_HEADER_BYTES,
     LogStart,
@@ -36,6 +34,7 @@ from haclient_fake_server.journal.format import (
     headers,
     headers_between,
     read_records,
+    whole_blocks,
 )
 
 
@@ -81,17 +80,6 @@ def records_of(data: bytes) -> Iterator[Record]:
         yield from read_records(data, start, end)
 
 
-def whole_blocks(data: bytes) -> int:
-    """The number of bytes of `data` in whole blocks; without one, minus the size of the first."""
-    offset, size, length_at = 0, len(data), BLOCK_LENGTH.unpack_from
-    while size - offset >= BLOCK_HEADER_BYTES:
-        after = offset + BLOCK_HEADER_BYTES + length_at(data, offset + BLOCK_LENGTH_AT)[0]
-        if after > size:
-            return offset or -after
-        offset = after
-    return offset
-
-
 class BlockIndex:
     """The sparse index of one segment."""
 
@@ -108,6 +96,11 @@ class BlockIndex:
     def stride_of_position(self, position: int) -> int | None:
         """Number of the last stride that starts at or before a position."""
         at = bisect.bisect_right(self.strides, position, key=lambda stride: stride.position)
+        return at - 1 if at else None
+
+    def stride_of_offset(self, offset: int) -> int | None:
+        """Number of the last stride that starts at or before an offset."""
+        at = bisect.bisect_right(self.strides, offset, key=lambda stride: stride.offset)
         return at - 1 if at else None
 
     def stride_of_time(self, timestamp_us: int) -> int | None:
@@ -242,17 +235,22 @@ class JournalReader(ABC):
             offset: Of the first one.
         """
 
-    def check(self, blocks: bytes, number: int, offset: int) -> None:  # noqa: B027  # in memory
-        """Check the checksums of whole blocks that were read; nothing where none can be wrong.
+    def whole_blocks(self, data: bytes, number: int, offset: int) -> int:
+        """How many of some bytes that were read are whole blocks, whose checksums are right.
+
+        Without a whole block it is minus the size of the first one. In memory no checksum can be
+        wrong, so there is nothing to check.
 
         Args:
-            blocks: The blocks.
+            data: The bytes, which begin with a block.
             number: Number of their segment.
             offset: Where they begin in it.
 
         Raises:
-            StoreError: They are damaged; the error names the file and the place.
+            StoreError: A block is damaged; the error names the file and the place.
         """
+        del number, offset
+        return whole_blocks(data)
 
     def has_segment(self, number: int) -> bool:
         """Whether the bytes of a segment can still be read: its file may have been removed."""
@@ -317,13 +315,25 @@ class JournalReader(ABC):
             segment, offset = self.segments[number], SEGMENT_HEADER_BYTES
         count = max(max_bytes, BLOCK_HEADER_BYTES)
         data = self.read_bytes(number, min(count, segment.end - offset), offset)
-        usable = whole_blocks(data)
+        usable = self.whole_blocks(data, number, offset)
         if usable < 0:
             data = self.read_bytes(number, min(-usable, segment.end - offset), offset)
-            usable = len(data)
-        chunk = data[:usable]
-        self.check(chunk, number, offset)
-        return chunk, Cursor(number, offset + usable)
+            usable = max(self.whole_blocks(data, number, offset), 0)
+        return data[:usable], Cursor(number, offset + usable)
+
+    def block_at(self, number: int, offset: int) -> Cursor:
+        """The place of the block that has a record at an offset of a segment."""
+        index = self.segments[number].index
+        stride = index.stride_of_offset(offset)
+        start = SEGMENT_HEADER_BYTES if stride is None else index.strides[stride].offset
+        at, before = 0, self.read_bytes(number, offset - start, start)
+        # Nobody has checked these lengths. A wrong one leads to a place where no block begins,
+        # which the next read refuses.
+        for _, end in blocks_of(before):
+            if end > len(before):
+                break
+            at = end
+        return Cursor(number, start + at)
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message, `None` when it is not in this journal."""
@@ -396,8 +406,7 @@ class JournalReader(ABC):
     def _read_stride(self, segment: Segment, number: int) -> bytes:
         start, end = segment.index.span(number, segment.end)
         data = self.read_bytes(segment.number, end - start, start)
-        self.check(data, segment.number, start)
-        return data
+        return data[: max(self.whole_blocks(data, segment.number, start), 0)]
 
 
 class MemoryJournal(JournalReader):

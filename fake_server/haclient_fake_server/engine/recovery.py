@@ -1,19 +1,22 @@
-"""Recovery of the engine's state from the journal: identities, topics, positions, SOW tables.
+"""Recovery of the engine's state from the journal.
 
-The journal's summary has the highest sequence of each publisher, and the topics. The whole journal
-is read only if there are SOW topics.
+The journal's summary has the highest sequence of each publisher, and the topics. The rest is
+rebuilt by *consumers* of the log: the SOW tables, the queues, and what destinations have not
+confirmed. Each says from which place on it needs the log, which is read once for all of them, from
+the first of these places on. A snapshot moves the place of its consumer towards the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from haclient_fake_server.engine.apply import apply
+from haclient_fake_server.engine.apply import apply, has_to_compute_key
+from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.guards import Guard
-from haclient_fake_server.engine.journal import Cursor, Scan, records_of, scan
-from haclient_fake_server.engine.patterns import to_text
-from haclient_fake_server.engine.queues.message_reader import content_of
+from haclient_fake_server.engine.journal import Cursor, JournalReader, Scan, scan
+from haclient_fake_server.engine.patterns import to_bytes, to_text
+from haclient_fake_server.engine.queues.message_reader import Content, content_of
 from haclient_fake_server.engine.queues.message_table import Place, Row, to_place
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Queue
@@ -22,10 +25,11 @@ from haclient_fake_server.engine.replication.durability import (
     ReplicationProgress,
     UnconfirmedRange,
 )
+from haclient_fake_server.engine.sow.table import SowError, SowTopic, recorded_keys
 from haclient_fake_server.engine.span import span_of
 from haclient_fake_server.engine.state import Severity, State
 from haclient_fake_server.journal.format import (
-    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
     Record,
     RecordCommand,
     RecordFlag,
@@ -36,7 +40,14 @@ from haclient_fake_server.journal.format import (
     read_removals,
 )
 
-_CHUNK_BYTES: Final = 4 * 2**20
+_CHUNK_BYTES: Final = 2**20
+
+_PUBLISH: Final = int(RecordCommand.PUBLISH)
+_DELETE: Final = int(RecordCommand.SOW_DELETE)
+_QUEUE_REMOVE: Final = int(RecordCommand.QUEUE_REMOVE)
+
+_Header: TypeAlias = tuple[int, tuple[int, ...]]
+"""The offset of a record in its chunk, and the fields of its header."""
 
 MAX_AHEAD_S: Final = 60.0
 """A log that ends further ahead of the clock is reported."""
@@ -82,11 +93,11 @@ def recover(state: State, saved: SavedState) -> None:
             f"the log ends {ahead_s:.0f} s ahead of this machine's clock: what is published has the"
             " time of its end until the clock has reached it",
         )
+    consumers: list[_Consumer] = []
     if state.settings.sow_topics:
-        _rebuild(state)
+        consumers.append(_SowTables(state))
     if len(state.queues):
-        starts = _queue_starts(state, saved.queue_points)
-        _rebuild_queues(state, starts, _fill_queues(state, starts, saved.queue_snapshots))
+        consumers.append(_Queues(state, saved))
     end = state.journal.next_position
     last = state.journal.last_before(end)
     state.last = _message(last)
@@ -94,7 +105,9 @@ def recover(state: State, saved: SavedState) -> None:
         state.journal.first_position if last is None else last.position + 1
     )
     if state.destinations:
-        _restore_durability(state, end - 1 if confirmed is None else min(confirmed, end - 1))
+        limit = end - 1 if confirmed is None else min(confirmed, end - 1)
+        consumers.append(_Unconfirmed(state, limit))
+    _read_log(state.journal, consumers)
     if progress is not None:
         for each in state.destinations:
             each.restore(progress, end=end)
@@ -115,16 +128,133 @@ def _take(state: State, found: Scan) -> None:
             publishers.restore(record.publisher_id, record.sequence, assigned=assigned)
 
 
-def _rebuild(state: State) -> None:
-    """Rebuild the SOW tables by applying every record of the journal."""
-    cursor = state.journal.seek(state.journal.first_position)
-    chunk = b"at least once"
-    while chunk:
-        chunk, cursor = state.journal.read(cursor, _CHUNK_BYTES)
-        for record in records_of(chunk):
-            route = state.topics.get(record.topic_id) if record.position else None
-            if route is not None and route.sow is not None:
-                apply(route, record)
+class _Consumer(Protocol):
+    """Rebuilds a part of the state.
+
+    Attributes:
+        start: The place from which on it needs the log; it is given a few earlier records, too.
+    """
+
+    start: Cursor
+
+    def take(self, chunk: bytes, place: Cursor, records: Sequence[_Header]) -> None:
+        """Take in a chunk of whole blocks at a place: offsets and headers of its records."""
+
+    def finish(self) -> None:
+        """The whole log was read."""
+
+
+def _read_log(journal: JournalReader, consumers: Sequence[_Consumer]) -> None:
+    """Read the log once for all consumers."""
+    cursor = min((each.start for each in consumers), default=None)
+    while cursor is not None:
+        chunk, after = journal.read(cursor, _CHUNK_BYTES)
+        if not chunk:
+            break
+        place, records = Cursor(after.segment, after.offset - len(chunk)), list(headers(chunk))
+        for each in consumers:
+            if each.start < after:
+                each.take(chunk, place, records)
+        cursor = after
+    for each in consumers:
+        each.finish()
+
+
+class _SowTables:
+    """Rebuilds the SOW tables: of each key, the last record is applied, and no other."""
+
+    def __init__(self, state: State) -> None:
+        self.start = state.journal.seek(state.journal.first_position)
+        self._routes = {n: each for n, each in state.topics.items() if each.sow is not None}
+        # By topic and key the record as it is in the log; in the order of the first insertion.
+        self._latest: dict[int, dict[bytes, bytes]] = {number: {} for number in self._routes}
+
+    def take(self, chunk: bytes, place: Cursor, records: Sequence[_Header]) -> None:
+        del place
+        latest = self._latest
+        for at, (size, flags, command, _, position, _, _, _, topic, key_bytes, _) in records:
+            table = latest.get(topic)
+            if table is None or not position:
+                continue
+            record = chunk[at : at + size]
+            key = record[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + key_bytes]
+            if command == _DELETE:
+                self._delete(table, record)
+                continue
+            sow = self._routes[topic].sow
+            if sow is not None and has_to_compute_key(sow, key, flags):
+                found = _computed_key(sow, record)
+                if found is None:
+                    continue
+                key = found
+            table[key] = record
+
+    def finish(self) -> None:
+        for number, table in self._latest.items():
+            for record in table.values():
+                apply(self._routes[number], _decode(record))
+            table.clear()
+
+    def _delete(self, table: dict[bytes, bytes], record: bytes) -> None:
+        for key in recorded_keys(to_text(_decode(record).payload)):
+            table.pop(to_bytes(key), None)
+
+
+def _decode(record: bytes) -> Record:
+    return read_record(record, 0, len(record))[0]
+
+
+def _computed_key(sow: SowTopic, record: bytes) -> bytes | None:
+    """The key that a message has here; `None` for one that fits no key."""
+    found = _decode(record)
+    try:
+        document = Document(found.payload, sow.message_type)
+        return to_bytes(sow.key_of(document, to_text(found.key)))
+    except SowError:
+        return None
+
+
+class _Queues:
+    """Rebuilds the queues, each from its recovery point or from the end of its snapshot on."""
+
+    def __init__(self, state: State, saved: SavedState) -> None:
+        self._state = state
+        self._starts = starts = _queue_starts(state, saved.queue_points)
+        ends = _fill_queues(state, starts, saved.queue_snapshots)
+        journal = state.journal
+        self._first = max(min(starts.values()), journal.first_position)
+        # Removals may follow the end of a snapshot, even where no message does.
+        others = [start for queue, start in starts.items() if queue not in ends]
+        self.start = min([*ends.values(), *(journal.seek(start) for start in others)])
+
+    def take(self, chunk: bytes, place: Cursor, records: Sequence[_Header]) -> None:
+        begin, topics, first = to_place(place), self._state.topics, self._first
+        for at, fields in records:
+            if fields[2] == _PUBLISH:
+                if fields[4] >= first and topics[fields[8]].queues:
+                    self._enter(chunk, at, fields, begin + at)
+            elif fields[2] == _QUEUE_REMOVE:
+                self._remove(read_removals(read_record(chunk, at, at + fields[0])[0]))
+
+    def finish(self) -> None:
+        """Nothing is left to be done."""
+
+    def _enter(self, chunk: bytes, at: int, fields: tuple[int, ...], place: Place) -> None:
+        """Put a message into its queues."""
+        position, clock_us = fields[4], self._state.clock_us
+        row = Row(position, fields[5], fields[6], place)
+        lifetime_s = read_record(chunk, at, len(chunk))[0].expiration_s if fields[3] else None
+        for queue in self._state.topics[fields[8]].queues:
+            if position >= self._starts[queue]:
+                has_body = queue.examines_bodies
+                content = content_of(chunk, at) if has_body else Content(b"", b"", fields[7])
+                queue.enter(row, content, expiration_s=lifetime_s, clock_us=clock_us)
+
+    def _remove(self, removals: Removals) -> None:
+        queue = self._state.queues.get(to_text(removals.queue), to_text(removals.message_type))
+        if queue is not None:
+            for publisher_id, sequence, _ in removals.entries:
+                queue.restore_removal(publisher_id, sequence)
 
 
 def _queue_starts(state: State, points: Iterable[QueuePoint]) -> dict[Queue, int]:
@@ -182,61 +312,6 @@ def _fill_queues(
     return ends
 
 
-def _rebuild_queues(state: State, starts: dict[Queue, int], ends: dict[Queue, Cursor]) -> None:
-    """Rebuild the queues in one pass over the log.
-
-    Args:
-        state: The state of the engine.
-        starts: For each queue the position of the first message that it may lack.
-        ends: For those that were filled from snapshots, the places where these end: removals may
-            follow there, even where no message does.
-    """
-    journal = state.journal
-    first = max(min(starts.values()), journal.first_position)
-    others = [start for queue, start in starts.items() if queue not in ends]
-    begins = [*ends.values()]
-    begins += [journal.seek(start) for start in others if start < journal.next_position]
-    if not begins:
-        return
-    cursor = min(begins)
-    publish = int(RecordCommand.PUBLISH)
-    while True:
-        chunk, after = journal.read(cursor, _CHUNK_BYTES)
-        if not chunk:
-            return
-        place = to_place(Cursor(after.segment, after.offset - len(chunk)))
-        for offset, (size, _, command, _, position, *_, topic_id, _, _) in headers(chunk):
-            if command == publish and position >= first and state.topics[topic_id].queues:
-                _restore_message(state, chunk, offset, place, starts)
-            elif command == RecordCommand.QUEUE_REMOVE:
-                record, _ = read_record(chunk, offset, offset + size)
-                _restore_removals(state, read_removals(record))
-        cursor = after
-
-
-def _restore_message(
-    state: State, chunk: bytes, offset: int, start: Place, starts: dict[Queue, int]
-) -> None:
-    """Put the message at an offset of a chunk, which begins at a place, into its queues."""
-    _, _, _, expiration, position, publisher_id, sequence, _, topic_id, _, _ = (
-        RECORD_HEADER.unpack_from(chunk, offset)
-    )
-    row, content = Row(position, publisher_id, sequence, start + offset), content_of(chunk, offset)
-    lifetime_s = None
-    if expiration:
-        lifetime_s = read_record(chunk, offset, len(chunk))[0].expiration_s
-    for queue in state.topics[topic_id].queues:
-        if position >= starts[queue]:
-            queue.enter(row, content, expiration_s=lifetime_s, clock_us=state.clock_us)
-
-
-def _restore_removals(state: State, removals: Removals) -> None:
-    queue = state.queues.get(to_text(removals.queue), to_text(removals.message_type))
-    if queue is not None:
-        for publisher_id, sequence, _ in removals.entries:
-            queue.restore_removal(publisher_id, sequence)
-
-
 def _define(state: State, record: Record) -> None:
     if record.topic_id not in state.topics:
         route = state.tables[to_text(record.key)].route(to_text(record.payload))
@@ -250,26 +325,33 @@ def _message(record: Record | None) -> tuple[int, int] | None:
     return (record.publisher_id, record.sequence) if record is not None else None
 
 
-def _restore_durability(state: State, confirmed: int) -> None:
-    """Put the records after the confirmed position back into the unconfirmed ranges."""
-    journal = state.journal
-    confirmed = max(confirmed, journal.first_position - 1)
-    passed = last = _message(journal.last_before(confirmed + 1))
-    highest = journal.highest_before(confirmed + 1)
-    ranges: list[UnconfirmedRange] = []
-    cursor = journal.seek(confirmed + 1)
-    chunk = b"at least once"
-    while chunk:
-        chunk, cursor = journal.read(cursor, _CHUNK_BYTES)
+class _Unconfirmed:
+    """Puts the records after the confirmed position back into the unconfirmed ranges."""
+
+    def __init__(self, state: State, confirmed: int) -> None:
+        journal = state.journal
+        self._state = state
+        self._confirmed = confirmed = max(confirmed, journal.first_position - 1)
+        self._passed = self._last = _message(journal.last_before(confirmed + 1))
+        self._highest = journal.highest_before(confirmed + 1)
+        self._ranges: list[UnconfirmedRange] = []
+        self.start = journal.seek(confirmed + 1)
+
+    def take(self, chunk: bytes, place: Cursor, records: Sequence[_Header]) -> None:
+        del place, records  # a range is of one block
+        confirmed, ranges, highest = self._confirmed, self._ranges, self._highest
         for start, end in blocks_of(chunk):
             found = scan(chunk, start, end)
-            if found.last_position > confirmed:
-                first = ranges[-1].after if ranges else confirmed + 1
-                waiting = () if found.confirmed else found.publishers
-                before = {number: highest.get(number, 0) for number in waiting}
-                highest.update({number: high for number, (_, high) in found.publishers.items()})
-                last = found.last or last
-                ranges.append(
-                    UnconfirmedRange(first, found.last_position + 1, before, last, state.now)
-                )
-    state.durability.restore(ranges, limit=confirmed + 1, passed=passed)
+            if found.last_position <= confirmed:
+                continue
+            first = ranges[-1].after if ranges else confirmed + 1
+            waiting = () if found.confirmed else found.publishers
+            before = {number: highest.get(number, 0) for number in waiting}
+            highest.update({number: high for number, (_, high) in found.publishers.items()})
+            self._last = found.last or self._last
+            after = found.last_position + 1
+            ranges.append(UnconfirmedRange(first, after, before, self._last, self._state.now))
+
+    def finish(self) -> None:
+        limit = self._confirmed + 1
+        self._state.durability.restore(self._ranges, limit=limit, passed=self._passed)

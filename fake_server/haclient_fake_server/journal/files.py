@@ -51,7 +51,7 @@ from haclient_fake_server.journal.format import (
     LogStart,
     Manifest,
     SegmentHeader,
-    check_blocks,
+    checked_blocks,
     encode_block,
     encode_start,
     manifest_name,
@@ -440,12 +440,16 @@ class JournalFiles(JournalReader):
 
     @override
     def read_bytes(self, number: int, count: int, offset: int) -> bytes:
-        return self._file(self._segments[number]).pread(count, offset)
+        data = self._file(self._segments[number]).pread(count, offset)
+        if len(data) < count:
+            path = self._directory / segment_name(number)
+            raise StoreCorrupt(path, offset + len(data), "the file ends before its data")
+        return data
 
     @override
-    def check(self, blocks: bytes, number: int, offset: int) -> None:
+    def whole_blocks(self, data: bytes, number: int, offset: int) -> int:
         try:
-            check_blocks(blocks, segment=number, base=offset)
+            return checked_blocks(data, segment=number, base=offset)
         except JournalFormatError as error:
             path = self._directory / segment_name(number)
             raise StoreCorrupt(path, error.offset, error.what) from error

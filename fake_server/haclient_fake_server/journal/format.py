@@ -50,8 +50,6 @@ RECORD_HEADER: Final = struct.Struct("<IHBBQQQqIHH")
 """length, flags, command, expiration length, position, publisher id, sequence, time in
 microseconds, topic id, key length, correlation id length."""
 RECORD_HEADER_BYTES: Final = 48
-RECORD_LENGTH: Final = struct.Struct("<I")
-"""The length alone, at the beginning of a record."""
 
 BLOCK_MAGIC: Final = b"HAJB"
 BLOCK_HEADER: Final = struct.Struct("<4sHHIIIQQIIQI")
@@ -59,6 +57,8 @@ BLOCK_HEADER: Final = struct.Struct("<4sHHIIIQQIIQI")
 offset of this block, number of its segment, number and offset of `DurablePlace`, crc32 of the 52
 bytes before it."""
 BLOCK_HEADER_BYTES: Final = 56
+_BLOCK_CHECKS: Final = struct.Struct("<12xII8xQI12xI")
+"""Of these, what is compared with the bytes: length, checksum, offset, segment, own checksum."""
 BLOCK_LENGTH: Final = struct.Struct("<I")
 BLOCK_LENGTH_AT: Final = 12
 """The bytes after this header alone: a log of small blocks is walked along them."""
@@ -85,6 +85,7 @@ MAX_QUEUE_ENTRIES: Final = 10_000
 
 _CRC: Final = struct.Struct("<I")
 _CRC_AT: Final = BLOCK_HEADER_BYTES - _CRC.size
+_WRONG_LENGTHS: Final = "the lengths in a record header do not add up"
 _NAME: Final = re.compile(r"journal\.(\d{8,})")
 
 
@@ -507,38 +508,48 @@ def read_blocks(
         offset = block.end
 
 
-def check_blocks(data: bytes, *, segment: int, base: int) -> None:
-    """Check the places and checksums of blocks that were read: much faster than `read_blocks`.
+def whole_blocks(data: bytes) -> int:
+    """The number of bytes of `data` in whole blocks; without one, minus the size of the first."""
+    offset, size, length_at = 0, len(data), BLOCK_LENGTH.unpack_from
+    while size - offset >= BLOCK_HEADER_BYTES:
+        after = offset + BLOCK_HEADER_BYTES + length_at(data, offset + BLOCK_LENGTH_AT)[0]
+        if after > size:
+            return offset or -after
+        offset = after
+    return offset
+
+
+def checked_blocks(data: bytes, *, segment: int, base: int) -> int:
+    """As `whole_blocks`, of blocks whose places and checksums are right.
+
+    It walks over the blocks once and unpacks only what it needs: much faster than `read_blocks`.
 
     Args:
-        data: Blocks, and nothing else.
+        data: Blocks, of which the last one may be cut short.
         segment: Number of the segment.
         base: Where `data` begins in the segment.
 
     Raises:
         JournalFormatError: A block is damaged.
     """
-    at, size, unpack, crc32 = 0, len(data), BLOCK_HEADER.unpack_from, zlib.crc32
+    at, size, unpack, crc32 = 0, len(data), _BLOCK_CHECKS.unpack_from, zlib.crc32
     view = memoryview(data)
-    while at < size:
-        start = at + BLOCK_HEADER_BYTES
-        if start > size:
+    while size - at >= BLOCK_HEADER_BYTES:
+        length, checksum, place, number, own = unpack(data, at)
+        if crc32(data[at : at + _CRC_AT]) != own or place != base + at or number != segment:
             break
-        _, _, _, _, length, checksum, _, place, number, _, _, own = unpack(data, at)
+        start = at + BLOCK_HEADER_BYTES
         end = start + length
-        if (
-            crc32(view[at : start - _CRC.size]) != own
-            or place != base + at
-            or number != segment
-            or end > size
-            or crc32(view[start:end]) != checksum
-        ):
+        if end > size:
+            return at or -end
+        if crc32(view[start:end]) != checksum:
             break
         at = end
-    if at < size:  # say what is wrong
-        for _ in read_blocks(view, base + at, segment=segment, base=base):
-            pass
-        raise JournalFormatError(base + at, "zeros where a block should be")
+    else:
+        return at
+    for _ in read_blocks(view, base + at, segment=segment, base=base):  # say what is wrong
+        pass
+    raise JournalFormatError(base + at, "zeros where a block should be")
 
 
 def whole_blocks_after(data: bytes, offset: int, *, segment: int) -> Iterator[BlockHeader]:
@@ -567,7 +578,7 @@ def _newer(what: str, version: int) -> str:
 def blocks_of(chunk: bytes) -> Iterator[tuple[int, int]]:
     """First and last byte of the records of each block in a chunk of whole blocks."""
     offset, size, length_at = 0, len(chunk), BLOCK_LENGTH.unpack_from
-    while offset < size:
+    while size - offset >= BLOCK_HEADER_BYTES:
         start = offset + BLOCK_HEADER_BYTES
         offset = start + length_at(chunk, offset + BLOCK_LENGTH_AT)[0]
         yield start, offset
@@ -579,8 +590,22 @@ def headers(chunk: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
     Raises:
         JournalFormatError: A length does not fit, which no broker writes.
     """
-    for start, end in blocks_of(chunk):
-        yield from headers_between(chunk, start, end)
+    # Not by way of `headers_between`: with one record a block that takes twice the time.
+    at, size, unpack, length_at = 0, len(chunk), RECORD_HEADER.unpack_from, BLOCK_LENGTH.unpack_from
+    try:
+        while at < size:
+            end = at + BLOCK_HEADER_BYTES + length_at(chunk, at + BLOCK_LENGTH_AT)[0]
+            at += BLOCK_HEADER_BYTES
+            while at < end:
+                fields: tuple[int, ...] = unpack(chunk, at)
+                after = at + fields[0]
+                body = at + RECORD_HEADER_BYTES + fields[3] + fields[9] + fields[10]
+                if body > after or after > end:
+                    raise JournalFormatError(at, _WRONG_LENGTHS)
+                yield at, fields
+                at = after
+    except struct.error as error:
+        raise JournalFormatError(at, "a record header is cut short") from error
 
 
 def headers_between(data: bytes, start: int, end: int) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -591,7 +616,7 @@ def headers_between(data: bytes, start: int, end: int) -> Iterator[tuple[int, tu
             fields: tuple[int, ...] = unpack(data, at)
             after = at + fields[0]
             if at + RECORD_HEADER_BYTES + fields[3] + fields[9] + fields[10] > after or after > end:
-                raise JournalFormatError(at, "the lengths in a record header do not add up")
+                raise JournalFormatError(at, _WRONG_LENGTHS)
             yield at, fields
             at = after
     except struct.error as error:
@@ -627,7 +652,7 @@ def read_record(data: bytes, offset: int, end: int) -> tuple[Record, int]:
     payload_at = expiration_at + expiration_bytes
     after = offset + length
     if after > end or payload_at > after or expiration_bytes not in {0, EXPIRATION.size}:
-        raise JournalFormatError(offset, "the lengths in a record header do not add up")
+        raise JournalFormatError(offset, _WRONG_LENGTHS)
     expiration = EXPIRATION.unpack_from(data, expiration_at)[0] if expiration_bytes else None
     record = Record(
         position,

@@ -75,9 +75,19 @@ class Document:
         values = self.values(path)
         return values[0] if values else None
 
-    def exact(self, path: Path) -> str:
-        """The text of the first value at `path`, a float: as it is written where that says more."""
-        value = str(self.first(path))
+    def key_text(self, path: Path) -> str | None:
+        """The first value at `path` as text, by which records are told apart; `None` for NULL.
+
+        `1` and `"1"` are one text, `1` and `1.0` are two. A number that neither a 64-bit integer
+        nor a float holds counts as it is written.
+        """
+        value = self.first(path)
+        if isinstance(value, float):
+            return self._as_written(path, str(value))
+        return None if value is None else str(value)
+
+    def _as_written(self, path: Path, value: str) -> str:
+        """The text of a float: as it is written where that says more."""
         try:
             root: Json = json.loads(
                 self.body.decode("utf-8", "surrogateescape"), parse_int=str, parse_float=str

@@ -15,7 +15,6 @@ from haclient_fake_server.engine.queues.message_table import Place, Row, split_p
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
-    RECORD_LENGTH,
     JournalFormatError,
 )
 
@@ -84,15 +83,10 @@ class MessageReader:
             return self._fresh.get(position)
         number, offset = split_place(place)
         at = offset - self._start
-        if self._segment != number or not 0 <= at <= len(self._data) - RECORD_HEADER_BYTES:
+        if self._segment != number or not 0 <= at < len(self._data):
             if not self._fill(number, offset):
                 return None
-            at = 0
-        (length,) = RECORD_LENGTH.unpack_from(self._data, at)
-        if at + length > len(self._data):
-            if not self._fill(number, offset, at_least=length):
-                return None
-            at = 0
+            at = offset - self._start
         return content_of(self._data, at)
 
     def contents(self, rows: Sequence[Row], max_bytes: int) -> list[Content]:
@@ -116,14 +110,17 @@ class MessageReader:
                 break
         return found
 
-    def _fill(self, number: int, offset: int, *, at_least: int = 0) -> bool:
-        """Read what begins at an offset of a segment; whether it is still there."""
-        if not self._journal.has_segment(number):
+    def _fill(self, number: int, offset: int) -> bool:
+        """Read the blocks from that of a record on; whether its segment is still there."""
+        journal = self._journal
+        if not journal.has_segment(number):
             return False
-        end = self._journal.segments[number].end
-        wanted = min(max(READ_AHEAD_BYTES, at_least), end - offset)
-        self._data = self._journal.read_bytes(number, wanted, offset)
-        self._segment, self._start = number, offset
+        cursor = Cursor(self._segment, self._start + len(self._data))
+        if cursor.segment != number or not 0 <= offset - cursor.offset < READ_AHEAD_BYTES:
+            cursor = journal.block_at(number, offset)
+        while cursor.offset <= offset:  # the one that follows what was read last may be before it
+            self._data, cursor = journal.read(cursor, READ_AHEAD_BYTES)
+        self._segment, self._start = number, cursor.offset - len(self._data)
         return True
 
 

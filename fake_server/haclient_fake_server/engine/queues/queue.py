@@ -171,6 +171,11 @@ class Queue:
         return len(self._by_position)
 
     @property
+    def examines_bodies(self) -> bool:
+        """Whether `enter` looks at what a message contains."""
+        return self._examines
+
+    @property
     def next_due_us(self) -> int | None:
         """When `tick` has something to do, in microseconds since 1970; `None` for never."""
         due_us = min(self._lease_ends.next_us, self._expirations.next_us)

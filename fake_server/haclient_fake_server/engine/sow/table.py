@@ -209,10 +209,10 @@ class SowTopic:
         return key
 
     def _key_field(self, document: Document, path: Path) -> str:
-        value = document.first(path)
+        value = document.key_text(path)
         if value is None:
             raise SowKeyError(f"topic {self.name!r} needs key field {path.text}, found no value")
-        return document.exact(path) if isinstance(value, float) else str(value)
+        return value
 
     def apply(
         self,

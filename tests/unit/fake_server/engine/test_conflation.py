@@ -81,6 +81,18 @@ def test_fields_of_the_message_are_the_key_of_a_topic_without_records() -> None:
     ]
 
 
+def test_numbers_that_no_float_holds_are_keys_apart_as_in_a_state_of_the_world() -> None:
+    world = World(sow_topics=SOW)
+    reader, publisher = world.client("reader"), world.client()
+    reader.subscribe(t="numbers", opts="conflation=1s,conflation_key=[/id]")
+    texts = [b"98765432109876543210", b"98765432109876543211", b"0.1", b"0.10000000000000000001"]
+    for text in (*texts, b'"0.1"'):
+        publisher.publish(None, b'{"id":%b}' % text, t="numbers")
+    world.advance(1.0)
+    found = [each.data for each in published(reader)]
+    assert found == [b'{"id":%b}' % text for text in (*texts[:2], b'"0.1"', texts[3])]
+
+
 @pytest.mark.row("OP10")
 @pytest.mark.parametrize("bookmark", ["", "0|1|"])
 def test_a_message_has_the_bookmark_and_the_time_of_the_first_of_its_interval(

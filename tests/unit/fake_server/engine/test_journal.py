@@ -13,7 +13,6 @@ from haclient_fake_server.engine.journal import (
     MemoryJournal,
     records_of,
     scan,
-    whole_blocks,
 )
 from haclient_fake_server.journal.format import (
     INDEX_STRIDE_BYTES,
@@ -23,6 +22,7 @@ from haclient_fake_server.journal.format import (
     RecordFlag,
     encode_block,
     encode_record,
+    whole_blocks,
 )
 
 

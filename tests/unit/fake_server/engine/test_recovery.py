@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from haclient_fake_server.engine.journal import Block
-from haclient_fake_server.engine.settings import SowTopic
+import pytest
+from typing_extensions import override
+
+from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.engine.replication.durability import ReplicationProgress
+from haclient_fake_server.engine.settings import QueueTopic, ReplicateTo, SowTopic
 from haclient_fake_server.journal.format import encode_removals
 from support.engine import START_US, World
 from support.replicas import Group
@@ -132,3 +136,58 @@ def test_removals_from_queues_change_neither_positions_nor_records(
     reader.send(c="sow", cid="3", query_id="3", t="orders", a="completed")
     found = [message.data for message in reader.take() if message.kind == "sow"]
     assert found == ([b'{"id": 1}'] if sow_topics else [])
+
+
+class WatchedJournal(MemoryJournal):
+    """Notes what is read of the log: ranges of bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[range] = []
+
+    @override
+    def read_bytes(self, number: int, count: int, offset: int) -> bytes:
+        self.reads.append(range(offset, offset + count))
+        return super().read_bytes(number, count, offset)
+
+
+def test_a_start_reads_the_log_once_for_records_queues_and_destinations() -> None:
+    journal = WatchedJournal()
+    world = World(
+        journal=journal,
+        sow_topics=(SowTopic("orders", ("/id",)),),
+        queues=(QueueTopic(name="jobs", topics=("orders",)),),
+        replicate_to=(ReplicateTo("tcp://127.0.0.1:1"),),
+    )
+    peer = world.client("pubber")
+    for number in range(20):
+        peer.publish(None, b'{"id":%d,"fill":"%b"}' % (number % 3, b"x" * 2**17))
+    world.progress = ReplicationProgress(0)
+    journal.reads.clear()
+    world.restart()
+    middle = journal.live.end // 2
+    assert sum(middle in each for each in journal.reads) == 1
+    assert world.engine._state.durability.limit == 1
+    (queue,) = world.engine._state.queues
+    assert len(queue.table) == 20
+
+
+def test_records_have_the_order_of_their_first_message_after_a_restart_too() -> None:
+    world = World(sow_topics=(SowTopic("orders", ("/id",)),))
+    peer = world.client("pubber")
+    for number in (1, 2, 3, 1):
+        peer.publish(None, b'{"id":%d}' % number)
+    peer.send(c="sow_delete", t="orders", filter="/id = 2")
+    for number in (4, 2, 3):
+        peer.publish(None, b'{"id":%d,"again":1}' % number)
+    for _ in range(2):
+        reader = world.client("reader")
+        reader.send(c="sow", cid="1", t="orders")
+        found = [json.loads(each.data) for each in reader.take() if each.kind == "sow"]
+        assert [(each["id"], "again" in each) for each in found] == [
+            (1, False),
+            (3, True),
+            (4, True),
+            (2, True),
+        ]
+        world.restart()

@@ -17,6 +17,7 @@ from haclient_fake_server.engine.state import Effects
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
 from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreCorrupt
 from support.engine import START_US, decode
 from support.queue_engine import QueueWorld, delivered, numbers
 
@@ -143,5 +144,25 @@ def test_a_message_whose_segment_was_removed_leaves_the_queue(tmp_path: Path) ->
         broker.send(2, c="subscribe", sub_id="1", t="work", opts="max_backlog=1000")
         assert broker.bodies() == BODIES[lost:]
         assert broker.queue.counts["lost"] == lost
+    finally:
+        broker.files.close()
+
+
+@pytest.mark.parametrize("position", [1, 2, 77])
+def test_a_damaged_message_is_refused_with_its_place(tmp_path: Path, position: int) -> None:
+    broker = Broker(tmp_path, segment_bytes=2**20)
+    broker.publish(*BODIES)
+    try:
+        row = broker.queue.table.row(position)
+        assert row is not None
+        number, offset = split_place(row.place)
+        with (tmp_path / segment_name(number)).open("r+b") as file:
+            file.seek(offset + 50)
+            byte = file.read(1)
+            file.seek(offset + 50)
+            file.write(bytes([byte[0] ^ 1]))
+        with pytest.raises(StoreCorrupt, match="the checksum of a block is wrong") as error:
+            broker.queue.content(position)
+        assert error.value.path == tmp_path / segment_name(number)
     finally:
         broker.files.close()
