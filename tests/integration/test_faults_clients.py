@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ import trio
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.faults import (
+    Acks,
     Cut,
     Direction,
     Heal,
@@ -118,6 +120,21 @@ async def test_clients_are_cut_off_in_one_direction(
             )
         )
         await amps_broker.apply(Heal())
+        await journey.arrive()
+
+
+@pytest.mark.row("AK8")
+@pytest.mark.parametrize("how", ["drop", "reorder"])
+async def test_acks_get_lost_or_arrive_in_another_order(
+    amps_broker: Cluster, how: Literal["drop", "reorder"]
+) -> None:
+    async with Journey([amps_broker.uri]) as journey:
+        await amps_broker.apply(Acks(how=how, ack="persisted"))
+        for _ in range(20):
+            await journey.publish(5)
+            await trio.sleep(0.005)
+        await amps_broker.apply(Heal())
+        await journey.publish(5)  # its ack counts for all before it
         await journey.arrive()
 
 

@@ -42,6 +42,7 @@ from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.faults import (
     BOTH,
     CLIENT,
+    Acks,
     Cut,
     Direction,
     Fault,
@@ -384,7 +385,7 @@ class Cluster:
                 case Heal():
                     for wire in self._wires_between(fault.a, fault.b):
                         wire.heal()
-                case Cut() | Slow() | Refuse():
+                case Cut() | Acks() | Slow() | Refuse():
                     for wire in self._wires_of(fault):
                         wire.apply(fault)
 

@@ -30,6 +30,7 @@ __all__ = [
     "CLIENT",
     "FAULTS",
     "LINK_FAULTS",
+    "Acks",
     "Cut",
     "Direction",
     "Fault",
@@ -120,12 +121,44 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acks:
+    """Let acks disappear or arrive in another order, on open connections and later ones.
+
+    Attributes:
+        how: `drop`: they never arrive. `reorder`: each arrives after the next one of its type.
+        ack: The type of ack (`processed`, `persisted` ...); `*` for any.
+        count: How many, of all connections together; `None` for all until `Heal`.
+        source: As in `Cut`.
+        target: As in `Cut`.
+
+    Raises:
+        UsageError: A number is out of range, or a word is unknown.
+    """
+
+    how: Literal["drop", "reorder"] = "drop"
+    ack: str = "*"
+    count: int | None = None
+    source: str = CLIENT
+    target: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check_word("how", self.how, ("drop", "reorder"))
+        _check_word("ack", self.ack, ("*", *AckType))
+        _check_whole("count", self.count)
+        if self.count is not None and self.count < 1:
+            raise UsageError(f"count={self.count}: wanted 1 or more, or None")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
     """Make connections slow, open ones and later ones; `Slow()` ends it.
 
     Attributes:
         latency_s: How long every byte travels in each direction, in seconds.
         piece_bytes: The most bytes that arrive at a time, so that frames come in pieces.
+        unread: A direction in which the receiver reads nothing: the sender finds the window closed
+            (zero window) once the buffers between them are full.
         source: As in `Cut`.
         target: As in `Cut`.
 
@@ -135,6 +168,7 @@ class Slow:
 
     latency_s: float = 0.0
     piece_bytes: int | None = None
+    unread: Direction | None = None
     source: str = CLIENT
     target: str = ""
 
@@ -144,6 +178,8 @@ class Slow:
         _check_whole("piece_bytes", self.piece_bytes)
         if self.piece_bytes is not None and self.piece_bytes < 1:
             raise UsageError(f"piece_bytes={self.piece_bytes}: wanted 1 or more, or None")
+        if self.unread is not None:
+            _check_word("unread", self.unread, BOTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +217,10 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """Undo all faults between two parties or everywhere: partition, refusal, slowness, armed cuts.
+    """Undo all faults between two parties or everywhere.
 
-    Connections that have lost bytes are reset, as by a peer that has restarted.
+    That is partition, refusal, slowness, armed cuts, and faults of acks. Connections that have lost
+    bytes are reset, as by a peer that has restarted.
 
     Attributes:
         a: A broker's name, or `CLIENT`; empty for all.
@@ -233,13 +270,13 @@ class Restart:
     name: str
 
 
-LinkFault: TypeAlias = Cut | Slow | Refuse
+LinkFault: TypeAlias = Cut | Acks | Slow | Refuse
 """A fault of the connections of one wire."""
 
 Fault: TypeAlias = LinkFault | Partition | Heal | Kill | Restart
 """Any fault."""
 
-LINK_FAULTS: Final[tuple[type[LinkFault], ...]] = (Cut, Slow, Refuse)
+LINK_FAULTS: Final[tuple[type[LinkFault], ...]] = (Cut, Acks, Slow, Refuse)
 """The classes of faults of the connections of one wire."""
 
 FAULTS: Final[tuple[type[Fault], ...]] = (*LINK_FAULTS, Partition, Heal, Kill, Restart)

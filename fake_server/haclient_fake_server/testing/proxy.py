@@ -15,10 +15,10 @@ apply to them. The transport, `FaultProxy` here or `MemorySwitch` in memory, use
 * `blocked` and `slow` whenever bytes are due to arrive. The wire calls `on_wire_changed` of each
   connection when one of them has changed.
 
-A `CutTracker` finds the place of a cut in one direction of one connection. It follows the frames
-from the first byte on, so that a cut may be armed at any time and still falls where a frame begins.
-While a cut waits for a frame, only whole frames pass, because only a whole frame shows whether it
-is the ack that the cut waits for.
+A `FrameTracker` finds the place of a cut in one direction of one connection, and the acks that are
+to disappear or to come later. It follows the frames from the first byte on, so that a fault may be
+applied at any time and still falls where a frame begins. While a fault waits for a frame, only
+whole frames pass, because only a whole frame shows whether it is the ack that the fault waits for.
 
 In the proxy each direction of a connection has two tasks: one reads and records the time, the other
 delays, splits, holds back or drops what was read, and sends the rest. So latency does not cost
@@ -53,6 +53,7 @@ from haclient_fake_server.testing.faults import (
     BOTH,
     CLIENT,
     LINK_FAULTS,
+    Acks,
     Cut,
     Direction,
     How,
@@ -62,16 +63,22 @@ from haclient_fake_server.testing.faults import (
     check_fault,
 )
 
-__all__ = ["CutTracker", "FaultProxy", "Wire", "WireConnection"]
+__all__ = ["FaultProxy", "FrameTracker", "Wire", "WireConnection"]
 
 
 _DECODER: Final = MessageDecoder(expand_sow=False)
 
 
-class CutTracker:
-    """One direction of one connection, watched for the places of cuts."""
+class FrameTracker:
+    """One direction of one connection, watched for the places of cuts, and for acks.
+
+    Attributes:
+        acks: The faults of acks that apply.
+    """
 
     def __init__(self) -> None:
+        self.acks: tuple[_AckRule, ...] = ()
+        self._late: list[tuple[bytes, _AckRule]] = []  # acks that arrive after the next one
         self._cuts: list[_ArmedCut] = []
         self._kept = b""  # of a frame that is not whole, while a cut waits for a frame
         self._left = 0  # of the current frame
@@ -109,12 +116,30 @@ class CutTracker:
                 if count <= len(piece):
                     return b"".join((*passed, piece[:count])), cut
             self._follow(piece)
-            passed.append(piece)
+            passed += self._with_acks(piece) if starts else [piece]
         return b"".join(passed), None
+
+    def _with_acks(self, frame: bytes) -> list[bytes]:
+        """What arrives in the place of a frame: nothing, itself, or acks of earlier with it."""
+        healed = [late for late, rule in self._late if rule not in self.acks]
+        self._late = [each for each in self._late if each[1] in self.acks]
+        for rule in self.acks:
+            if not _is_ack(frame, rule.ack):
+                continue
+            due = [late for late, each in self._late if each is rule]
+            if due:
+                self._late = [each for each in self._late if each[1] is not rule]
+                return [*healed, frame, *due]
+            if rule.take():
+                if rule.is_late:
+                    self._late.append((frame, rule))
+                return healed
+        return [*healed, frame]
 
     def _next_piece(self) -> bytes:
         """The bytes that pass next: all, or to the end of a frame while a cut waits for one."""
-        if all(each.cut.at_byte is not None for each in self._cuts):
+        needs_frames = self.acks or self._late
+        if not needs_frames and all(each.cut.at_byte is not None for each in self._cuts):
             return self._kept
         if self._left or self._length:
             return self._kept[: self._left or LENGTH.size - len(self._length)]
@@ -164,6 +189,21 @@ class _ArmedCut:
         return len(piece) + 1
 
 
+class _AckRule:
+    """A fault of acks, and how many it has left for all connections of its wire."""
+
+    def __init__(self, fault: Acks) -> None:
+        self.ack = fault.ack
+        self.is_late = fault.how == "reorder"
+        self._left = fault.count
+
+    def take(self) -> bool:
+        """Whether one more ack is its own."""
+        if self._left is not None:
+            self._left -= 1
+        return self._left is None or self._left >= 0
+
+
 def _is_ack(frame: bytes, kind: str) -> bool:
     try:
         (message,) = _DECODER.decode(*FrameReader().feed(frame))
@@ -210,7 +250,8 @@ class Wire:
         self.barrier: trio.Event | None = None
         self.on_cut: Callable[[Cut], object] = self.disarm
         self._cuts: list[Cut] = []
-        self._trackers: dict[WireConnection, dict[Direction, CutTracker]] = {}
+        self._acks: tuple[_AckRule, ...] = ()
+        self._trackers: dict[WireConnection, dict[Direction, FrameTracker]] = {}
 
     @property
     def connections(self) -> int:
@@ -242,11 +283,17 @@ class Wire:
                 self._cuts.append(fault)
                 for trackers in self._trackers.values():
                     trackers[fault.direction].arm(fault)
+            case Acks():
+                self._set_acks((*self._acks, _AckRule(fault)))
             case Slow():
                 self.slow = fault
                 self._notify()
             case Refuse():
                 self.refusing = True
+
+    def is_held(self, direction: Direction) -> bool:
+        """Whether what was sent in a direction arrives later."""
+        return self.blocked.get(direction) is False or self.slow.unread == direction
 
     def block(self, direction: Direction, *, dropped: bool = False) -> None:
         """Let nothing arrive in a direction, and no new connection be made, until `heal`.
@@ -265,6 +312,7 @@ class Wire:
         self.blocked.clear()
         self.slow = Slow()
         self.refusing = False
+        self._set_acks(())
         for cut in self.waiting:
             self.disarm(cut)
         for connection in self._open():
@@ -281,12 +329,18 @@ class Wire:
         for trackers in self._trackers.values():
             trackers[cut.direction].disarm(cut)
 
+    def _set_acks(self, rules: tuple[_AckRule, ...]) -> None:
+        self._acks = rules
+        for trackers in self._trackers.values():
+            trackers["down"].acks = rules
+
     # -- for what transports the bytes ------------------------------------------------------------
 
     def join(self, connection: WireConnection) -> None:
         """Apply the faults of this wire to a new connection, too."""
         self._open()
-        trackers = self._trackers[connection] = {direction: CutTracker() for direction in BOTH}
+        trackers = self._trackers[connection] = {direction: FrameTracker() for direction in BOTH}
+        trackers["down"].acks = self._acks
         for cut in self._cuts:
             trackers[cut.direction].arm(cut)
         connection.on_wire_changed()
@@ -427,7 +481,7 @@ class _ProxiedConnection:
         nursery: trio.Nursery,
     ) -> None:
         send, receive = trio.open_memory_channel[tuple[float, bytes]](IN_FLIGHT_PIECES)
-        nursery.start_soon(self._read, source, send)
+        nursery.start_soon(self._read, direction, source, send)
         nursery.start_soon(self._write, direction, sink, receive)
 
     def lose(self, how: How) -> None:
@@ -450,10 +504,14 @@ class _ProxiedConnection:
         self._changed = trio.Event()
 
     async def _read(
-        self, source: trio.SocketStream, queue: trio.MemorySendChannel[tuple[float, bytes]]
+        self,
+        direction: Direction,
+        source: trio.SocketStream,
+        queue: trio.MemorySendChannel[tuple[float, bytes]],
     ) -> None:
         with queue:
             while True:
+                await self._wait_until_read(direction)
                 try:
                     data = bytes(await source.receive_some(READ_BYTES))
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -485,11 +543,15 @@ class _ProxiedConnection:
             except (trio.BrokenResourceError, trio.ClosedResourceError):  # as in `_read`
                 self._handle_broken_end()
 
+    async def _wait_until_read(self, direction: Direction) -> None:
+        while not self._silent and self._wire.slow.unread == direction:
+            await self._changed.wait()
+
     async def _wait_until_due(self, direction: Direction, since: float) -> None:
         """Wait until bytes that were read at a time may arrive: not held, and not too early."""
         while not self._silent:
             changed, due = self._changed, since + self._wire.slow.latency_s
-            if self._wire.blocked.get(direction) is False:
+            if self._wire.is_held(direction):
                 await changed.wait()
             elif due > trio.current_time():
                 with trio.move_on_at(due):
@@ -620,7 +682,7 @@ class _MemoryWireConnection:
             dropped = self._wire.blocked.get(direction)
             pipe.latency_s = self._wire.slow.latency_s
             pipe.receive_bytes = self._wire.slow.piece_bytes or _UNLIMITED
-            pipe.held = dropped is False and not self._silent
+            pipe.held = self._wire.is_held(direction) and not self._silent
             pipe.silent = self._silent or dropped is True
             pipe.changed()
 

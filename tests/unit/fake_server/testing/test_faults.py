@@ -6,6 +6,7 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient_fake_server.testing.faults import (
+    Acks,
     Cut,
     Fault,
     Heal,
@@ -28,6 +29,12 @@ FAULTS: list[tuple[Fault, str]] = [
     ),
     (Cut(before_ack="*"), '{"fault":"cut","before_ack":"*"}'),
     (Slow(latency_s=0.5, piece_bytes=1), '{"fault":"slow","latency_s":0.5,"piece_bytes":1}'),
+    (Slow(unread="up"), '{"fault":"slow","unread":"up"}'),
+    (Acks(), '{"fault":"acks"}'),
+    (
+        Acks(how="reorder", ack="persisted", count=2),
+        '{"fault":"acks","how":"reorder","ack":"persisted","count":2}',
+    ),
     (Refuse(source=""), '{"fault":"refuse","source":""}'),
     (Partition("a", "b"), '{"fault":"partition","a":"a","b":"b"}'),
     (
@@ -56,7 +63,10 @@ def test_a_fault_is_data_with_a_text_form(fault: Fault, text: str) -> None:
     [
         ("", "not a fault"),
         ("[]", "not a fault"),
-        ('{"fault":"flood"}', "wanted one of cut, slow, refuse, partition, heal, kill, restart"),
+        (
+            '{"fault":"flood"}',
+            "wanted one of cut, acks, slow, refuse, partition, heal, kill, restart",
+        ),
         ('{"fault":"kill"}', "name"),
         ('{"fault":"kill","name":1}', "Expected `str`"),
         ('{"fault":"cut","how":"softly"}', "softly"),
@@ -86,6 +96,8 @@ def test_what_cannot_be_is_refused() -> None:
         Slow(latency_s=-1)
     with pytest.raises(UsageError, match="wanted 1 or more"):
         Slow(piece_bytes=0)
+    with pytest.raises(UsageError, match="count=0: wanted 1 or more, or None"):
+        Acks(count=0)
 
 
 @pytest.mark.parametrize(
@@ -124,5 +136,7 @@ def test_every_ack_is_a_place(kind: str) -> None:
 
 @pytest.mark.parametrize("found", ["kill", None, {"fault": "kill"}, Kill])
 def test_what_is_not_a_fault_is_refused_by_what_was_wanted(found: object) -> None:
-    with pytest.raises(UsageError, match=r"wanted a fault, one of Cut, Slow, .*, Kill, Restart$"):
+    with pytest.raises(
+        UsageError, match=r"wanted a fault, one of Cut, Acks, Slow, .*, Kill, Restart$"
+    ):
         check_fault(found)

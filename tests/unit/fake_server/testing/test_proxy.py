@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.transport.links.memory_network import MemoryLink, MemoryNetwork, origin
-from haclient_fake_server.testing.faults import BOTH, Cut, Direction, How, Kill, Refuse, Slow
-from haclient_fake_server.testing.proxy import CutTracker, FaultProxy, MemorySwitch, Wire
+from haclient_fake_server.testing.faults import BOTH, Acks, Cut, Direction, How, Kill, Refuse, Slow
+from haclient_fake_server.testing.proxy import FaultProxy, FrameTracker, MemorySwitch, Wire
 from support.broker import port_of
 from support.clock import in_virtual_time
 
@@ -46,7 +46,7 @@ def chunks(sizes: list[int], data: bytes = STREAM) -> list[bytes]:
     return found
 
 
-def run(tracker: CutTracker, sizes: list[int], data: bytes = STREAM) -> tuple[bytes, Cut | None]:
+def run(tracker: FrameTracker, sizes: list[int], data: bytes = STREAM) -> tuple[bytes, Cut | None]:
     """Feed a stream in chunks; what arrives, and the cut that ends it."""
     arrived = b""
     for chunk in chunks(sizes, data):
@@ -59,7 +59,7 @@ def run(tracker: CutTracker, sizes: list[int], data: bytes = STREAM) -> tuple[by
 
 @given(chunkings)
 def test_without_a_cut_everything_arrives_at_once(sizes: list[int]) -> None:
-    tracker = CutTracker()
+    tracker = FrameTracker()
     for chunk in chunks(sizes):
         assert tracker.forward(chunk) == (chunk, None)
 
@@ -84,14 +84,14 @@ PLACES = [
 def test_a_cut_falls_at_its_place_however_the_stream_is_chunked(
     cut: Cut, place: int | None, sizes: list[int]
 ) -> None:
-    tracker = CutTracker()
+    tracker = FrameTracker()
     tracker.arm(cut)
     expected = (STREAM, None) if place is None else (STREAM[:place], cut)
     assert run(tracker, sizes) == expected
 
 
 def test_no_byte_at_all_passes_before_a_cut_at_byte_0() -> None:
-    tracker = CutTracker()
+    tracker = FrameTracker()
     cut = Cut(at_byte=0)
     tracker.arm(cut)
     assert tracker.forward(b"x") == (b"", cut)
@@ -99,7 +99,7 @@ def test_no_byte_at_all_passes_before_a_cut_at_byte_0() -> None:
 
 @given(armed_at=st.integers(0, STARTS[4]), sizes=chunkings)
 def test_a_cut_may_be_armed_in_the_middle_of_a_frame(armed_at: int, sizes: list[int]) -> None:
-    tracker = CutTracker()
+    tracker = FrameTracker()
     tracker.forward(STREAM[:armed_at])
     cut = Cut(in_frame=1)
     tracker.arm(cut)
@@ -110,7 +110,7 @@ def test_a_cut_may_be_armed_in_the_middle_of_a_frame(armed_at: int, sizes: list[
 
 def test_of_several_cuts_the_first_place_counts() -> None:
     late, early = Cut(after_ack="persisted"), Cut(at_byte=STARTS[1] + 2)
-    tracker = CutTracker()
+    tracker = FrameTracker()
     tracker.arm(late)
     tracker.arm(early)
     assert tracker.forward(STREAM) == (STREAM[: STARTS[1] + 2], early)
@@ -118,7 +118,7 @@ def test_of_several_cuts_the_first_place_counts() -> None:
 
 def test_a_cut_that_is_disarmed_lets_go_what_it_kept() -> None:
     cut = Cut(before_ack="persisted")
-    tracker = CutTracker()
+    tracker = FrameTracker()
     tracker.arm(cut)
     half = FRAMES[0][:10]
     assert tracker.forward(half) == (b"", None)
@@ -128,14 +128,14 @@ def test_a_cut_that_is_disarmed_lets_go_what_it_kept() -> None:
 
 
 def test_a_length_that_no_receiver_takes_is_not_waited_for() -> None:
-    tracker = CutTracker()
+    tracker = FrameTracker()
     tracker.arm(Cut(in_frame=2))
     nonsense = b"\xff\xff\xff\xff and more"
     assert tracker.forward(nonsense) == (nonsense, None)
 
 
 def test_a_frame_that_is_no_message_is_no_ack() -> None:
-    tracker = CutTracker()
+    tracker = FrameTracker()
     tracker.arm(Cut(before_ack="*"))
     garbage = b"\0\0\0\5hello\0\0\0\6{oops}"
     assert tracker.forward(garbage) == (garbage, None)
@@ -218,7 +218,7 @@ def test_healing_undoes_everything_and_resets_what_has_lost_bytes(
     whole = Connection()
     wire.join(whole)
     connection.has_lost_bytes = True
-    for fault in (Slow(latency_s=1.0), Refuse(), Cut(at_byte=1)):
+    for fault in (Slow(latency_s=1.0), Refuse(), Cut(at_byte=1), Acks()):
         wire.apply(fault)
     assert (wire.slow.latency_s, wire.refusing) == (1.0, True)
     wire.heal()
@@ -239,8 +239,72 @@ def test_connections_that_nobody_has_any_more_are_forgotten(
 
 @pytest.mark.parametrize("found", ["cut", None, Kill("east")])
 def test_what_a_wire_cannot_suffer_is_refused(wire: Wire, found: object) -> None:
-    with pytest.raises(UsageError, match=r"wanted a fault, one of Cut, Slow, Refuse$"):
+    with pytest.raises(UsageError, match=r"wanted a fault, one of Cut, Acks, Slow, Refuse$"):
         wire.apply(cast("Any", found))
+
+
+PERSISTED = [encode_frame({"c": "ack", "a": "persisted", "s": number}) for number in range(5)]
+MESSAGE = encode_frame({"c": "p", "t": "orders", "s": 1}, b"one")
+PROCESSED = encode_frame({"c": "ack", "a": "processed", "cid": "1"})
+
+
+def arrived(wire: Wire, connection: Connection, sizes: list[int], *frames: bytes) -> bytes:
+    """What arrives of frames that are sent in chunks."""
+    pieces = [wire.forward(connection, "down", each) for each in chunks(sizes, b"".join(frames))]
+    return b"".join(passed for passed, _ in pieces)
+
+
+@pytest.mark.row("AK8")
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (Acks(how="drop"), [MESSAGE]),
+        (Acks(how="drop", ack="persisted"), [MESSAGE, PROCESSED]),
+        (
+            Acks(how="drop", ack="persisted", count=2),
+            [MESSAGE, PROCESSED, PERSISTED[2], PERSISTED[3]],
+        ),
+        (
+            Acks(how="reorder", ack="persisted"),
+            [MESSAGE, PERSISTED[1], PERSISTED[0], PROCESSED, PERSISTED[3], PERSISTED[2]],
+        ),
+        (
+            Acks(how="reorder", ack="persisted", count=1),
+            [MESSAGE, PERSISTED[1], PERSISTED[0], PROCESSED, PERSISTED[2], PERSISTED[3]],
+        ),
+    ],
+)
+@given(sizes=chunkings)
+def test_acks_get_lost_or_arrive_late(fault: Acks, expected: list[bytes], sizes: list[int]) -> None:
+    wire, connection = Wire(), Connection()
+    wire.apply(fault)
+    wire.join(connection)
+    sent = [PERSISTED[0], MESSAGE, PERSISTED[1], PROCESSED, PERSISTED[2], PERSISTED[3]]
+    assert arrived(wire, connection, sizes, *sent) == b"".join(expected)
+    assert wire.forward(connection, "up", PERSISTED[0]) == (PERSISTED[0], None)
+
+
+@pytest.mark.row("AK8")
+@given(sizes=chunkings)
+def test_a_late_ack_arrives_once_the_wire_is_healed(sizes: list[int]) -> None:
+    wire, connection = Wire(), Connection()
+    wire.join(connection)
+    wire.apply(Acks(how="reorder"))
+    half = len(MESSAGE) // 2
+    assert arrived(wire, connection, sizes, PERSISTED[0], MESSAGE[:half]) == b""
+    wire.heal()
+    late = arrived(wire, connection, sizes, MESSAGE[half:], PERSISTED[1])
+    assert late == PERSISTED[0] + MESSAGE + PERSISTED[1]
+
+
+@pytest.mark.row("AK8")
+def test_acks_of_all_connections_are_counted_together() -> None:
+    wire, first, second = Wire(), Connection(), Connection()
+    for connection in (first, second):
+        wire.join(connection)
+    wire.apply(Acks(count=1))
+    assert wire.forward(first, "down", PERSISTED[0]) == (b"", None)
+    assert wire.forward(second, "down", PERSISTED[1]) == (PERSISTED[1], None)
 
 
 LIMIT_S = 60.0
@@ -445,6 +509,25 @@ async def test_a_slow_line_is_late_and_in_pieces_and_keeps_the_order(ends: Ends)
     assert trio.current_time() - started >= 0.05
 
 
+@pytest.mark.row("FI5")
+@pytest.mark.parametrize("unread", BOTH)
+async def test_a_sender_whose_peer_reads_nothing_has_to_wait(ends: Ends, unread: Direction) -> None:
+    sender, receiver = await ends.connect()
+    if unread == "down":
+        sender, receiver = receiver, sender
+    ends.wire.apply(Slow(unread=unread))
+    sent = 0
+    with trio.move_on_after(0.5):  # more than all buffers between the two take
+        while True:
+            await sender.send_all(bytes(1024 * 1024))
+            sent += 1
+    assert sent < 64
+    await receiver.send_all(b"the other way")
+    assert await receive(sender, 13) == b"the other way"
+    ends.wire.apply(Slow())
+    assert await receive(receiver, sent * 1024 * 1024) == bytes(sent * 1024 * 1024)
+
+
 # -- connections in memory -----------------------------------------------------------------------
 
 
@@ -551,6 +634,23 @@ async def test_a_slow_line_is_late_and_in_pieces() -> None:
     await server.wait_readable()
     assert trio.current_time() - started == pytest.approx(2.0)
     assert [take(server), take(server)] == [b"abc", b"def"]
+
+
+@pytest.mark.row("FI5")
+@in_virtual_time
+async def test_a_pipe_that_is_not_read_fills_up() -> None:
+    ends = MemoryEnds()
+    client, server = await ends.connect()
+    ends.wire.apply(Slow(unread="down"))
+    sent = 0
+    while count := server.try_send(bytes(100_000)):
+        sent += count
+    assert 0 < sent < 1_000_000
+    assert take(client) is None
+    client.try_send(b"the other way")
+    assert take(server) == b"the other way"
+    ends.wire.heal()
+    assert take(client) == bytes(100)
 
 
 @in_virtual_time
