@@ -13,7 +13,7 @@ views, conflation) consumes the same value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from haclient.protocol.codec import encode_string
@@ -153,10 +153,14 @@ class Applier:
         before = sow.document(previous)
         deltas: dict[FieldSelection | None, Delta] = {}
         for group in plan.matching(document, before):
-            delta = deltas.get(group.fields)
-            if delta is None:
-                delta = deltas[group.fields] = sow.delta(previous, document.body, group.fields)
-            body = delta.body(group.style)
+            try:
+                delta = deltas.get(group.fields)
+                if delta is None:
+                    delta = deltas[group.fields] = sow.delta(previous, document.body, group.fields)
+                body = delta.body(group.style)
+            except Exception as error:
+                self._fail(group, error)
+                continue
             if body is not None:  # already the selected fields: `null` for one of them stays
                 self.fan_out((group._replace(fields=None),), body, bookmark, key, more)
         if plan.watched:
@@ -166,32 +170,55 @@ class Applier:
     def conflate(self, route: Route, record: Record, changes: Changes) -> None:
         """Hold a message for the subscriptions with conflation on its planned topic."""
         for item in () if route.plan is None else route.plan.conflated:
-            conflate(self._state, item, route, record, changes)
+            try:
+                conflate(self._state, item, route, record, changes)
+            except Exception as error:  # as everywhere here: the record is for the others, too
+                self._state.fail(item.connection, error)
 
     def _turn_pages(
         self, route: Route, pages: Iterable[PageSubscription], changes: Changes
     ) -> None:
         """Send what a change means for pages: first what leaves them, then what is in them."""
-        sow, deleted = route.sow, {record.key: record for record in changes.deleted}
+        deleted = {record.key: record for record in changes.deleted}
         keys = tuple(deleted) if changes.document is None else (changes.key,)
-        if sow is None or not any(keys):  # a message that fits no key changes no record
+        if route.sow is None or not any(keys):  # a message that fits no key changes no record
             return
         for item in pages:
-            change = item.page.update(keys)
-            for key in change.left if item.oof else ():
-                record = sow.get(key)
-                if record is not None:
-                    self._send_record(route, item, record, reason="match")
-                else:
-                    self._send_record(route, item, deleted[key], reason="deleted")
-            for key in change.present:
-                record = sow.get(key)
-                if record is None:
-                    continue
-                if item.style & Style.DELTA and key not in change.entered:
-                    self._send_delta_of_page(route, item, record, changes.previous)
-                else:
-                    self._send_record(route, item, record)
+            try:
+                self._turn_page(route, item, keys, deleted, changes.previous)
+            except Exception as error:
+                self._state.fail(item.connection, error)
+
+    def _turn_page(
+        self,
+        route: Route,
+        item: PageSubscription,
+        keys: tuple[str, ...],
+        deleted: Mapping[str, SowRecord],
+        previous: SowRecord | None,
+    ) -> None:
+        sow = route.sow
+        if sow is None:
+            return
+        change = item.page.update(keys)
+        for key in change.left if item.oof else ():
+            record = sow.get(key)
+            if record is not None:
+                self._send_record(route, item, record, reason="match")
+            else:
+                self._send_record(route, item, deleted[key], reason="deleted")
+        for key in change.present:
+            record = sow.get(key)
+            if record is None:
+                continue
+            if item.style & Style.DELTA and key not in change.entered:
+                self._send_delta_of_page(route, item, record, previous)
+            else:
+                self._send_record(route, item, record)
+
+    def _fail(self, group: FanoutGroup, error: Exception) -> None:
+        for connection in group.connections:
+            self._state.fail(connection, error)
 
     def leave(self, item: Subscription, topic: str, records: Iterable[SowRecord]) -> None:
         """Send out-of-focus messages for records that a subscriber no longer selects."""
@@ -262,7 +289,13 @@ class Applier:
                 head += key
             if style & Style.TIMESTAMP:
                 head += b',"ts":"%b"' % timestamp_text(state.now_us)
-            content = body if fields is None else fields.apply(body, connections[0].message_type)
+            try:
+                content = (
+                    body if fields is None else fields.apply(body, connections[0].message_type)
+                )
+            except Exception as error:
+                self._fail(group, error)
+                continue
             size = len(head) + len(more) + 1 + len(content)
             frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, content)
             queue = state.touch_early if style & Style.LIVE else state.touch

@@ -20,9 +20,7 @@ the messages of the log in the order of the log.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import (
@@ -59,9 +57,6 @@ from haclient_fake_server.engine.subscribing import Subscribing
 from haclient_fake_server.engine.system_topics import SystemTopics
 
 Command = Callable[[Connection, Message], None]
-
-INTERNAL_ERROR: Final = "internal error"
-"""The reason for the end of a connection whose command the broker could not carry out."""
 
 
 class Engine:
@@ -162,7 +157,7 @@ class Engine:
         state = self._state
         state.begin(now)
         connection = state.connections[connection_id] = Connection(
-            connection_id, peer=address, now=now
+            connection_id, peer=address, now=now, failed=state.fail
         )
         self._replication.begin(connection, address)
         return self._finish()
@@ -189,7 +184,10 @@ class Engine:
 
     def connected(self, connection_id: int, now: float, *, peer: str = "") -> None:
         """A connection was accepted; its number must be new."""
-        self._state.connections[connection_id] = Connection(connection_id, peer=peer, now=now)
+        state = self._state
+        state.connections[connection_id] = Connection(
+            connection_id, peer=peer, now=now, failed=state.fail
+        )
 
     def received(self, connection_id: int, messages: Sequence[Message], now: float) -> Effects:
         """Commands arrived on a connection, in this order; an empty list if only bytes arrived."""
@@ -212,7 +210,7 @@ class Engine:
                     # It may have been the logon, which names the message type.
                     routes = state.tables[connection.message_type].targets
         except Exception as error:  # a fault of one command must not end the broker
-            self._failed(connection, error)
+            state.fail(connection, error)
         self._replicas.acknowledge()
         return self._finish()
 
@@ -225,25 +223,33 @@ class Engine:
             state.ended(connection, reason)
             connection.closing = True
             connection.out = []
-            state.durability.forget(connection)
-            state.timers.cancel(("heartbeat", connection.id))
-            self._acks.forget(connection)
-            if connection.logged_on:
-                self._subscribing.leave(connection)
-                state.publishers.release(connection.publisher)
-                state.publishers.release(connection.origin)
-            else:
-                self._replicas.leave(connection)
-                self._replication.leave(connection)
-            if state.names.get(connection.name) is connection:
-                del state.names[connection.name]
+            try:
+                self._forget(connection)
+            except Exception as error:  # it has ended: nobody else must
+                state.report_fault(state.describe(connection), error)
         return self._finish()
+
+    def _forget(self, connection: Connection) -> None:
+        """Release what a connection has held."""
+        state = self._state
+        if state.names.get(connection.name) is connection:
+            del state.names[connection.name]
+        state.durability.forget(connection)
+        state.timers.cancel(("heartbeat", connection.id))
+        self._acks.forget(connection)
+        if connection.logged_on:
+            state.publishers.release(connection.publisher)
+            state.publishers.release(connection.origin)
+            self._subscribing.leave(connection)
+        else:
+            self._replicas.leave(connection)
+            self._replication.leave(connection)
 
     def tick(self, now: float) -> Effects:
         """Time has passed."""
         state = self._state
         state.begin(now)
-        self._run_due()
+        state.run_due()
         self._replication.expire()
         return self._end_batch()
 
@@ -270,7 +276,7 @@ class Engine:
             try:
                 self._pump(connection)
             except Exception as error:  # as in `received`
-                self._failed(connection, error)
+                state.fail(connection, error)
         return self._finish()
 
     def _pump(self, connection: Connection) -> None:
@@ -280,15 +286,6 @@ class Engine:
         connection.take_step()
         self._queues.pump(connection)
         self._replay.pump(connection)
-
-    def _failed(self, connection: Connection, error: Exception) -> None:
-        """End a connection whose command has met a fault of the broker, or of its disk."""
-        state = self._state
-        told = "".join(traceback.format_exception(error)).rstrip()
-        state.report(Severity.ERROR, f"{state.describe(connection)}: internal error\n{told}")
-        if connection.commands is None:
-            state.send(connection, end_ack(INTERNAL_ERROR))
-        state.close(connection, INTERNAL_ERROR, f"{type(error).__name__}: {error}")
 
     def over_high_water(self, connection_id: int) -> None:
         """A connection is over its high-water mark: its subscriptions read the log again."""
@@ -304,7 +301,7 @@ class Engine:
         if state.batch.has_data:
             self._acks.log_moved()
         if state.timers.next_due <= state.now:
-            self._run_due()  # acks that are not collected for any time belong to this batch
+            state.run_due()  # acks that are not collected for any time belong to this batch
         return self._end_batch()
 
     def _end_batch(self) -> Effects:
@@ -322,10 +319,6 @@ class Engine:
             self._acks.log_moved()
         self._replay.end_batch()
         return state.take_effects()
-
-    def _run_due(self) -> None:
-        for action in self._state.timers.take_due(self._state.now):
-            action()
 
     def _command(self, connection: Connection, message: Message) -> None:
         """Execute a command that is not a publish, or a publish that must be refused."""

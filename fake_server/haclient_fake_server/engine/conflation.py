@@ -170,7 +170,8 @@ def arm(state: State, item: Subscription) -> None:
         _deliver_due(state, item)
     else:
         key = ("conflation", item.number)
-        state.timers.set(key, conflator.due, lambda: _deliver_due(state, item))
+        client = item.connection.id
+        state.timers.set(key, conflator.due, lambda: _deliver_due(state, item), client=client)
 
 
 def disarm(state: State, item: Subscription) -> None:
@@ -187,7 +188,8 @@ def _deliver_due(state: State, item: Subscription) -> None:
         state.touch(item.connection).extend(frames)
     if len(conflator):
         key = ("conflation", item.number)
-        state.timers.set(key, conflator.due, lambda: _deliver_due(state, item))
+        client = item.connection.id
+        state.timers.set(key, conflator.due, lambda: _deliver_due(state, item), client=client)
 
 
 def _due_frames(state: State, item: Subscription, conflator: Conflator) -> list[bytes]:

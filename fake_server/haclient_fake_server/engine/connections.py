@@ -65,6 +65,8 @@ class Connection:
         choked: Those of them that wait until it has sent what it has.
         high_waters: How often it had too much to send.
         end_reason: Why the engine has asked to close it, for the log; empty while it has not.
+        failed: Called where work for it meets an exception among the work for others: it has to
+            end alone.
     """
 
     __slots__ = (
@@ -79,6 +81,7 @@ class Connection:
         "consumers",
         "early",
         "end_reason",
+        "failed",
         "held",
         "high_waters",
         "id",
@@ -100,8 +103,16 @@ class Connection:
     publisher: Publisher
     origin: Publisher
 
-    def __init__(self, number: int, *, peer: str, now: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        peer: str,
+        now: float,
+        failed: Callable[[Connection, Exception], None] | None = None,
+    ) -> None:
         self.id = number
+        self.failed = failed or _raise
         self.peer = peer
         self.out: list[bytes] = []
         self.logged_on = False
@@ -152,6 +163,11 @@ class Connection:
     def next_due(self) -> float:
         """When the next heartbeat is due, or the silence becomes too long."""
         return min(self.beat_due, self.silent_at)
+
+
+def _raise(_: Connection, error: Exception) -> None:
+    """What a connection without an engine does of a fault."""
+    raise error
 
 
 class Style(enum.IntFlag):

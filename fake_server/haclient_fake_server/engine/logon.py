@@ -212,7 +212,9 @@ def act_on_time(state: State, connection: Connection) -> None:
 def watch(state: State, connection: Connection) -> None:
     """Set the timer for the next heartbeat of a connection, or for its time-out."""
     key = ("heartbeat", connection.id)  # not the connection: a cancelled entry must not keep it
-    state.timers.set(key, connection.next_due, lambda: act_on_time(state, connection))
+    state.timers.set(
+        key, connection.next_due, lambda: act_on_time(state, connection), client=connection.id
+    )
 
 
 def _interval(text: str) -> float:

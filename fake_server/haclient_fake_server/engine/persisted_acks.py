@@ -62,6 +62,7 @@ class PersistedAcks:
                 ("publisher's ack", connection.id),
                 state.now + connection.ack_interval_s,
                 lambda: self._on_time(connection),
+                client=connection.id,
             )
 
     def flush(self, connection: Connection, *, before: int = 0, always: bool = False) -> None:

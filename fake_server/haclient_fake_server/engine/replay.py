@@ -400,7 +400,8 @@ class Replay:
         for each in item.group or (item,):
             each.is_held = True
         at = max(due, state.now + MIN_HOLD_S)
-        state.timers.set(("rate", item.number), at, lambda: self._release(item))
+        client = item.connection.id
+        state.timers.set(("rate", item.number), at, lambda: self._release(item), client=client)
         return True
 
     def _release(self, item: BookmarkSubscription) -> None:
@@ -542,7 +543,8 @@ class Replay:
             over = state.now_us > item.last_us
             if not over:
                 due = state.due_at_us(item.last_us + 1)
-                state.timers.set(("range", item.number), due, lambda: self._on_range_due(item))
+                key, client = ("range", item.number), item.connection.id
+                state.timers.set(key, due, lambda: self._on_range_due(item), client=client)
         if over:
             flush(self._state, item)
             self._complete(item)

@@ -139,12 +139,15 @@ class Plan:
             return self.everyone if before is None else self._everyone_by_delta
         mask = by_delta = 0
         for number, item in enumerate(self.subscriptions):
-            if item.filter is None or item.filter(document):
-                mask |= 1 << number
-                if before is None or not item.style & Style.DELTA:
-                    continue
-                if item.filter is None or not item.oof or item.filter(before):
-                    by_delta |= 1 << number
+            try:
+                if item.filter is None or item.filter(document):
+                    mask |= 1 << number
+                    if before is None or not item.style & Style.DELTA:
+                        continue
+                    if item.filter is None or not item.oof or item.filter(before):
+                        by_delta |= 1 << number
+            except Exception as error:  # of this filter; the message is for the others, too
+                item.connection.failed(item.connection, error)
         return self._of_mask(b"p", mask, by_delta)
 
     def losing(self, before: Document, after: Document | None) -> tuple[FanoutGroup, ...]:
@@ -154,10 +157,13 @@ class Plan:
         """
         mask = 0
         for number, item in enumerate(self.subscriptions):
-            if not item.oof or (item.filter is not None and not item.filter(before)):
-                continue
-            if after is None or (item.filter is not None and not item.filter(after)):
-                mask |= 1 << number
+            try:
+                if not item.oof or (item.filter is not None and not item.filter(before)):
+                    continue
+                if after is None or (item.filter is not None and not item.filter(after)):
+                    mask |= 1 << number
+            except Exception as error:  # as in `matching`
+                item.connection.failed(item.connection, error)
         return self._of_mask(b"oof", mask)
 
     def _of_mask(self, kind: bytes, mask: int, by_delta: int = 0) -> tuple[FanoutGroup, ...]:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+import traceback
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from haclient.errors import printable
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.acks import MAX_DETAIL_CHARACTERS, ack, quoted, requested
+from haclient_fake_server.engine.acks import (
+    MAX_DETAIL_CHARACTERS,
+    ack,
+    end_ack,
+    quoted,
+    requested,
+)
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.guards import Guard, Guards
@@ -28,7 +36,7 @@ from haclient_fake_server.engine.replication.durability import Durability, Repli
 from haclient_fake_server.engine.routes import Route, RouteTables
 from haclient_fake_server.engine.settings import TOPIC_BYTES, EngineSettings
 from haclient_fake_server.engine.sow.table import SowTopic
-from haclient_fake_server.engine.timers import Timers
+from haclient_fake_server.engine.timers import Action, Timers
 from haclient_fake_server.journal.format import RecordFlag
 
 MAX_REFUSALS_REPORTED: Final = 20
@@ -42,6 +50,15 @@ MAX_END_CHARACTERS: Final = 400
 
 ENDED_BY_PEER: Final = "connection closed"
 """The reason for the end of a connection that the other end has closed."""
+
+INTERNAL_ERROR: Final = "internal error"
+"""The reason for the end of a connection whose command the broker could not carry out."""
+
+MAX_ATTEMPTS: Final = 10
+"""How often in a row work of the broker may fail: then it waits for the next start."""
+
+MAX_RETRY_S: Final = 60.0
+"""The longest wait before it is tried again; the first is a second, and each doubles it."""
 
 _NOT_REMARKABLE: Final = frozenset({ENDED_BY_PEER, "connection lost", "broker stopped"})
 """Reasons for which this broker has not closed the connection, or has closed all."""
@@ -120,6 +137,7 @@ class State:
         tables: The topics and live subscriptions of each message type.
         queues: The message queues.
         ends: How many connections have ended, by reason.
+        faults: How many exceptions were met that the broker should never meet.
     """
 
     def __init__(
@@ -131,8 +149,7 @@ class State:
         now_us: int,
         guards: Iterable[Guard] = (),
     ) -> None:
-        self.guards = Guards(guards)
-        self.guards_changed = False
+        self.guards, self.guards_changed = Guards(guards), False
         self.settings = settings
         self.journal = journal
         self.publishers = Publishers(settings.name, started_s=now_us // 1_000_000)
@@ -180,6 +197,8 @@ class State:
         self._new_progress: ReplicationProgress | None = None
         self._subscriptions = 0
         self.ends: dict[str, int] = {}
+        # By key, how often something has failed since it was done last.
+        self.faults, self._attempts = 0, Counter[Hashable]()
         self._ends_since, self._ends_in_second = now, 0
 
     def begin(self, now: float) -> None:
@@ -429,6 +448,54 @@ class State:
             self._closes.append((connection.id, reason))
             for consumer in connection.consumers.values():
                 consumer.room_changed()  # it has none any more
+
+    def fail(self, connection: Connection, error: Exception) -> None:
+        """End a connection whose work has met a fault of the broker, or of its disk."""
+        if connection.closing:
+            return
+        self.report_fault(self.describe(connection), error)
+        if connection.commands is None:
+            self.send(connection, end_ack(INTERNAL_ERROR))
+        self.close(connection, INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+
+    def report_fault(self, what: str, error: Exception) -> None:
+        """Count a fault, and log it with its traceback."""
+        self.faults += 1
+        told = "".join(traceback.format_exception(error)).rstrip()
+        self.report(Severity.ERROR, f"{what}: internal error\n{told}")
+
+    def run_due(self) -> None:
+        """Do what is due. A fault ends the connection that it serves, or it is tried again."""
+        for key, action, client in self.timers.take_due(self.now):
+            try:
+                action()
+            except Exception as error:  # a fault of one deadline must not end the broker
+                connection = self.connections.get(client)
+                if connection is not None:
+                    self.fail(connection, error)
+                elif not client:
+                    self.try_again(key, action, error)
+            else:
+                if self._attempts.pop(key, 0):
+                    self.timers.release(key)
+
+    def try_again(self, key: Hashable, action: Action, error: Exception) -> None:
+        """Report a fault in the broker's own work, and try it again after a while.
+
+        Args:
+            key: That of its deadline.
+            action: What to do.
+            error: The fault.
+        """
+        what = " ".join(map(str, key if isinstance(key, tuple) else (key,)))
+        attempts = self._attempts[key] = self._attempts[key] + 1
+        wait_s = min(2.0 ** (attempts - 1), MAX_RETRY_S)
+        if attempts >= MAX_ATTEMPTS:
+            what += f": given up until the next start, after {attempts} attempts"
+            wait_s = math.inf
+        self.timers.hold(key, self.now + wait_s)  # something else may set it meanwhile
+        self.timers.set(key, self.now, action)
+        self.report_fault(what, error)
 
     def ended(self, connection: Connection, reason: str) -> None:
         """Count and log the end of a connection.

@@ -195,6 +195,7 @@ class SystemTopics:
             "guards": len(state.guards.current(state.clock_us)),
             "connections": len(state.connections),
             "ended_connections": dict(state.ends),
+            "faults": state.faults,
         }
         if topics:
             answer["unlogged_topics"] = yield from self._unlogged(topics, message_type)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 NEVER = math.inf
 
@@ -23,12 +23,27 @@ FEW: Final = 64
 Action: TypeAlias = Callable[[], None]
 
 
+class Due(NamedTuple):
+    """Something that is due.
+
+    Attributes:
+        key: Its key.
+        action: What to do.
+        client: Number of the connection that it serves alone; 0 if it is the work of the broker.
+    """
+
+    key: Hashable
+    action: Action
+    client: int
+
+
 class Timers:
     """Deadlines by key, at most one for each."""
 
     def __init__(self) -> None:
-        self._wanted: dict[Hashable, tuple[float, Action]] = {}
+        self._wanted: dict[Hashable, tuple[float, Action, int]] = {}
         self._queued: dict[Hashable, float] = {}
+        self._held: dict[Hashable, float] = {}
         self._heap: list[tuple[float, int, Hashable]] = []
         self._entries = 0
 
@@ -37,14 +52,31 @@ class Timers:
         """The earliest moment at which something may be due; infinity for never."""
         return self._heap[0][0] if self._heap else NEVER
 
-    def set(self, key: Hashable, due: float, action: Action) -> None:
-        """Call `action` at `due`, replacing any earlier deadline of the key."""
+    def set(self, key: Hashable, due: float, action: Action, *, client: int = 0) -> None:
+        """Call `action` at `due`, replacing any earlier deadline of the key.
+
+        Args:
+            key: The key.
+            due: When.
+            action: What to do then.
+            client: Number of the connection that it serves alone, which ends if it fails.
+        """
+        if self._held:
+            due = max(due, self._held.get(key, due))
         if due == NEVER:
             self.cancel(key)
             return
-        self._wanted[key] = (due, action)
+        self._wanted[key] = (due, action, client)
         if due < self._queued.get(key, NEVER):
             self._push(key, due)
+
+    def hold(self, key: Hashable, until: float) -> None:
+        """Set no earlier deadline of a key than this one, until `release`."""
+        self._held[key] = until
+
+    def release(self, key: Hashable) -> None:
+        """Any deadline of a key may be set again."""
+        self._held.pop(key, None)
 
     def cancel(self, key: Hashable) -> None:
         """Nothing is to happen for a key; its entry in the heap is dropped when it comes up.
@@ -57,9 +89,9 @@ class Timers:
             self._heap = [entry for entry in self._heap if self._queued.get(entry[2]) == entry[0]]
             heapq.heapify(self._heap)
 
-    def take_due(self, now: float) -> list[Action]:
-        """The actions that are due, the earliest first, without any that these actions set."""
-        actions: list[Action] = []
+    def take_due(self, now: float) -> list[Due]:
+        """What is due, the earliest first, without anything that these actions set."""
+        found: list[Due] = []
         heap = self._heap
         postponed: list[tuple[Hashable, float]] = []
         while heap and heap[0][0] <= now:
@@ -67,17 +99,18 @@ class Timers:
             if self._queued.get(key) != at:
                 continue  # an earlier entry for the same key has taken its place
             del self._queued[key]
-            due, action = self._wanted.get(key, (NEVER, None))
-            if action is None:
+            wanted = self._wanted.get(key)
+            if wanted is None:
                 continue
+            due, action, client = wanted
             if due > now:
                 postponed.append((key, due))
             else:
                 del self._wanted[key]
-                actions.append(action)
+                found.append(Due(key, action, client))
         for key, due in postponed:
             self._push(key, due)
-        return actions
+        return found
 
     def _push(self, key: Hashable, due: float) -> None:
         self._queued[key] = due

@@ -24,6 +24,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from typing_extensions import override
+
+from haclient.errors import HAClientError
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document, compile_expression, compile_filter
 from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines
@@ -164,6 +167,10 @@ class Queue:
         self._barriers: deque[int] = deque()
         self.removals: list[tuple[int, int, int]] = []
         self.counts: Counter[str] = Counter()
+
+    @override
+    def __str__(self) -> str:
+        return repr(self.settings.name)
 
     @property
     def unacknowledged(self) -> int:
@@ -419,7 +426,12 @@ class Queue:
             ended already. Nothing if the journal has the first message no more: it is removed.
         """
         rows, consumer = delivery.rows, delivery.consumers[0]
-        contents = self._reader.contents(rows, max_bytes)
+        try:
+            contents = self._reader.contents(rows, max_bytes)
+        except Exception:  # such as a damaged block: they stay in the queue
+            for row in rows:
+                self.table.release(row.position)
+            raise
         if not contents:
             contents, rows = [], rows[1:]
             self._remove(delivery.rows[0].position, RemovalReason.LOST)
@@ -670,10 +682,13 @@ class Queue:
         return None if row is None else self._reader.content(position, row.place)
 
     def document(self, position: int) -> Document | None:
-        """The body of a message that the queue holds, `None` if the journal has it no more."""
+        """The body of a message that the queue holds, `None` if it cannot be read."""
         if self._last_document is not None and self._last_document[0] == position:
             return self._last_document[1]  # one filter after the other asks for it
-        content = self.content(position)
+        try:
+            content = self.content(position)
+        except (HAClientError, OSError):  # a damaged block, which its delivery reports
+            return None
         if content is None:
             return None
         document = Document(content.body, self.settings.message_type)

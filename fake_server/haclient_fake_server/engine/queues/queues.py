@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from haclient.protocol.codec import encode_string
@@ -62,6 +63,7 @@ class Queues:
         self._given: dict[int, int] = {}  # bytes of this batch by connection
         self._origin = state.publishers.of_id(instance_publisher_id("", state.settings.name))
         self._registry.expiring = self._copy_expired
+        self._stopped: set[Queue] = set()  # whose delivery has failed, and is tried again
         self.points_due = self._points_planned = False
         state.queue_points = self.points
 
@@ -141,12 +143,24 @@ class Queues:
         while dirty:
             queue = next(iter(dirty))
             del dirty[queue]
-            self._deliver(queue)
+            if queue not in self._stopped:
+                try:
+                    self._deliver(queue)
+                except Exception as error:  # a fault of one queue, or of its part of the disk
+                    self._stopped.add(queue)
+                    key = ("delivery of queue", queue)
+                    self._state.try_again(key, partial(self._go_on, queue), error)
             self._record_removals(queue)
             dirty.pop(queue, None)  # what it has delivered leaves nothing more to do
             queue.drop_stale_deadlines()
             self._set_timer(queue)
         self._given.clear()
+
+    def _go_on(self, queue: Queue) -> None:
+        """Deliver messages of a queue again, after a fault."""
+        queue.touch()  # what it removes is recorded with this batch, whatever happens
+        self._deliver(queue)
+        self._stopped.discard(queue)
 
     def _deliver(self, queue: Queue) -> None:
         budget, clock_us = ScanBudget(MAX_SCANNED), self._state.clock_us
@@ -161,7 +175,10 @@ class Queues:
                 delivery, now_us=clock_us, max_bytes=MAX_GIVEN_BYTES - given
             )
             for consumer in delivery.consumers:
-                self._send(queue, consumer, handed_out)
+                try:
+                    self._send(queue, consumer, handed_out)
+                except Exception as error:  # a fault of what this consumer has asked for
+                    self._state.fail(consumer.connection, error)
             if not handed_out:
                 self._state.report(
                     Severity.ERROR,
@@ -267,10 +284,14 @@ class Queues:
         settings, state = queue.settings, self._state
         if not settings.dead_letter:
             return
-        original = queue.content(expired.position)
+        lost = f"queue {settings.name!r}: {expired.bookmark} has expired without a dead letter"
+        try:
+            original = queue.content(expired.position)
+        except Exception as error:  # its part of the log is damaged: it cannot be delivered either
+            state.report_fault(lost, error)
+            return
         if original is None:
-            text = f"queue {settings.name!r}: an expired message was removed from the journal"
-            state.report(Severity.ERROR, f"{text}: {expired.bookmark} has no dead letter")
+            state.report(Severity.ERROR, f"{lost}: it was removed from the journal")
             return
         table = state.tables[settings.message_type]
         # The name of a queue stands for the topic that publishes to it go to.

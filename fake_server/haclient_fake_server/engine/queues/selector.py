@@ -81,7 +81,14 @@ class Selector:
 
     def accepts(self, document: Document | None) -> bool:
         """Whether its consumers want a message; one that cannot be read is for everyone."""
-        return self._matches is None or document is None or self._matches(document)
+        if self._matches is None or document is None:
+            return True
+        try:
+            return self._matches(document)
+        except Exception as error:  # of this filter; the queue serves others, too
+            for each in tuple(self.consumers.values()):
+                each.connection.failed(each.connection, error)
+            return False
 
     def returned(self, position: int, bodies: Bodies) -> None:
         """A message that was leased is available again."""

@@ -16,8 +16,8 @@ def actions() -> tuple[Timers, list[str]]:
 
 
 def run(timers: Timers, now: float) -> None:
-    for action in timers.take_due(now):
-        action()
+    for each in timers.take_due(now):
+        each.action()
 
 
 def test_what_is_due_is_done_once_the_earliest_first() -> None:
