@@ -99,8 +99,8 @@ class BrokerConfig:
 
     Attributes:
         name: The instance name; part of the ids of messages published without a sequence.
-        listen: Addresses to listen on, `tcp://HOST:PORT` or `tcps://HOST:PORT`; port 0 takes a free
-            one.
+        listen: Addresses to listen on, `tcp://HOST:PORT`, `tcps://HOST:PORT` or `unix:///PATH`;
+            port 0 takes a free one.
         tls: The certificate for `tcps` addresses.
         data_dir: Directory of the journal; `None` keeps it in memory, until the broker ends.
         users: Passwords by user; `None` turns authentication off.

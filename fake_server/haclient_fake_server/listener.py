@@ -1,17 +1,21 @@
-"""Where a broker listens: on TCP, with or without TLS, or in memory for the same process."""
+"""Where a broker listens: on TCP with or without TLS, on a Unix socket, or in memory."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import resource
 import socket
 import ssl
+import stat
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import trio
+from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.transport.links.link import Link, TcpLink
@@ -58,7 +62,8 @@ def listen(
     """Listen on an address.
 
     Args:
-        uri: `tcp://HOST:PORT`, `tcps://` for TLS, port 0 for a free one; or `mem://NAME:PORT`.
+        uri: `tcp://HOST:PORT`, `tcps://` for TLS, port 0 for a free one; `unix:///PATH`; or
+            `mem://NAME:PORT`.
         accept: Called with the server's end of each connection.
         context: The certificate of the server, for `tcps`.
 
@@ -67,6 +72,8 @@ def listen(
         OSError: The address cannot be used for listening.
     """
     scheme, host, port = _parse(uri)
+    if scheme == "unix":
+        return UnixListener(Path(host), accept)
     if scheme == "mem":
         return _MemoryListener(f"{host}:{port}", accept)
     if scheme == "tcps":
@@ -77,8 +84,8 @@ def listen(
 
 
 def _parse(uri: str) -> tuple[str, str, int]:
-    """The scheme, host and port of an address to listen on."""
-    wanted = f"cannot listen on {uri!r}: wanted tcp://HOST:PORT"
+    """The scheme, host and port of an address to listen on; of `unix` the path and 0."""
+    wanted = f"cannot listen on {uri!r}: wanted tcp://HOST:PORT or unix:///PATH"
     try:
         parts = urlsplit(uri)
     except ValueError as error:  # brackets that are not closed
@@ -87,6 +94,8 @@ def _parse(uri: str) -> tuple[str, str, int]:
         port = parts.port
     except ValueError as error:
         raise UsageError(f"{wanted} with a port from 0 to 65535") from error
+    if parts.scheme == "unix" and not parts.netloc and not parts.query and len(parts.path) > 1:
+        return parts.scheme, unquote(parts.path), 0
     if parts.scheme not in {"tcp", "tcps", "mem"} or parts.hostname is None or port is None:
         raise UsageError(wanted)
     return parts.scheme, parts.hostname, port
@@ -120,7 +129,8 @@ def check_reachable(uris: Iterable[str]) -> None:
     for uri in uris:
         if _parse(uri)[0] == "mem":
             raise UsageError(
-                f"cannot listen on {uri!r}: no other process reaches it; wanted tcp://HOST:PORT"
+                f"cannot listen on {uri!r}: no other process reaches it; wanted tcp://HOST:PORT "
+                "or unix:///PATH"
             )
 
 
@@ -133,12 +143,12 @@ class _MemoryListener:
         """Do nothing: the dialler calls `accept`."""
 
 
-class TcpListener:
-    """Listens on TCP.
+class SocketListener:
+    """Accepts connections to a socket that listens, as far as there are descriptors for them.
 
     Args:
-        host: The interface, by name or number.
-        port: The port; 0 takes a free one.
+        listening: The socket.
+        uri: Its address.
         accept: Called with the server's end of each connection.
         limit: Returns how many file descriptors the process may have; called for each connection.
 
@@ -148,26 +158,18 @@ class TcpListener:
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        listening: socket.socket,
+        uri: str,
         accept: Callable[[Link], object],
         *,
-        limit: Callable[[], float] = descriptor_limit,
+        limit: Callable[[], float],
     ) -> None:
+        listening.setblocking(False)
+        self.uri = uri
+        self._socket = listening
+        self._accept = accept
         self._limit = limit
         self._refusing = False
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        except OSError as error:  # such as a port in use, or a host that has no address
-            reason = (error.strerror or str(error)).partition(" (while")[0]  # Python names it, too
-            raise OSError(
-                error.errno, f"cannot listen: {reason}", f"tcp://{host}:{port}"
-            ) from error
-        self._socket.setblocking(False)
-        self._accept = accept
-        host, port = self._socket.getsockname()[:2]
-        self.uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def run(self) -> None:
         """Accept connections until cancelled."""
@@ -175,7 +177,8 @@ class TcpListener:
             await trio.lowlevel.wait_readable(self._socket)
             try:
                 connection, _ = self._socket.accept()
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if connection.family != socket.AF_UNIX:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 if error.errno in _OUT_OF_DESCRIPTORS:
                     self._refuse(str(error))
@@ -197,6 +200,85 @@ class TcpListener:
     def close(self) -> None:
         """Stop listening; connections stay."""
         self._socket.close()
+
+
+class TcpListener(SocketListener):
+    """Listens on TCP.
+
+    Args:
+        host: The interface, by name or number.
+        port: The port; 0 takes a free one.
+        accept: Called with the server's end of each connection.
+        limit: Returns how many file descriptors the process may have; called for each connection.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[Link], object],
+        *,
+        limit: Callable[[], float] = descriptor_limit,
+    ) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:  # such as a port in use, or a host that has no address
+            reason = (error.strerror or str(error)).partition(" (while")[0]  # Python names it, too
+            raise OSError(
+                error.errno, f"cannot listen: {reason}", f"tcp://{host}:{port}"
+            ) from error
+        host, port = listening.getsockname()[:2]
+        uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        super().__init__(listening, uri, accept, limit=limit)
+
+
+class UnixListener(SocketListener):
+    """Listens on a Unix socket, whose directory decides who may connect.
+
+    Args:
+        path: The file name of the socket. One that a killed process has left is replaced.
+        accept: Called with the server's end of each connection.
+    """
+
+    def __init__(self, path: Path, accept: Callable[[Link], object]) -> None:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._path = path
+        uri = f"unix://{quote(str(path))}"
+        try:
+            _remove_left_socket(path)
+            listening.bind(str(path))
+            listening.listen(BACKLOG)
+        except OSError as error:  # in use, no such directory, or a path that is too long
+            listening.close()
+            reason = error.strerror or str(error)
+            raise OSError(error.errno, f"cannot listen: {reason}", uri) from error
+        self._inode = path.lstat().st_ino
+        super().__init__(listening, uri, accept, limit=descriptor_limit)
+
+    @override
+    def close(self) -> None:
+        """Stop listening and remove the socket, unless another process has replaced it."""
+        super().close()
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.lstat().st_ino == self._inode:
+                self._path.unlink()
+
+
+def _remove_left_socket(path: Path) -> None:
+    """Remove a socket at which nobody listens; `bind` refuses whatever else is there."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)  # its queue may be full
+        with contextlib.suppress(BlockingIOError):
+            try:
+                client.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:

@@ -119,7 +119,8 @@ def broker() -> None:
     multiple=True,
     default=("tcp://127.0.0.1:9007",),
     show_default=True,
-    help="Where to listen; port 0 takes a free one. May be given several times.",
+    help="Where to listen: tcp://HOST:PORT, where port 0 takes a free one, tcps:// or "
+    "unix:///PATH. May be given several times.",
 )
 @click.option(
     "--data",

@@ -232,10 +232,10 @@ class LayeredLink(Link):
 def _peer_of(sock: socket.socket) -> str:
     """The peer's address as text; empty when the peer has already gone."""
     try:
-        address: tuple[str, int] | str = sock.getpeername()
+        address: tuple[str, int] | str = sock.getpeername() or sock.getsockname()
     except OSError:  # the peer has closed it
         return ""
-    if isinstance(address, str):  # a Unix socket's path
+    if isinstance(address, str):  # the path of a Unix socket, which the end that dials has not
         return address
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

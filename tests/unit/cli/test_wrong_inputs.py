@@ -166,7 +166,7 @@ WRONG: Final[list[tuple[str, int, str]]] = [
     ("subscribe t -s CLOSED --store rows", FAILURE, "rows"),
     # -- the broker
     ("broker run --listen nonsense", USAGE, "wanted tcp://HOST:PORT"),
-    ("broker run --listen unix:///run/x", USAGE, "wanted tcp://HOST:PORT"),
+    ("broker run --listen unix://run/x", USAGE, "or unix:///PATH"),
     ("broker run --listen tcps://localhost:0", USAGE, "--tls-cert"),
     ("broker run --tls-key rows", USAGE, "--tls"),
     ("broker run --log-topic (", USAGE, "--log-topic"),

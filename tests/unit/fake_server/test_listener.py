@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
+from haclient import HAClient
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.links.dial import dial
 from haclient.transport.links.link import Link
+from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.listener import TcpListener, check_reachable, listen
+from support.broker import running_broker
 
 LIMIT_S = 60.0  # of a test that hangs
 
@@ -25,6 +30,8 @@ LIMIT_S = 60.0  # of a test that hangs
         ("tcp://127.0.0.1:65536", "a port from 0 to 65535"),
         ("mem://:1", "wanted tcp://HOST:PORT"),
         ("tcp://[::1", "wanted tcp://HOST:PORT"),
+        ("unix://run/broker.sock", "or unix:///PATH"),
+        ("unix:///", "or unix:///PATH"),
     ],
 )
 async def test_a_malformed_address(uri: str, why: str) -> None:
@@ -67,6 +74,59 @@ async def test_connections_leave_some_descriptors_to_the_journal(
     (told,) = caplog.messages
     assert "connections are refused" in told
     assert "ulimit -n" in told
+
+
+@pytest.mark.row("AD7")
+async def test_a_unix_socket_is_there_while_it_listens(tmp_path: Path) -> None:
+    path = tmp_path / "a b.sock"
+    accepted: list[Link] = []
+    first = listen(f"unix://{path}", accepted.append)
+    with pytest.raises(OSError, match="cannot listen: Address already in use"):
+        listen(f"unix://{path}", accepted.append)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first.run)
+        link = await dial(Uri.parse(f"unix://localhost:0/amps?path={path}"), timeout=LIMIT_S)
+        with trio.fail_after(LIMIT_S):
+            while not accepted:
+                await trio.testing.wait_all_tasks_blocked()
+        assert link.peer == accepted[0].peer == str(path)
+        for each in (link, *accepted):
+            each.close()
+        nursery.cancel_scope.cancel()
+    first.close()
+    assert not path.exists()
+
+
+@pytest.mark.row("AD7")
+def test_the_socket_of_a_killed_broker_is_replaced_and_other_files_are_not(tmp_path: Path) -> None:
+    left, other = tmp_path / "left.sock", tmp_path / "file"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(left))
+    second = listen(f"unix://{left}", lambda _: None)
+    left.unlink()
+    third = listen(f"unix://{left}", lambda _: None)
+    second.close()
+    assert left.exists()  # it is the third's
+    third.close()
+    other.write_bytes(b"content")
+    with pytest.raises(OSError, match="cannot listen: Address already in use"):
+        listen(f"unix://{other}", lambda _: None)
+    assert other.read_bytes() == b"content"
+    with pytest.raises(OSError, match="cannot listen: AF_UNIX path too long"):
+        listen(f"unix://{tmp_path}/{'x' * 200}", lambda _: None)
+
+
+@pytest.mark.row("AD7")
+async def test_a_client_publishes_over_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "broker.sock"
+    async with running_broker(BrokerConfig(listen=(f"unix://{path}",))) as running:
+        assert running.uris == [f"unix://{path}"]
+        server = f"unix://localhost:0/amps/json?path={path}"
+        async with HAClient("one", servers=[server]) as client, client.stream("orders") as orders:
+            assert await client.publish_persisted("orders", b"1")
+            with trio.fail_after(LIMIT_S):
+                message = await anext(orders)
+    assert message.data == b"1"
 
 
 @pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "mem://broker:1"])
