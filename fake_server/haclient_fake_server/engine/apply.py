@@ -41,7 +41,9 @@ from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
 
-_USER_KEY: Final = int(RecordFlag.USER_KEY)  # of an enumeration, `&` takes a microsecond
+# Plain numbers: of an enumeration, `&` takes a microsecond.
+_USER_KEY: Final = int(RecordFlag.USER_KEY)
+_REPLICATED: Final = int(RecordFlag.REPLICATED)
 
 
 def apply(route: Route, record: Record, document: Document | None = None) -> Changes:
@@ -128,6 +130,7 @@ class Applier:
                 Content(record.payload, record.correlation_id, record.timestamp_us),
                 expiration_s=record.expiration_s,
                 document=changes.document,
+                is_replicated=bool(record.flags & _REPLICATED),
             )
         self.deliver(route, record, changes)
         return changes

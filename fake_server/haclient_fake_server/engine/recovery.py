@@ -44,6 +44,7 @@ _CHUNK_BYTES: Final = 2**20
 
 _PUBLISH: Final = int(RecordCommand.PUBLISH)
 _DELETE: Final = int(RecordCommand.SOW_DELETE)
+_REPLICATED: Final = int(RecordFlag.REPLICATED)
 _QUEUE_REMOVE: Final = int(RecordCommand.QUEUE_REMOVE)
 
 _Header: TypeAlias = tuple[int, tuple[int, ...]]
@@ -248,7 +249,13 @@ class _Queues:
             if position >= self._starts[queue]:
                 has_body = queue.examines_bodies
                 content = content_of(chunk, at) if has_body else Content(b"", b"", fields[7])
-                queue.enter(row, content, expiration_s=lifetime_s, clock_us=clock_us)
+                queue.enter(
+                    row,
+                    content,
+                    expiration_s=lifetime_s,
+                    clock_us=clock_us,
+                    is_replicated=bool(fields[1] & _REPLICATED),
+                )
 
     def _remove(self, removals: Removals) -> None:
         queue = self._state.queues.get(to_text(removals.queue), to_text(removals.message_type))

@@ -22,6 +22,7 @@ import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from typing_extensions import override
@@ -51,6 +52,9 @@ _NAMES: Final[dict[int, str]] = {reason: reason.name.lower() for reason in Remov
 
 MAX_RUN: Final = 100
 """Messages of one delivery."""
+
+_REPLICATED: Final = 1 << 63
+"""In a snapshot, the bit of a moment at which another instance expires the message."""
 
 _LOWEST_PRIORITY: Final = float("-inf")
 """That of a message without a number where the priority should be."""
@@ -118,6 +122,8 @@ class Queue:
         table: The messages that it holds.
         consumers: Its consumers by number.
         removals: Publisher, sequence and reason of what was removed and is not in the journal yet.
+        expires_replicated: Whether messages that another instance has received from their
+            publishers expire here, too: it is not there to do it.
         counts: How many messages were delivered, redelivered, cancelled, and removed for which
             reason, since the broker was started.
 
@@ -163,7 +169,10 @@ class Queue:
         self._attempts: dict[int, tuple[int, int]] = {}  # of returned messages
         self._lease_ends = Deadlines()
         self._expirations = Deadlines()
+        self._replicated_expirations = Deadlines()
+        self.expires_replicated = False
         self._expired_meanwhile: set[int] = set()  # leased messages
+        self._expired_elsewhere: set[int] = set()  # leased messages, too
         self._barriers: deque[int] = deque()
         self.removals: list[tuple[int, int, int]] = []
         self.counts: Counter[str] = Counter()
@@ -186,6 +195,8 @@ class Queue:
     def next_due_us(self) -> int | None:
         """When `tick` has something to do, in microseconds since 1970; `None` for never."""
         due_us = min(self._lease_ends.next_us, self._expirations.next_us)
+        if self.expires_replicated:
+            due_us = min(due_us, self._replicated_expirations.next_us)
         return None if due_us == NEVER_US else due_us
 
     def touch(self) -> None:
@@ -202,6 +213,7 @@ class Queue:
         expiration_s: int | None = None,
         document: Document | None = None,
         clock_us: int = sys.maxsize,
+        is_replicated: bool = False,
     ) -> None:
         """Add a message of an underlying topic, behind all others.
 
@@ -212,6 +224,8 @@ class Queue:
             document: Its body, if it was parsed already.
             clock_us: The running wall clock in microseconds, which the log may be ahead of: then
                 its lifetime begins now.
+            is_replicated: Whether another instance has received it from its publisher: that one
+                expires it.
         """
         if self._examines:
             self._examine(row, document or Document(content.body, self.settings.message_type))
@@ -223,7 +237,8 @@ class Queue:
         if lifetime_s is not None:
             begin_us = min(content.timestamp_us, clock_us)
             due_us = begin_us + round(lifetime_s * MICROSECONDS)
-            self._expirations.add(due_us, row.position)
+            expirations = self._replicated_expirations if is_replicated else self._expirations
+            expirations.add(due_us, row.position)
         self._dirty[self] = None
 
     def _examine(self, row: Row, document: Document) -> None:
@@ -258,9 +273,16 @@ class Queue:
             self.table.remove((position,))
 
     def remove_elsewhere(self, publisher_id: int, sequence: int, reason: int) -> None:
-        """Remove a message that has left the queue on another instance, leased here or not."""
+        """Remove a message that has left the queue on another instance, leased here or not.
+
+        One that has expired there, and is leased here, stays until its lease ends.
+        """
         position = self.table.find(publisher_id, sequence)
-        if position is not None:
+        if position is None:
+            return
+        if reason == RemovalReason.TIME_LIMIT and position in self._by_position:
+            self._expired_elsewhere.add(position)
+        else:
             self._remove(position, reason)
 
     # --- consumers -------------------------------------------------------------------------------
@@ -545,7 +567,10 @@ class Queue:
 
     def tick(self, now_us: int, limit: int) -> None:
         """End the leases and the messages whose time is over, at most `limit` of each."""
-        for _, position in self._expirations.take_due(now_us, limit):
+        expired = [self._expirations]
+        if self.expires_replicated:
+            expired.append(self._replicated_expirations)
+        for _, position in chain(*(each.take_due(now_us, limit) for each in expired)):
             state = self.table.state(position)
             if state == AVAILABLE:
                 self._expire(position, RemovalReason.TIME_LIMIT)
@@ -564,6 +589,9 @@ class Queue:
             self._forget((lease,))
             return
         position, settings = lease.row.position, self.settings
+        if position in self._expired_elsewhere:
+            self._remove(position, RemovalReason.TIME_LIMIT)
+            return
         self._attempts[position] = (lease.deliveries, lease.cancels)
         reason = None
         limit = settings.max_cancels + (settings.max_cancels_rule == "above")
@@ -611,6 +639,8 @@ class Queue:
                 self._attempts.pop(row.position, None)
             if self._expired_meanwhile:
                 self._expired_meanwhile.discard(row.position)
+            if self._expired_elsewhere:
+                self._expired_elsewhere.discard(row.position)
         if reason is not RemovalReason.DELIVERED:  # counted as a delivery, as every other one is
             self.counts[_NAMES.get(reason, "other")] += len(rows)
         self._dirty[self] = None
@@ -634,18 +664,23 @@ class Queue:
             self._lease_ends.keep(
                 lambda due_us, position: position in leases and leases[position].due_us == due_us
             )
-        if self._expirations.is_mostly_stale(len(table)):
-            self._expirations.keep(lambda _, position: table.state(position) != REMOVED)
+        for each in (self._expirations, self._replicated_expirations):
+            if each.is_mostly_stale(len(table)):
+                each.keep(lambda _, position: table.state(position) != REMOVED)
 
     # --- snapshots -------------------------------------------------------------------------------
 
     def columns(self) -> QueueColumns:
         """What the queue holds; what consumers have is among it."""
         due_us, due_positions = array("Q"), array("Q")
-        for moment_us, position in self._expirations:
-            if self.table.state(position) != REMOVED:
-                due_us.append(moment_us)
-                due_positions.append(position)
+        for flag, expirations in (
+            (0, self._expirations),
+            (_REPLICATED, self._replicated_expirations),
+        ):
+            for moment_us, position in expirations:
+                if self.table.state(position) != REMOVED:
+                    due_us.append(moment_us | flag)
+                    due_positions.append(position)
         for position in sorted(self._expired_meanwhile):  # they are due since their leases began
             due_us.append(0)
             due_positions.append(position)
@@ -656,7 +691,10 @@ class Queue:
         """Fill a new queue with what another one held: all of it is available."""
         self.table.fill(columns.messages)
         for moment_us, position in zip(columns.due_us, columns.due_positions, strict=True):
-            self._expirations.add(moment_us, position)
+            if moment_us & _REPLICATED:
+                self._replicated_expirations.add(moment_us ^ _REPLICATED, position)
+            else:
+                self._expirations.add(moment_us, position)
         self._barriers.extend(columns.barriers)
         self._dirty[self] = None
 

@@ -87,6 +87,7 @@ class QueueRegistry:
         *,
         expiration_s: int | None = None,
         document: Document | None = None,
+        is_replicated: bool = False,
     ) -> None:
         """Add a message of this batch to the queues that its topic feeds.
 
@@ -96,6 +97,7 @@ class QueueRegistry:
             content: What it contains.
             expiration_s: Its own lifetime in seconds, `None` if it has none.
             document: Its body, if it was parsed already.
+            is_replicated: Whether another instance has received it from its publisher.
         """
         self.reader.add(row.position, content)
         for queue in queues:
@@ -105,6 +107,7 @@ class QueueRegistry:
                 expiration_s=expiration_s,
                 document=document,
                 clock_us=self.clock_us,
+                is_replicated=is_replicated,
             )
             self._fed[queue] = None
 
@@ -114,6 +117,13 @@ class QueueRegistry:
         if queue is not None:
             for publisher_id, sequence, reason in removals.entries:
                 queue.remove_elsewhere(publisher_id, sequence, reason)
+
+    def expire_replicated(self, *, here: bool) -> None:
+        """Whether replicated messages expire here, or on the instances that have received them."""
+        for queue in self:
+            if queue.expires_replicated != here:
+                queue.expires_replicated = here
+                queue.touch()  # so that the batch sets its timer
 
     def snapshots(self, end: Cursor, next_position: int) -> list[QueueSnapshot]:
         """What the file-backed queues hold, at the end of the log.

@@ -22,7 +22,9 @@ fails over, would find that this instance lacks what was acknowledged. A mark th
 highest sequence says nothing new, and no log lacks it.
 
 A removal from a queue removes the message from the queue of the same name here. If there is no such
-queue, or the message has left it, nothing happens.
+queue, or the message has left it, nothing happens. A waiting message expires on one instance: the
+one that has received it from its publisher. The others do it when no instance has been connected
+here for `TAKE_OVER_S`.
 
 A topic that is not logged here, or an instance of this one's name, ends the connection with a
 reason: to acknowledge such records would be wrong.
@@ -65,6 +67,10 @@ MAX_BODY_BYTES: Final = 2 * MAX_FRAME_BYTES
 """What a sender may spread over frames: it holds more than the longest record."""
 MAX_CACHED: Final = 2**20
 """Sequences that are cached, at eight bytes each; with one more part all are forgotten."""
+
+TAKE_OVER_S: Final = 30.0
+"""So long no other instance is connected before replicated messages expire here: longer than the
+waits between two attempts to connect."""
 
 REPLACED: Final = "replaced by a newer replication connection"
 
@@ -176,6 +182,17 @@ class Replicas:
         self._dropped = (0, 0)
         self._holdings = Holdings(state.journal, state.batch)
         self.missing = 0
+        self._watch_sources()
+
+    def _watch_sources(self) -> None:
+        """Leave it to other instances to expire their messages, or take it over after a while."""
+        state = self._state
+        if self._sources:
+            state.timers.cancel("take-over")
+            state.queues.expire_replicated(here=False)
+        elif len(state.queues):
+            due = state.now + TAKE_OVER_S
+            state.timers.set("take-over", due, lambda: state.queues.expire_replicated(here=True))
 
     def log_on(self, connection: Connection, message: Message) -> None:
         """Carry out the logon of another instance."""
@@ -190,6 +207,7 @@ class Replicas:
         connection.name = name
         connection.commands = {wire.REPLICATE: self._on_records, "heartbeat": self._heartbeat}
         self._sources[name] = _Source(connection)
+        self._watch_sources()
         settings = self._state.settings
         answer = wire.welcome(
             settings.name, self._vector(), max_frame_bytes=settings.max_message_bytes
@@ -202,6 +220,7 @@ class Replicas:
         source = self._sources.get(connection.name)
         if source is not None and source.connection is connection:
             del self._sources[connection.name]
+            self._watch_sources()
 
     def acknowledge(self) -> None:
         """Send one ack for everything that a source has sent in this batch."""

@@ -230,6 +230,7 @@ class TestStatus:
             "guards": 0,
             "connections": 3,
             "ended_connections": {},
+            "faults": 0,
         }
 
     def test_an_empty_log_has_no_last_position(self) -> None:

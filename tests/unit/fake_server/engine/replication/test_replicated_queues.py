@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from haclient_fake_server.engine.replication.receiver import TAKE_OVER_S
 from haclient_fake_server.engine.settings import QueueTopic
 from support.engine import Peer, World
 from support.replicas import Group
@@ -103,3 +104,82 @@ def test_each_instance_is_fair_to_its_own_consumers_alone() -> None:
     group.settle()
     assert [consumer.bodies() for consumer in here] == [[b"1", b"3"], [b"2", b"4"]]
     assert there.bodies() == [b"1", b"2", b"3", b"4"]  # the only consumer of its instance
+
+
+EXPIRING = QueueTopic(
+    name="work",
+    topics=("orders",),
+    max_per_subscription_backlog=10,
+    expiration_s=5.0,
+    dead_letter="dead",
+)
+
+
+class Expiring(Group):
+    """Two instances with a queue whose messages expire after 5 s."""
+
+    def __init__(self) -> None:
+        super().__init__(BOTH_WAYS, queues=(EXPIRING,))
+        self.settle()
+        self["a"].client("pubber").publish(1, b"1")
+        self.settle()
+
+    def advance(self, seconds: int) -> None:
+        for _ in range(2 * seconds):  # heartbeats arrive in between
+            for world in self.worlds.values():
+                world.advance(0.5)
+            self.settle()
+
+    def dead(self, name: str) -> list[bytes]:
+        """What has gone to the dead-letter topic, as one instance has it."""
+        peer = self[name].client("reader")
+        peer.subscribe(t="dead", bm="0", a="")
+        bodies = peer.bodies()
+        peer.close()
+        return bodies
+
+
+def test_a_message_that_is_leased_on_one_instance_does_not_expire_on_the_other() -> None:
+    group = Expiring()
+    worker = group["a"].client("worker")
+    worker.subscribe("1", t="work", opts="max_backlog=10")
+    bookmark = worker.take()[-1].bookmark
+    group.advance(10)
+    assert (depth(group["a"]), depth(group["b"])) == (1, 1)
+    worker.send(c="sow_delete", t="work", bm=bookmark)
+    group.settle()
+    assert (depth(group["a"]), depth(group["b"])) == (0, 0)
+    assert (group.dead("a"), group.dead("b")) == ([], [])
+
+
+def test_one_instance_expires_a_message_and_writes_its_dead_letter() -> None:
+    group = Expiring()
+    group.advance(6)
+    assert (depth(group["a"]), depth(group["b"])) == (0, 0)
+    assert (group.dead("a"), group.dead("b")) == ([b"1"], [b"1"])
+
+
+def test_a_message_that_expires_on_its_instance_stays_where_it_is_leased() -> None:
+    group = Expiring()
+    worker = group["b"].client("worker")
+    worker.subscribe("1", t="work", opts="max_backlog=10")
+    group.advance(6)
+    assert (depth(group["a"]), depth(group["b"])) == (0, 1)
+    worker.close()
+    group.settle()
+    assert (depth(group["a"]), depth(group["b"])) == (0, 0)
+    assert (group.dead("a"), group.dead("b")) == ([b"1"], [b"1"])
+
+
+@pytest.mark.parametrize("restarted", ["", "restarted"])
+def test_messages_expire_on_a_replica_once_their_instance_has_been_away(restarted: str) -> None:
+    group = Expiring()
+    group.cut("a", "b")
+    if restarted:
+        group.restart("b")
+    replica = group["b"]
+    replica.advance(TAKE_OVER_S - 2.0)
+    assert depth(replica) == 1
+    replica.advance(3.0)
+    assert depth(replica) == 0
+    assert group.dead("b") == [b"1"]
