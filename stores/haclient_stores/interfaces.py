@@ -8,7 +8,7 @@ a thread while the others continue.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from threading import get_ident
 from typing import Protocol, runtime_checkable
 
@@ -196,6 +196,26 @@ class FrameLog(PublishStore, Protocol):
             StoreFull: There is no room; nothing was stored, and no sequence used.
             UsageError: The frame is too large for any server.
         """
+
+    def append_many(
+        self,
+        heads: Iterable[bytes],
+        tail: bytes,
+        bodies: Iterable[bytes | bytearray | memoryview],
+    ) -> None:
+        """Store several frames, as `append` stores each of them.
+
+        Args:
+            heads: The frames up to their sequences, at least one for each body.
+            tail: The header after the sequence of each.
+            bodies: The payloads.
+
+        Raises:
+            StoreFull: There is no room for one of them; those before it are stored.
+            UsageError: One is too large for any server; those before it are stored.
+        """
+        for body, head in zip(bodies, heads, strict=False):
+            self.append(head, tail, body)
 
     @abstractmethod
     def rewind(self, after: int) -> None:

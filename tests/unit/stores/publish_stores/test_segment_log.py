@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import repeat
 
 import pytest
 from typing_extensions import override
@@ -15,6 +16,7 @@ from haclient_stores.publish_stores.segment import (
     Limits,
     Segment,
     SegmentStorage,
+    frame_length,
 )
 from haclient_stores.publish_stores.segment_log import MARK_BYTES, MAX_FRAME_BYTES, SegmentLog
 from haclient_stores.publish_stores.window import PublishWindow
@@ -185,6 +187,61 @@ def test_a_frame_larger_than_any_server_takes_is_refused() -> None:
         log.append(HEAD, TAIL, bytes(MAX_FRAME_BYTES))
     assert log.put() == 1002
     assert log.taken() == log.wanted
+
+
+def test_frames_stored_together_are_laid_out_as_if_stored_one_by_one() -> None:
+    sizes = [0, 1, 70_000, 1000, MARK_BYTES, *range(0, 3000, 7)]
+    bodies = [b"b" * size for size in sizes]
+    together, alone = Log(segment_bytes=2**17), Log(segment_bytes=2**17)
+    together.append_many(repeat(HEAD), TAIL, bodies)
+    for body in bodies:
+        alone.put(body)
+    assert together.taken() == alone.wanted
+    assert together.window.last_sequence == alone.window.last_sequence
+    assert together.storage.seals == alone.storage.seals
+    assert list(together.frames(0)) == list(alone.frames(0))
+
+
+@pytest.mark.parametrize("bodies", [[], [b"x"], [bytearray(b"x"), memoryview(b"y")]])
+def test_few_frames_are_stored_together_as_well(bodies: list[bytes]) -> None:
+    log = Log()
+    log.put()
+    log.append_many([b"a%d" % number for number in range(len(bodies))], TAIL, bodies)
+    assert log.put() == 1002 + len(bodies)
+    assert [sequence for sequence, _ in log.frames(0)] == [*range(1001, 1003 + len(bodies))]
+
+
+def test_what_was_stored_before_the_room_ended_stays_stored() -> None:
+    log = Log()
+    log.put()
+    log.storage.full = StoreFull("no room for another segment", wait=True)
+    with pytest.raises(StoreFull):
+        log.append_many(repeat(HEAD), TAIL, [KIB] * 40)
+    stored = log.window.last_sequence - 1001
+    assert 20 < stored < 40
+    log.storage.full = None
+    log.append_many(repeat(HEAD), TAIL, [KIB] * (40 - stored))
+    assert [sequence for sequence, _ in log.frames(0)] == [*range(1001, 1042)]
+
+
+def test_of_frames_stored_together_the_first_length_is_written_last() -> None:
+    log = Log(segment_bytes=2**17)
+    log.put()
+    shown: list[int] = []
+
+    class Watched:
+        """The segment's memory, which shows after each write whether a reader finds the frames."""
+
+        def __setitem__(self, place: slice, data: bytes) -> None:
+            memory[place] = data
+            shown.append(int(frame_length(memory, end)[0]))
+
+    end = log._end
+    memory = log._memory
+    log._memory = Watched()  # type: ignore[assignment]  # all that a write needs
+    log.append_many(repeat(HEAD), TAIL, [b"a", b"b", b"c"])
+    assert shown[:-1] == [0] * (len(shown) - 1)
+    assert shown[-1] > 0
 
 
 @pytest.mark.row("PS21")
