@@ -19,7 +19,7 @@ caches its results, up to a limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 import re2
@@ -34,6 +34,8 @@ MAX_MEMORY_BYTES: Final = 8 * 2**20
 """What one compiled pattern may use, its cache of states included."""
 
 Search: TypeAlias = Callable[[str], bool]
+Find: TypeAlias = Callable[[bytes], Iterator[tuple[int, int]]]
+"""Where a pattern is found: the begin and end of each match."""
 
 _SPECIAL: Final = frozenset(b".*+?[](){}^$|\\")
 _NOT_IN_RE2: Final = ("(?=", "(?!", "(?<", "(?P", *(rf"\{digit}" for digit in range(1, 10)))
@@ -62,14 +64,29 @@ def compile_search(pattern: str) -> Search:
     Raises:
         PatternError: The pattern is too long, malformed, or uses a feature that RE2 does not have.
     """
-    raw = to_bytes(pattern)
-    if len(raw) > MAX_PATTERN_BYTES:
-        raise PatternError(f"{len(raw)} bytes are more than the {MAX_PATTERN_BYTES} allowed")
+    raw = _pattern_bytes(pattern)
     if _SPECIAL.isdisjoint(raw):
         # The commonest pattern by far; a call into RE2 takes several times as long.
         return lambda text: raw in to_bytes(text)
     search = _compile(raw).search
     return lambda text: search(to_bytes(text)) is not None
+
+
+def compile_find(pattern: str) -> Find:
+    """A function that returns each place where `pattern` is found.
+
+    Raises:
+        PatternError: As for `compile_search`.
+    """
+    finditer = _compile(_pattern_bytes(pattern)).finditer
+    return lambda data: (match.span() for match in finditer(data))
+
+
+def _pattern_bytes(pattern: str) -> bytes:
+    raw = to_bytes(pattern)
+    if len(raw) > MAX_PATTERN_BYTES:
+        raise PatternError(f"{len(raw)} bytes are more than the {MAX_PATTERN_BYTES} allowed")
+    return raw
 
 
 def _compile(raw: bytes) -> re2.Regexp:

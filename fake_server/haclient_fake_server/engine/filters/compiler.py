@@ -3,7 +3,7 @@
 Each node becomes one function of a `Document`. There are two kinds of them: `Scalar` gives one
 value (of an array its first), `Several` gives all elements of an array. Comparisons, BETWEEN, IN,
 LIKE, BEGINS and ENDS WITH ask `Several` and are true when any element, or any pair, satisfies them;
-arithmetic, IS NULL and the logic ask `Scalar`.
+arithmetic, functions, IS NULL and the logic ask `Scalar`.
 
 Logic follows the server's documentation; a NULL on the left of AND or OR gives NULL. As comparisons
 give false and never NULL, `NOT /a = 1` is true when `/a` is missing. A filter matches when its
@@ -17,11 +17,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, assert_never
 
 from haclient_fake_server.engine.filters.document import Document
+from haclient_fake_server.engine.filters.functions import FUNCTIONS, Argument
 from haclient_fake_server.engine.filters.parser import (
     Affix,
     AllOf,
     AnyOf,
     Between,
+    Call,
     Chain,
     Compare,
     Field,
@@ -44,9 +46,10 @@ from haclient_fake_server.engine.filters.values import (
     calculate,
     compare,
     number_from,
+    text_of,
     truth,
 )
-from haclient_fake_server.engine.patterns import PatternError, compile_search
+from haclient_fake_server.engine.patterns import Find, PatternError, compile_find, compile_search
 
 Filter: TypeAlias = Callable[[Document], bool]
 Scalar: TypeAlias = Callable[[Document], Value]
@@ -85,14 +88,24 @@ def _scalar(node: Node) -> Scalar:
             return lambda _: value
         case Field(path):
             return lambda document: document.first(path)
-        case Negate(operand):
-            return _negate(_scalar(operand))
-        case Chain(first, rest):
-            return _chain(_scalar(first), [(symbol, _scalar(part)) for symbol, part in rest])
+        case Negate() | Chain() | Call():
+            return _computed(node)
         case Not() | AllOf() | AnyOf():
             return _logic(node)
         case _:
             return _test(node)
+
+
+def _computed(node: Negate | Chain | Call) -> Scalar:
+    match node:
+        case Negate(operand):
+            return _negate(_scalar(operand))
+        case Chain(first, rest):
+            return _chain(_scalar(first), [(symbol, _scalar(part)) for symbol, part in rest])
+        case Call():
+            return _call(node)
+        case _:
+            assert_never(node)
 
 
 def _logic(node: Not | AllOf | AnyOf) -> Scalar:
@@ -132,6 +145,39 @@ def _several(node: Node) -> Several:
         return lambda document: document.values(path)
     scalar = _scalar(node)
     return lambda document: (scalar(document),)
+
+
+# --- functions ----------------------------------------------------------
+
+
+def _call(node: Call) -> Scalar:
+    function = FUNCTIONS[node.name]
+    arguments: list[Callable[[Document], Argument]] = []
+    for index, each in enumerate(node.arguments):
+        if index == function.pattern_at:
+            arguments.append(_constant(_pattern(each, node.position)))
+        else:
+            arguments.append(
+                _several(each) if function.takes_array and not index else _scalar(each)
+            )
+    return lambda document: function.call([argument(document) for argument in arguments])
+
+
+def _constant(found: Find) -> Callable[[Document], Argument]:
+    return lambda _: found
+
+
+def _pattern(node: Node, position: int) -> Find:
+    if not isinstance(node, Literal) or not isinstance(node.value, str):
+        raise FilterError(position, expected="a pattern in quotes", found="something else")
+    try:
+        return compile_find(node.value)
+    except PatternError as error:
+        raise _bad_pattern(position, error) from error
+
+
+def _bad_pattern(position: int, error: PatternError) -> FilterError:
+    return FilterError(position, expected="a regular expression", found=str(error))
 
 
 # --- arithmetic ---------------------------------------------------------
@@ -236,14 +282,12 @@ def _one_of(constants: list[Value]) -> Test:
 
 def _like(node: Like) -> Test:
     if node.raw:
-        return lambda value: node.pattern in _text(value) if value is not None else False
+        return lambda value: node.pattern in text_of(value) if value is not None else False
     try:
         search = compile_search(node.pattern)
     except PatternError as error:
-        raise FilterError(
-            node.position, expected="a regular expression", found=str(error)
-        ) from error
-    return lambda value: search(_text(value)) if value is not None else False
+        raise _bad_pattern(node.position, error) from error
+    return lambda value: search(text_of(value)) if value is not None else False
 
 
 def _affix(operand: Several, choices: list[Several], *, ends: bool) -> Scalar:
@@ -251,25 +295,15 @@ def _affix(operand: Several, choices: list[Several], *, ends: bool) -> Scalar:
 
     def run(document: Document) -> bool:
         affixes = tuple(
-            _text(value) for choice in choices for value in choice(document) if value is not None
+            text_of(value) for choice in choices for value in choice(document) if value is not None
         )
-        return any(has(_text(one), affixes) for one in operand(document) if one is not None)
+        return any(has(text_of(one), affixes) for one in operand(document) if one is not None)
 
     return run
 
 
 def _any_element(operand: Several, test: Test) -> Scalar:
     return lambda document: any(test(value) for value in operand(document))
-
-
-def _text(value: Number | str) -> str:
-    """A value as text; floats in the shortest form that reads back the same.
-
-    A test yields a bool, which as text is the 1 or 0 that it stands for.
-    """
-    if isinstance(value, str):
-        return value
-    return str(int(value)) if isinstance(value, int) else str(value)
 
 
 def _is_null(operand: Scalar) -> Scalar:

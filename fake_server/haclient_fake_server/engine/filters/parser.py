@@ -15,8 +15,8 @@ is that of the parentheses, NOTs and signs in the text, and those have a limit. 
 (`NOT IN`, `NOT LIKE` and so on) are `Not` around the positive one, which is how they are defined.
 
 **The parser.** One method per rule, weakest binding first: OR, AND, NOT, comparison, sum, product,
-sign, primary. The text has a length limit and the nesting a depth limit, so no text can exhaust the
-stack; every error in a text raises `FilterError`.
+sign, primary (a path, a value, or a function of them). The text has a length limit and the nesting
+a depth limit, so no text can exhaust the stack; every error in a text raises `FilterError`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing_extensions import override
 
 from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters.document import Path, Step
+from haclient_fake_server.engine.filters.functions import FUNCTIONS
 from haclient_fake_server.engine.filters.values import (
     COMPARISONS,
     Value,
@@ -242,6 +243,15 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """The value of a function, by its name in upper case."""
+
+    name: str
+    arguments: tuple[Node, ...]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Negate:
     """A minus sign."""
 
@@ -339,6 +349,7 @@ class AnyOf:
 Node: TypeAlias = (
     Literal
     | Field
+    | Call
     | Negate
     | Chain
     | Compare
@@ -577,7 +588,27 @@ class _Parser:
         if token.word in _KEYWORDS:
             raise self._wrong("a path or a value")
         self._next()
+        if token.word in FUNCTIONS and self._is("("):
+            return self._nested(lambda: self._call(token))
         what = "function" if self._is("(") else "word"
         raise FilterError(
             token.position, expected="a path or a value", found=f"the unknown {what} {token}"
         )
+
+    def _call(self, token: Token) -> Node:
+        arguments: list[Node] = []
+        self._expect("(")
+        if not self._is(")"):
+            arguments.append(self._any_of())
+            while self._take(","):
+                arguments.append(self._any_of())
+        self._expect(")")
+        function, count = FUNCTIONS[token.word], len(arguments)
+        if count < function.fewest or (function.most is not None and count > function.most):
+            most = "or more" if function.most is None else f"to {function.most}"
+            counts = f"{function.fewest} {most}"
+            if function.fewest == function.most:
+                counts = str(function.fewest)
+            expected = f"{counts} values for {token.word}"
+            raise FilterError(token.position, expected=expected, found=str(count))
+        return Call(token.word, tuple(arguments), token.position)

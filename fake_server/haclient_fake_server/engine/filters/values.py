@@ -118,13 +118,24 @@ def calculate(symbol: str, left: Value, right: Value) -> Value:
     """The result of an arithmetic operator of `ARITHMETIC`."""
     if left is None or right is None:
         return None
-    first, second = _operand(left), _operand(right)
+    first, second = number_of(left), number_of(right)
     if isinstance(first, int) and isinstance(second, int):
         return _INTEGER[symbol](first, second)
     return ARITHMETIC[symbol](float(first), float(second))
 
 
-def _operand(value: Number | str) -> Number:
+def text_of(value: Number | str) -> str:
+    """A value as text; floats in the shortest form that reads back the same.
+
+    A test yields a bool, which as text is the 1 or 0 that it stands for.
+    """
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if isinstance(value, int) else str(value)
+
+
+def number_of(value: Number | str) -> Number:
+    """A value as a number; NaN for a text that is none."""
     if not isinstance(value, str):
         return value
     number = number_from(value)

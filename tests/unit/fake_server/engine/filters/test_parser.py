@@ -121,7 +121,7 @@ def test_keywords_may_be_written_in_any_case() -> None:
         ("/a BEGINS WITH /b", 15, "texts in parentheses, or one in quotes", "'/b'"),
         ("/a AND AND", 7, "a path or a value", "'AND'"),
         ("1 < 2 < 3", 6, "an operator or the end", "'<'"),
-        ("/a = upper(/b)", 5, "a path or a value", "the unknown function 'upper'"),
+        ("/a = trim(/b)", 5, "a path or a value", "the unknown function 'trim'"),
         ("/a = b", 5, "a path or a value", "the unknown word 'b'"),
         ("1x", 1, "an operator or the end", "'x'"),
         ("/a[1][2] = 1", 5, "a path in brackets such as [/name with space]", "'[2] = 1'"),
