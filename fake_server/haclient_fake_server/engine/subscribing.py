@@ -256,11 +256,17 @@ class Subscribing:
             self._replay.set_paused(item, paused=True)
 
     def unsubscribe(self, connection: Connection, message: Message) -> None:
-        """End some or all subscriptions; unknown ids are fine."""
+        """End some or all subscriptions; unknown ids are fine.
+
+        Raises:
+            Refused: It has no id.
+        """
         if message.sub_id.strip() == "all":
             ids = list(connection.subscriptions)
         else:
             ids = message.sub_ids + [part.strip() for part in message.query_id.split(",")]
+        if not any(ids) and not message.sub_id:
+            raise Refused(Reason.INVALID_SUBID, "an unsubscribe needs a sub_id or a query_id")
         for sub_id in ids:
             self._end(connection, sub_id)
         self._state.acknowledge(connection, message, "received", "processed")

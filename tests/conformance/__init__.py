@@ -1,0 +1,1 @@
+"""The facts of the AMPS wire, each shown to a server over plain sockets; see `conftest.py`."""
