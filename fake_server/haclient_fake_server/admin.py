@@ -1,31 +1,42 @@
-"""The admin interface: the state of an instance, as JSON over HTTP.
+"""The admin interface: the state of an instance over HTTP, and what an operator can do to it.
 
 | path | answer |
 |---|---|
-| `/amps/instance.json` | the name and the version of the instance |
-| `/amps/instance/replication.json` | the same, and the state of each destination |
+| `/amps/instance.json` | the instance |
+| `/amps/instance/clients.json` | the same, and one of the tables in `TABLES` |
+| `/metrics` | numbers of all tables that are short, for Prometheus |
+| POST `/amps/administrator/clients/joe/disconnect` | one of the `ACTIONS`, carried out |
 
-It only reads. Whoever can connect may ask, so it listens on this machine alone, or asks for the
-password of one of the broker's users. A request has a limit in size and time. Connections have a
-limit in number, beyond which the oldest is closed, and use no reserved file descriptor: no client
-of this interface holds up the broker or the other clients.
+`.xml` and `.csv` in place of `.json` give the other forms. A table has at most 1000 rows; `?after=`
+with the number of the last one gives those that follow.
+
+Whoever can connect may ask, so it listens on this machine alone, or asks for the password of one of
+the broker's users. A request has a limit in size and time. Connections have a limit in number,
+beyond which the oldest is closed, and use no reserved file descriptor: no client of this interface
+holds up the broker or the other clients. A web page in a browser on this machine can post to it, so
+what comes from a page is refused.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import csv
 import hmac
+import io
 import ipaddress
 import json
+import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Final, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.etree import ElementTree as ET
 
 import trio
 
-from haclient.errors import UsageError
-from haclient_fake_server.engine.replication.destination import DestinationStatus
+from haclient.errors import UsageError, printable
+from haclient_fake_server.engine.statistics import Row
 
 MAX_REQUEST_BYTES: Final = 8192
 """A longer head of a request is refused."""
@@ -38,82 +49,300 @@ MAX_CONNECTIONS: Final = 32
 
 _FIRST_PRINTABLE: Final = 0x21
 
-_REPLICATION: Final = "/amps/instance/replication.json"
-_INSTANCE: Final = "/amps/instance.json"
+_MAX_DIGITS: Final = 18
+
+_NOT_XML: Final = re.compile("[^\\t\\n\\r\\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What no XML document may have."""
+
+_CONTENT_TYPES: Final = {
+    "json": "application/json",
+    "xml": "application/xml",
+    "csv": "text/csv; charset=utf-8",
+    "metrics": "text/plain; version=0.0.4; charset=utf-8",
+}
+
+_log = logging.getLogger(__name__)
+
+TABLES: Final[Mapping[str, str]] = {
+    "clients": "client",
+    "subscriptions": "subscription",
+    "queues": "queue",
+    "replication": "destination",
+    "sow": "topic",
+    "transaction_log": "segment",
+    "transports": "transport",
+}
+"""The tables, and what a row of each is called."""
+
+_PATHS: Final = {"/amps/instance": "", **{f"/amps/instance/{each}": each for each in TABLES}}
+
+_IN_METRICS: Final = {
+    "instance": "",
+    "queues": "queue_",
+    "replication": "replication_",
+    "sow": "sow_",
+}
+"""The tables whose numbers are metrics, and the beginnings of their names. The others are long."""
+
+_LABELS: Final = ("name", "address", "topic", "message_type")
+
+_COUNTERS: Final = re.compile(
+    "delivered|redelivered|acknowledged|cancelled|lost|expired_.*|ended_connections|faults|connects"
+    "|messages_missing"
+)
+"""Fields that only rise until the broker starts again."""
+
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized\r\nWWW-Authenticate: Basic",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    500: "Internal Server Error",
 }
 
 
-def answer(
-    head: bytes,
-    *,
-    name: str,
-    version: str,
-    destinations: Sequence[DestinationStatus],
-    users: Mapping[str, str] | None = None,
-) -> bytes:
+class Administered(Protocol):
+    """What the interface needs of a broker."""
+
+    def rows(self, table: str, *, after: int = 0) -> list[Row]:
+        """A table of the statistics; `instance` has one row."""
+
+    def disconnect(self, client: str) -> None:
+        """End the connection of a client.
+
+        Raises:
+            UsageError: There is none.
+        """
+
+    def downgrade(self, address: str) -> None:
+        """Do not let acks wait for a destination of replication.
+
+        Raises:
+            UsageError: There is none.
+        """
+
+    def upgrade(self, address: str) -> None:
+        """Let acks wait for a destination of replication again.
+
+        Raises:
+            UsageError: There is none.
+        """
+
+    def set_transport(self, uri: str, *, enabled: bool) -> None:
+        """Accept connections at an address, or refuse them.
+
+        Raises:
+            UsageError: There is no such address.
+        """
+
+
+ACTIONS: Final[Mapping[tuple[str, str], Callable[[Administered, str], None]]] = {
+    ("clients", "disconnect"): lambda broker, client: broker.disconnect(client),
+    ("replication", "downgrade"): lambda broker, address: broker.downgrade(address),
+    ("replication", "upgrade"): lambda broker, address: broker.upgrade(address),
+    ("transports", "disable"): lambda broker, uri: broker.set_transport(uri, enabled=False),
+    ("transports", "enable"): lambda broker, uri: broker.set_transport(uri, enabled=True),
+}
+"""What `/amps/administrator/KIND/NAME/ACTION` does, by kind and action."""
+
+
+class _Refused(Exception):
+    """An answer that is none of the wanted."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def answer(head: bytes, *, broker: Administered, users: Mapping[str, str] | None = None) -> bytes:
     """The answer to a request, as bytes to send before the connection is closed.
 
     Args:
         head: The request up to the empty line.
-        name: The instance name.
-        version: The server version.
-        destinations: The state of each destination of replication.
+        broker: The broker.
         users: Passwords by user, of whom the request has to be; `None` for anybody's.
     """
+    try:
+        return _answer(head, broker, users)
+    except _Refused as error:
+        return _response(error.status, _json({"error": str(error)}), "json")
+    except Exception as error:  # a fault here must end neither the broker nor this interface
+        _log.exception("admin: internal error")
+        return _response(500, _json({"error": f"internal error: {type(error).__name__}"}), "json")
+
+
+def _answer(head: bytes, broker: Administered, users: Mapping[str, str] | None) -> bytes:
+    method, path, query = _request(head)
+    if users is not None and not _is_of(users, head):
+        raise _Refused(401, "wanted the name and the password of a user")
+    if path.startswith("/amps/administrator/"):
+        return _response(200, _act(broker, method, path, head), "json")
+    if method not in {"GET", "HEAD"}:
+        raise _Refused(405, f"{method}: wanted GET")
+    kind, content = _read(broker, path, query)
+    return _response(200, content, kind, with_body=method == "GET")
+
+
+def _request(head: bytes) -> tuple[str, str, str]:
+    """Method, path and query of a request."""
     parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/"):  # noqa: PLR2004  # method, path, version
-        return _response(400, {"error": "wanted a request of HTTP"})
-    method, path = parts[0], parts[1].partition("?")[0]
-    if method not in {"GET", "HEAD"}:
-        return _response(405, {"error": f"{method}: wanted GET"})
-    if users is not None and not _is_of(users, head):
-        return _response(401, {"error": "wanted the name and the password of a user"})
-    if path not in {_INSTANCE, _REPLICATION}:
-        return _response(404, {"error": f"no {path}: there are {_INSTANCE} and {_REPLICATION}"})
-    instance: dict[str, object] = {"name": name, "version": version}
-    if path == _REPLICATION:
-        instance["replication"] = [_destination(each) for each in destinations]
-    return _response(200, {"amps": {"instance": instance}}, with_body=method == "GET")
+        raise _Refused(400, "wanted a request of HTTP")
+    path, _, query = parts[1].partition("?")
+    return parts[0], path, query
+
+
+def _read(broker: Administered, path: str, query: str) -> tuple[str, bytes]:
+    """The form and the content of an answer."""
+    if path == "/metrics":
+        return "metrics", _metrics(broker)
+    name, _, form = path.rpartition(".")
+    table = _PATHS.get(name)
+    if form not in _WRITERS or table is None:
+        raise _Refused(
+            404,
+            f"no {path}: there are /metrics, /amps/instance and /amps/instance/TABLE with .json, "
+            f".xml or .csv, and the tables {', '.join(TABLES)}",
+        )
+    (instance,) = broker.rows("instance")
+    rows = broker.rows(table, after=_after(query)) if table else None
+    return form, _WRITERS[form](instance, table, rows)
+
+
+def _after(query: str) -> int:
+    text = parse_qs(query).get("after", ["0"])[0]
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
+        raise _Refused(400, f"after={text[:40]}: wanted a number")
+    return int(text)
+
+
+def _act(broker: Administered, method: str, path: str, head: bytes) -> bytes:
+    kind, _, rest = path.removeprefix("/amps/administrator/").partition("/")
+    name, _, action = rest.rpartition("/")
+    do = ACTIONS.get((kind, action))
+    if do is None or not name:
+        known = ", ".join(f"{kind}/NAME/{action}" for kind, action in ACTIONS)
+        raise _Refused(404, f"no {path}: there are {known}")
+    if method != "POST":
+        raise _Refused(405, f"{method}: wanted POST")
+    if _header(head, b"origin"):
+        raise _Refused(403, "a web page may not do that")
+    name = unquote(name)
+    try:
+        do(broker, name)
+    except UsageError as error:  # there is nothing of this name
+        raise _Refused(404, str(error)) from error
+    _log.warning("admin: %s %s: %s", kind, printable(name), action)
+    return _json({"amps": {"administrator": {"kind": kind, "name": name, "action": action}}})
+
+
+# --- the forms of an answer ----------------------------------------------------------------------
+
+
+def _json(content: object) -> bytes:
+    return json.dumps(content).encode("ascii")
+
+
+def _as_json(instance: Row, table: str, rows: Sequence[Row] | None) -> bytes:
+    more = {} if rows is None else {table: rows}
+    return _json({"amps": {"instance": {**instance, **more}}})
+
+
+def _as_xml(instance: Row, table: str, rows: Sequence[Row] | None) -> bytes:
+    root = ET.Element("amps")
+    parent = _element(root, "instance", instance)
+    if rows is not None:
+        container = ET.SubElement(parent, table)
+        for row in rows:
+            _element(container, TABLES[table], row)
+    text: bytes = ET.tostring(root, "utf-8", xml_declaration=True)
+    return text
+
+
+def _element(parent: ET.Element, name: str, row: Row) -> ET.Element:
+    element = ET.SubElement(parent, name)
+    for field, value in row.items():
+        ET.SubElement(element, field).text = _NOT_XML.sub("\ufffd", _text(value))
+    return element
+
+
+def _as_csv(instance: Row, table: str, rows: Sequence[Row] | None) -> bytes:
+    del table
+    found = [instance] if rows is None else rows
+    out = io.StringIO()
+    writer = csv.writer(out)
+    if found:
+        writer.writerow(found[0])
+    writer.writerows([_text(value) for value in row.values()] for row in found)
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def _text(value: str | float) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_WRITERS: Final[Mapping[str, Callable[[Row, str, Sequence[Row] | None], bytes]]] = {
+    "json": _as_json,
+    "xml": _as_xml,
+    "csv": _as_csv,
+}
+
+
+def _metrics(broker: Administered) -> bytes:
+    lines: list[str] = []
+    for table, prefix in _IN_METRICS.items():
+        rows = broker.rows(table)
+        fields = [name for name in (rows[0] if rows else ()) if not isinstance(rows[0][name], str)]
+        for field in fields:
+            is_counter = _COUNTERS.fullmatch(field) is not None
+            name = f"haclient_broker_{prefix}{field}" + "_total" * is_counter
+            lines.append(f"# TYPE {name} {'counter' if is_counter else 'gauge'}")
+            for row in rows:
+                value = row[field]
+                number = "NaN" if isinstance(value, str) else repr(+value)
+                lines.append(f"{name}{'' if table == 'instance' else _labels(row)} {number}")
+    return "\n".join([*lines, ""]).encode("utf-8", "replace")
+
+
+def _labels(row: Row) -> str:
+    found = [f'{each}="{_label(str(row[each]))}"' for each in _LABELS if each in row]
+    return "{" + ",".join(found) + "}"
+
+
+def _label(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# --- HTTP ----------------------------------------------------------------------------------------
+
+
+def _header(head: bytes, name: bytes) -> bytes:
+    """A header of a request, empty without it."""
+    for line in head.split(b"\r\n")[1:]:
+        field, _, value = line.partition(b":")
+        if field.lower() == name:
+            return value.strip()
+    return b""
 
 
 def _is_of(users: Mapping[str, str], head: bytes) -> bool:
     """Whether a request has the password of a user."""
-    for line in head.split(b"\r\n")[1:]:
-        field, _, value = line.partition(b":")
-        kind, _, encoded = value.strip().partition(b" ")
-        if field.lower() != b"authorization" or kind.lower() != b"basic":
-            continue
-        try:
-            user, _, password = base64.b64decode(encoded, validate=True).partition(b":")
-        except binascii.Error:
-            return False
-        wanted = users.get(user.decode(errors="replace"))
-        return wanted is not None and hmac.compare_digest(wanted.encode(), password)
-    return False
+    kind, _, encoded = _header(head, b"authorization").partition(b" ")
+    if kind.lower() != b"basic":
+        return False
+    try:
+        user, _, password = base64.b64decode(encoded, validate=True).partition(b":")
+    except binascii.Error:
+        return False
+    wanted = users.get(user.decode(errors="replace"))
+    return wanted is not None and hmac.compare_digest(wanted.encode(), password)
 
 
-def _destination(status: DestinationStatus) -> dict[str, object]:
-    return {
-        "name": status.instance,
-        "address": status.address,
-        "configured_type": status.mode,
-        "replication_type": "sync" if status.is_sync else "async",
-        "is_connected": status.is_connected,
-        "messages_behind": status.behind,
-        "messages_missing": status.missing,
-    }
-
-
-def _response(status: int, content: object, *, with_body: bool = True) -> bytes:
-    body = json.dumps(content).encode()
+def _response(status: int, body: bytes, form: str, *, with_body: bool = True) -> bytes:
     head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {_CONTENT_TYPES[form]}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (body if with_body else b"")

@@ -23,6 +23,7 @@ from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects
+from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
@@ -180,6 +181,19 @@ class Hub:
     def ended_connections(self) -> dict[str, int]:
         """See `Engine.ended_connections`."""
         return self._engine.ended_connections
+
+    def rows(self, table: str, *, after: int = 0) -> list[Row]:
+        """See `Engine.rows`; of clients also what was not sent to them yet."""
+        rows = self._engine.rows(table, trio.current_time(), after=after)
+        if table != "clients":
+            return rows
+        sessions = self._sessions
+        unsent = {number: each.unsent_bytes for number, each in sessions.items()}
+        return [{**row, "unsent_bytes": unsent.get(int(row["id"]), 0)} for row in rows]
+
+    def disconnect(self, client: str) -> None:
+        """See `Engine.disconnect`."""
+        self._apply(self._engine.disconnect(client, trio.current_time()))
 
     def downgrade(self, address: str) -> None:
         """See `Engine.downgrade`."""

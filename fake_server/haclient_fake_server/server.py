@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -36,6 +37,7 @@ from haclient_fake_server.admin import (
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
+from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.hub import BrokerFiles, Hub
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
@@ -88,6 +90,7 @@ class BrokerServer:
         self._nurseries = open_nursery()
         self._nursery: trio.Nursery | None = None
         self._listeners: list[Listener] = []
+        self._disabled: set[int] = set()
         self._admin = AdminServer(self._answer_admin, has_room=has_room) if config.admin else None
         self._journal: JournalFiles | MemoryJournal | None = None
         self._hub: Hub | None = None
@@ -105,13 +108,7 @@ class BrokerServer:
     def _answer_admin(self, head: bytes) -> bytes:
         config = self._config
         is_local = is_of_this_machine(parse_admin(config.admin)[0])
-        return answer(
-            head,
-            name=config.name,
-            version=config.version,
-            destinations=self.destinations,
-            users=None if is_local else config.users,
-        )
+        return answer(head, broker=self, users=None if is_local else config.users)
 
     async def __aenter__(self) -> Self:
         """Open the journal and the listeners.
@@ -125,7 +122,8 @@ class BrokerServer:
         try:
             tls = None if self._config.tls is None else server_context(self._config.tls)
             for uri in self._config.listen:
-                self._listeners.append(listen(uri, self.attach, context=tls))
+                accept = partial(self._accept, len(self._listeners))
+                self._listeners.append(listen(uri, accept, context=tls))
             if self._admin is not None:
                 await self._admin.listen(*parse_admin(self._config.admin))
             self._progress_file = self._open_progress_file()
@@ -182,6 +180,12 @@ class BrokerServer:
         finally:
             self._close()
 
+    def _accept(self, listener: int, link: Link) -> None:
+        if listener in self._disabled:
+            link.close()
+        else:
+            self.attach(link)
+
     def attach(self, link: Link) -> None:
         """Serve a connection that was made in any other way than through a listener.
 
@@ -227,6 +231,50 @@ class BrokerServer:
             UsageError: The broker does not run.
         """
         return self._entered().ended_connections
+
+    def rows(self, table: str, *, after: int = 0) -> list[Row]:
+        """A table of the statistics, as the admin interface serves it.
+
+        Args:
+            table: `instance`, or one of `haclient_fake_server.admin.TABLES`.
+            after: Only rows after this number, of tables that may be long.
+
+        Raises:
+            UsageError: The broker does not run.
+        """
+        hub = self._entered()
+        if table != "transports":
+            return hub.rows(table, after=after)
+        return [
+            {"name": each.uri, "is_enabled": number not in self._disabled}
+            for number, each in enumerate(self._listeners)
+        ]
+
+    def disconnect(self, client: str) -> None:
+        """End the connection of a client, which is told so.
+
+        Args:
+            client: Its name, or the number of the connection.
+
+        Raises:
+            UsageError: There is no such connection.
+        """
+        self._entered().disconnect(client)
+
+    def set_transport(self, uri: str, *, enabled: bool) -> None:
+        """Accept connections at an address, or close each at once; those that are open stay.
+
+        Args:
+            uri: One of `uris`.
+            enabled: Whether connections are accepted.
+
+        Raises:
+            UsageError: The broker does not listen there.
+        """
+        if uri not in self.uris:
+            raise UsageError(f"{uri!r}: the broker listens on {', '.join(self.uris)}")
+        number = self.uris.index(uri)
+        (self._disabled.discard if enabled else self._disabled.add)(number)
 
     def downgrade(self, address: str) -> None:
         """Do not hold persisted acks back for a destination any more, until `upgrade`.

@@ -186,7 +186,8 @@ def broker() -> None:
     "--admin",
     default="",
     metavar="HOST:PORT",
-    help="Serve the state of replication as JSON over HTTP. Beyond loopback it needs --user-file.",
+    help="Serve the state of the broker over HTTP, and let operators change it. Beyond loopback it "
+    "needs --user-file.",
 )
 @click.option(
     "--tls-cert",

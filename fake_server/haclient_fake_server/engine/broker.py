@@ -21,7 +21,9 @@ the messages of the log in the order of the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
+from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import (
     Reason,
@@ -53,10 +55,14 @@ from haclient_fake_server.engine.requests import is_system_topic
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects, Severity, State
+from haclient_fake_server.engine.statistics import TABLES, Row, instance
 from haclient_fake_server.engine.subscribing import Subscribing
 from haclient_fake_server.engine.system_topics import SystemTopics
 
 Command = Callable[[Connection, Message], None]
+
+BY_OPERATOR: Final = "disconnected by an operator"
+"""The reason for the end of a connection that was asked for by `Engine.disconnect`."""
 
 
 class Engine:
@@ -160,6 +166,42 @@ class Engine:
             connection_id, peer=address, now=now, failed=state.fail
         )
         self._replication.begin(connection, address)
+        return self._finish()
+
+    def rows(self, table: str, now: float, *, after: int = 0) -> list[Row]:
+        """A table of the statistics: `instance`, `queues`, or one of `TABLES`.
+
+        Args:
+            table: Its name.
+            now: The present moment.
+            after: Only what follows this number.
+        """
+        state = self._state
+        state.now = now
+        if table == "instance":
+            return [instance(state)]
+        return self._queues.rows(after) if table == "queues" else TABLES[table](state, after)
+
+    def disconnect(self, client: str, now: float) -> Effects:
+        """End the connection of a client.
+
+        Args:
+            client: Its name, or the number of the connection.
+            now: The present moment.
+
+        Raises:
+            UsageError: There is no such connection.
+        """
+        state = self._state
+        found = state.names.get(client)
+        if found is None and client.isdecimal():
+            found = state.connections.get(int(client))
+        if found is None or found.closing:
+            raise UsageError(f"{quoted(client)}: no connection has this name or this number")
+        state.begin(now)
+        if found.commands is None:
+            state.send(found, end_ack(BY_OPERATOR))
+        state.close(found, BY_OPERATOR)
         return self._finish()
 
     def downgrade(self, address: str, now: float) -> Effects:

@@ -563,6 +563,11 @@ class State:
         """Whether the log has something that a destination was not given."""
         return destination.has_removals or destination.position < self.batch.position
 
+    @property
+    def all_sow_topics(self) -> Iterable[SowTopic]:
+        """The topics that have a state of the world, as configured."""
+        return self._sow.values()
+
     def sow_topics(self, message_type: str) -> list[SowTopic]:
         """The topics of a message type that have a state of the world, as configured."""
         return [topic for (kind, _), topic in self._sow.items() if kind == message_type]

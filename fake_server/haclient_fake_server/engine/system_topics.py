@@ -9,6 +9,8 @@ body, and its result is one JSON record that is computed for it.
 `/HACLIENT/guards`        sets, renews and drops guards against removal, and lists them
 `/HACLIENT/publisher`     the last sequence and the last message of a publisher
 `/HACLIENT/queues`        the message queues, or one of them
+`/HACLIENT/clients`       the connections
+`/HACLIENT/subscriptions` the subscriptions, with their positions in the log
 ========================  ========================================================================
 
 No pattern matches these topics, and every other command on them is refused. What the broker does
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -49,6 +51,7 @@ from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS, SYSTEM_PREFIX
 from haclient_fake_server.engine.span import Span, span_of
 from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.statistics import MAX_ROWS, Row, clients, subscriptions
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import Record, RecordCommand
 from haclient_stores.bookmark import Bookmark, BookmarkList
@@ -58,6 +61,8 @@ POSITION: Final = SYSTEM_PREFIX + "position"
 GUARDS: Final = SYSTEM_PREFIX + "guards"
 PUBLISHER: Final = SYSTEM_PREFIX + "publisher"
 QUEUES: Final = SYSTEM_PREFIX + "queues"
+CLIENTS: Final = SYSTEM_PREFIX + "clients"
+SUBSCRIPTIONS: Final = SYSTEM_PREFIX + "subscriptions"
 
 _STEP_TOPICS: Final = 1000
 """Topics that one step looks up, each against every pattern of the log's configuration."""
@@ -65,6 +70,15 @@ _STEP_TOPICS: Final = 1000
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Answer = Mapping[str, object]
+
+
+class _Table(Protocol):
+    """A table of which a query may want a part."""
+
+    __name__: str
+
+    def __call__(self, state: State, after: int = 0, *, name: str = "") -> list[Row]:
+        """The rows."""
 
 
 class _StatusQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,8 +125,21 @@ class _QueuesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
+class _TableQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which rows: those after a number, of one client or of all."""
+
+    client: str = ""
+    after: _Natural = 0
+
+
 _Parameters = TypeVar(
-    "_Parameters", _StatusQuery, _PublisherQuery, _PositionQuery, _GuardsQuery, _QueuesQuery
+    "_Parameters",
+    _StatusQuery,
+    _PublisherQuery,
+    _PositionQuery,
+    _GuardsQuery,
+    _QueuesQuery,
+    _TableQuery,
 )
 
 
@@ -130,6 +157,8 @@ class SystemTopics:
             PUBLISHER: self._publisher,
             GUARDS: self._guards,
             QUEUES: self._queues,
+            CLIENTS: self._clients,
+            SUBSCRIPTIONS: self._subscriptions,
         }
 
     def sow(self, connection: Connection, message: Message) -> None:
@@ -384,6 +413,27 @@ class SystemTopics:
         return {
             "instance": self._state.settings.name,
             "queues": [self._describe_queue(queue) for queue in queues],
+        }
+
+    # --- clients and subscriptions ---------------------------------------------------------------
+
+    def _clients(self, connection: Connection, message: Message) -> Steps[_Answer]:
+        del connection
+        return self._table(clients, _read(message, _TableQuery))
+
+    def _subscriptions(self, connection: Connection, message: Message) -> Steps[_Answer]:
+        del connection
+        return self._table(subscriptions, _read(message, _TableQuery))
+
+    def _table(self, table: _Table, query: _TableQuery) -> Steps[_Answer]:
+        yield from ()
+        rows = table(self._state, query.after, name=query.client)
+        log = self._log()
+        return {
+            "instance": log["instance"],
+            "last_position": log["last_position"],
+            table.__name__: rows,
+            "is_complete": len(rows) < MAX_ROWS,
         }
 
 

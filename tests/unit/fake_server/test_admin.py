@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import csv
+import io
 import json
 from functools import partial
+from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 import trio
 
 from haclient.client import Client
 from haclient.errors import DisconnectedError, UsageError
+from haclient.protocol.messages import Message
 from haclient_fake_server.admin import (
     MAX_CONNECTIONS,
     MAX_REQUEST_BYTES,
@@ -19,40 +24,130 @@ from haclient_fake_server.admin import (
     parse_admin,
 )
 from haclient_fake_server.config import BrokerConfig
-from haclient_fake_server.engine.replication.destination import DestinationStatus
+from haclient_fake_server.engine.settings import QueueTopic, ReplicateTo, SowTopic
+from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.listener import RESERVED_DESCRIPTORS, has_room
 from haclient_fake_server.server import BrokerServer
 
-WEST = DestinationStatus("tcp://west:9007", "west", "sync", False, True, 7, 3, 1, 2)
-respond = partial(answer, name="east", version="5.3", destinations=(WEST,))
+NAME = 'a "b" <c>,\ufffe\n'
 
 
-def body_of(response: bytes) -> object:
+def _parse_xml(data: bytes) -> ET.Element:
+    return ET.fromstring(data)  # noqa: S314  # our own
+
+
+class Broker:
+    """What the interface asks, without a broker."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+
+    def rows(self, table: str, *, after: int = 0) -> list[Row]:
+        if table == "sow":
+            raise ArithmeticError("a fault")
+        if table == "instance":
+            return [{"name": "east", "version": "5.3", "faults": 2}]
+        if table == "replication":
+            return [{"name": "west", "is_connected": True, "messages_behind": 3}]
+        return [{"id": number, "client_name": NAME} for number in range(after + 1, 3)]
+
+    def disconnect(self, client: str) -> None:
+        self.done.append(("disconnect", client))
+
+    def downgrade(self, address: str) -> None:
+        raise UsageError(f"{address}: there is none")
+
+    def upgrade(self, address: str) -> None:
+        self.done.append(("upgrade", address))
+
+    def set_transport(self, uri: str, *, enabled: bool) -> None:
+        self.done.append((str(enabled), uri))
+
+
+respond = partial(answer, broker=Broker())
+
+
+def get(path: str, *, method: str = "GET", more: str = "", broker: Broker | None = None) -> bytes:
+    """The answer to a request."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: x{more}".encode()
+    return answer(head, broker=broker or Broker())
+
+
+def body_of(response: bytes) -> bytes:
     head, _, body = response.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
-    return json.loads(body)
+    return body
 
 
-def test_the_state_of_each_destination() -> None:
-    response = respond(b"GET /amps/instance/replication.json?x=1 HTTP/1.1\r\nHost: east")
+INSTANCE = {"name": "east", "version": "5.3", "faults": 2}
+
+
+@pytest.mark.row("AD1")
+def test_a_table_in_three_forms() -> None:
+    response = get("/amps/instance/replication.json?x=1")
     assert response.startswith(b"HTTP/1.1 200 OK\r\n")
-    destination = {
-        "name": "west",
-        "address": "tcp://west:9007",
-        "configured_type": "sync",
-        "replication_type": "async",
-        "is_connected": True,
-        "messages_behind": 3,
-        "messages_missing": 2,
-    }
-    instance = {"name": "east", "version": "5.3", "replication": [destination]}
-    assert body_of(response) == {"amps": {"instance": instance}}
+    destination = {"name": "west", "is_connected": True, "messages_behind": 3}
+    wanted = {"amps": {"instance": {**INSTANCE, "replication": [destination]}}}
+    assert json.loads(body_of(response)) == wanted
+    root = _parse_xml(body_of(get("/amps/instance/replication.xml")))
+    assert root.findtext("instance/version") == "5.3"
+    fields = root.findall("instance/replication/destination/*")
+    assert [(each.tag, each.text) for each in fields] == [
+        ("name", "west"),
+        ("is_connected", "true"),
+        ("messages_behind", "3"),
+    ]
+    found = body_of(get("/amps/instance/replication.csv"))
+    assert found == b"name,is_connected,messages_behind\r\nwest,true,3\r\n"
 
 
 def test_the_instance_alone_and_a_head_without_a_body() -> None:
-    instance = {"amps": {"instance": {"name": "east", "version": "5.3"}}}
-    assert body_of(respond(b"GET /amps/instance.json HTTP/1.0")) == instance
-    assert respond(b"HEAD /amps/instance.json HTTP/1.1").endswith(b"\r\n\r\n")
+    assert json.loads(body_of(get("/amps/instance.json"))) == {"amps": {"instance": INSTANCE}}
+    assert body_of(get("/amps/instance.csv")) == b"name,version,faults\r\neast,5.3,2\r\n"
+    assert get("/amps/instance.json", method="HEAD").endswith(b"\r\n\r\n")
+
+
+def test_names_with_any_characters_are_written_as_each_form_wants_it() -> None:
+    path = "/amps/instance/clients"
+    (row,) = json.loads(body_of(get(f"{path}.json?after=1")))["amps"]["instance"]["clients"]
+    assert row == {"id": 2, "client_name": NAME}
+    root = _parse_xml(body_of(get(f"{path}.xml?after=1")))
+    assert root.findtext("instance/clients/client/client_name") == NAME.replace("\ufffe", "\ufffd")
+    found = list(csv.reader(io.StringIO(body_of(get(f"{path}.csv?after=1")).decode(), newline="")))
+    assert found == [["id", "client_name"], ["2", NAME]]
+    assert get(f"{path}.json?after=x").split(b" ")[1] == b"400"
+    assert get(f"{path}.json?after=" + "9" * 30).split(b" ")[1] == b"400"
+
+
+def test_a_fault_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    response = get("/amps/instance/sow.json")
+    assert response.split(b" ")[1] == b"500"
+    assert json.loads(body_of(response)) == {"error": "internal error: ArithmeticError"}
+    assert "Traceback" in caplog.text
+
+
+def test_what_an_operator_does_is_posted() -> None:
+    broker = Broker()
+    act = partial(get, method="POST", broker=broker)
+    assert act("/amps/administrator/clients/a%2Fb/disconnect").split(b" ")[1] == b"200"
+    act("/amps/administrator/replication/tcp://west:9007/upgrade")
+    act("/amps/administrator/transports/tcp%3A%2F%2Fx:1/disable")
+    act("/amps/administrator/transports/tcp://x:1/enable")
+    assert broker.done == [
+        ("disconnect", "a/b"),
+        ("upgrade", "tcp://west:9007"),
+        ("False", "tcp://x:1"),
+        ("True", "tcp://x:1"),
+    ]
+    response = act("/amps/administrator/replication/x/downgrade")
+    assert (response.split(b" ")[1], b"x: there is none" in response) == (b"404", True)
+    for path in ("clients/x/hug", "clients//disconnect", "clients", "nothing/x/disconnect"):
+        response = act(f"/amps/administrator/{path}")
+        assert (response.split(b" ")[1], b"clients/NAME/disconnect" in response) == (b"404", True)
+    assert get("/amps/administrator/clients/x/disconnect").split(b" ")[1] == b"405"
+    from_a_page = act("/amps/administrator/clients/x/disconnect", more="\r\nOrigin: http://y")
+    assert from_a_page.split(b" ")[1] == b"403"
+    assert len(broker.done) == 4
 
 
 @pytest.mark.parametrize(
@@ -60,6 +155,11 @@ def test_the_instance_alone_and_a_head_without_a_body() -> None:
     [
         (b"POST /amps/instance.json HTTP/1.1", b"405"),
         (b"GET /amps/instance HTTP/1.1", b"404"),
+        (b"GET /amps/instance.html HTTP/1.1", b"404"),
+        (b"GET /amps/instancesow.json HTTP/1.1", b"404"),
+        (b"GET .json HTTP/1.1", b"404"),
+        (b"GET sow.json HTTP/1.1", b"404"),
+        (b"GET /amps/instance/secrets.json HTTP/1.1", b"404"),
         (b"GET /amps/instance.json", b"400"),
         (b"\xff\x00", b"400"),
     ],
@@ -118,16 +218,94 @@ async def test_its_connections_leave_some_descriptors_to_the_journal() -> None:
     assert not has_room(1, RESERVED_DESCRIPTORS + 1)
 
 
-async def test_a_broker_serves_it() -> None:
-    async with BrokerServer(BrokerConfig(name="east", admin="127.0.0.1:0")) as server:
-        host, port = parse_admin(server.admin_uri.removeprefix("http://"))
-        received = b""
-        for _ in range(3):
-            async with await trio.open_tcp_stream(host, port) as stream:
-                await stream.send_all(b"GET /amps/instance/replication.json HTTP/1.1\r\n")
-                await stream.send_all(b"Host: x\r\n\r\n")
-                received = b"".join([chunk async for chunk in stream])
-        assert b'"replication": []' in received
+def ignore(_: Message) -> None:
+    """Do nothing with a message."""
+
+
+async def ask(server: BrokerServer, path: str, method: str = "GET") -> bytes:
+    """What a broker answers."""
+    host, port = parse_admin(server.admin_uri.removeprefix("http://"))
+    async with await trio.open_tcp_stream(host, port) as stream:
+        await stream.send_all(f"{method} {path} HTTP/1.1\r\n".encode())
+        await stream.send_all(b"Host: x\r\n\r\n")
+        return body_of(b"".join([chunk async for chunk in stream]))
+
+
+async def table(server: BrokerServer, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(await ask(server, f"/amps/instance/{name}.json"))[
+        "amps"
+    ]["instance"][name]
+    return rows
+
+
+CONFIG = BrokerConfig(
+    name="east",
+    admin="127.0.0.1:0",
+    sow_topics=(SowTopic("prices", ("/id",)),),
+    queues=(QueueTopic(name="jobs", lease_s=60.0),),
+    replicate_to=(ReplicateTo("mem://nowhere:1"),),
+)
+
+
+@pytest.mark.row("AD1", "AD3")
+async def test_a_broker_serves_all_tables_and_metrics() -> None:
+    async with BrokerServer(CONFIG) as server, Client("joe") as client:
+        await client.connect(f"{server.uris[0]}/amps/json")
+        await client.logon()
+        await client.publish("prices", b'{"id": 1}')
+        await client.publish("jobs", b"1")
+        await client.subscribe("jobs", sub_id="worker", handler=ignore)
+        await client.bookmark_subscribe("prices", bookmark="0", sub_id="reader", handler=ignore)
+        await client.flush(timeout=10)
+        (row,) = await table(server, "clients")
+        assert (row["client_name"], row["subscriptions"], row["unsent_bytes"]) == ("joe", 2, 0)
+        rows = await table(server, "subscriptions")
+        assert [(each["sub_id"], each["kind"]) for each in rows] == [
+            ("worker", "queue"),
+            ("reader", "live"),
+        ]
+        assert (rows[0]["leased"], rows[1]["position"], rows[1]["lag"]) == (1, 2, 0)
+        (row,) = await table(server, "queues")
+        assert (row["depth"], row["leased"], row["expired_leases"]) == (1, 1, 0)
+        assert 0 <= row["age_of_oldest_lease"] < 60
+        (row,) = await table(server, "sow")
+        assert (row["topic"], row["keys"], row["records"]) == ("prices", "/id", 1)
+        (row,) = await table(server, "transaction_log")
+        assert (row["first_position"], row["last_position"]) == (1, 2)
+        (row,) = await table(server, "replication")
+        assert (row["address"], row["messages_behind"], row["configured_type"]) == (
+            "mem://nowhere:1",
+            2,
+            "sync",
+        )
+        assert 0 <= row["seconds_behind"] < 60
+        assert await table(server, "transports") == [{"name": server.uris[0], "is_enabled": True}]
+        metrics = (await ask(server, "/metrics")).decode().splitlines()
+        assert "# TYPE haclient_broker_ended_connections_total counter" in metrics
+        assert "haclient_broker_connections 1" in metrics
+        assert 'haclient_broker_queue_depth{name="jobs",message_type="json"} 1' in metrics
+        assert 'haclient_broker_sow_records{topic="prices",message_type="json"} 1' in metrics
+
+
+async def test_an_operator_disconnects_a_client_and_closes_a_transport() -> None:
+    async with BrokerServer(BrokerConfig(admin="127.0.0.1:0")) as server, Client("joe") as client:
+        await client.connect(f"{server.uris[0]}/amps/json")
+        await client.logon()
+        assert b"error" in await ask(server, "/amps/administrator/clients/eve/disconnect", "POST")
+        await ask(server, "/amps/administrator/clients/joe/disconnect", "POST")
+        with pytest.raises(DisconnectedError, match="disconnected by an operator"):
+            await client.flush(timeout=5)
+        path = f"/amps/administrator/transports/{server.uris[0]}"
+        await ask(server, f"{path}/disable", "POST")
+        async with Client("joe") as refused:
+            await refused.connect(f"{server.uris[0]}/amps/json")
+            with pytest.raises(DisconnectedError):
+                await refused.logon()
+        await ask(server, f"{path}/enable", "POST")
+        async with Client("joe") as again:
+            await again.connect(f"{server.uris[0]}/amps/json")
+            await again.logon()
+        assert server.ended_connections["disconnected by an operator"] == 1
 
 
 @pytest.mark.usefixtures("autojump_clock")

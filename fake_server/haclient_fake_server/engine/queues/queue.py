@@ -68,17 +68,21 @@ class Lease:
         bookmark: Its bookmark.
         consumer: Who has it.
         due_us: When the lease ends; `None` for never.
+        since_us: When it began.
         deliveries: How often the message was delivered, with this time.
         cancels: How often it was returned with `cancel`.
     """
 
-    __slots__ = ("bookmark", "cancels", "consumer", "deliveries", "due_us", "row")
+    __slots__ = ("bookmark", "cancels", "consumer", "deliveries", "due_us", "row", "since_us")
 
-    def __init__(self, row: Row, consumer: QueueSubscription, due_us: int | None) -> None:
+    def __init__(
+        self, row: Row, consumer: QueueSubscription, due_us: int | None, *, since_us: int
+    ) -> None:
         self.row = row
         self.bookmark = row.bookmark
         self.consumer = consumer
         self.due_us = due_us
+        self.since_us = since_us
         self.deliveries = 1
         self.cancels = 0
 
@@ -185,6 +189,12 @@ class Queue:
     def unacknowledged(self) -> int:
         """How many messages consumers have."""
         return len(self._by_position)
+
+    @property
+    def oldest_lease_us(self) -> int | None:
+        """When the oldest lease began, in microseconds since 1970; `None` without any."""
+        oldest = next(iter(self._by_position.values()), None)
+        return None if oldest is None else oldest.since_us
 
     @property
     def examines_bodies(self) -> bool:
@@ -462,10 +472,10 @@ class Queue:
         rows = rows[: len(contents)]
         self.counts["delivered"] += len(rows)
         if delivery.is_barrier:
-            leases = [Lease(row, consumer, None) for row in rows]
+            leases = [Lease(row, consumer, None, since_us=now_us) for row in rows]
         else:
             due_us = None if self._lease_us is None else now_us + self._lease_us
-            leases = self._lease(rows, consumer, due_us)
+            leases = self._lease(rows, consumer, due_us, now_us=now_us)
         if delivery.is_barrier or self.is_at_most_once:
             self._leave(rows, RemovalReason.DELIVERED)
             fresh_from = self._reader.fresh_from
@@ -473,10 +483,15 @@ class Queue:
         return list(zip(leases, contents, strict=True))
 
     def _lease(
-        self, rows: Iterable[Row], consumer: QueueSubscription, due_us: int | None
+        self,
+        rows: Iterable[Row],
+        consumer: QueueSubscription,
+        due_us: int | None,
+        *,
+        now_us: int,
     ) -> list[Lease]:
         held, attempts = self._held[consumer.number], self._attempts
-        leases = [Lease(row, consumer, due_us) for row in rows]
+        leases = [Lease(row, consumer, due_us, since_us=now_us) for row in rows]
         for lease in leases:
             position = lease.row.position
             if attempts and (before := attempts.pop(position, None)) is not None:
@@ -579,6 +594,7 @@ class Queue:
         for due_us, position in self._lease_ends.take_due(now_us, limit):
             lease = self._by_position.get(position)
             if lease is not None and lease.due_us == due_us:
+                self.counts["expired_leases"] += 1
                 self._end_lease(lease)
 
     # --- internals -------------------------------------------------------------------------------

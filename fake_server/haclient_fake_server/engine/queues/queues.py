@@ -15,8 +15,10 @@ import base64
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Final, cast
 
+from haclient.errors import HAClientError
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient.protocol.identity import instance_publisher_id
@@ -32,6 +34,7 @@ from haclient_fake_server.engine.queues.selector import ScanBudget
 from haclient_fake_server.engine.requests import Request
 from haclient_fake_server.engine.routes import frame_head
 from haclient_fake_server.engine.state import Severity, State
+from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.engine.timers import NEVER, timestamp_text
 from haclient_fake_server.journal.format import Record, RecordFlag
 
@@ -316,7 +319,11 @@ class Queues:
         settings, counts = queue.settings, queue.counts
         first = queue.table.first
         row = None if first is None else queue.row(first)
-        oldest = None if first is None else queue.content(first)
+        try:
+            oldest = None if first is None else queue.content(first)
+        except (HAClientError, OSError):  # a damaged block, which its delivery reports
+            oldest = None
+        leased_us, clock_us = queue.oldest_lease_us, self._state.clock_us
         return {
             "name": settings.name,
             "topics": list(settings.underlying),
@@ -332,6 +339,8 @@ class Queues:
             "consumers": len(queue.consumers),
             "oldest_bookmark": "" if row is None else row.bookmark,
             "oldest_us": 0 if oldest is None else oldest.timestamp_us,
+            "age_of_oldest_lease": 0.0 if leased_us is None else (clock_us - leased_us) / 1e6,
+            "expired_leases": counts["expired_leases"],
             "delivered": counts["delivered"],
             "redelivered": counts["redelivered"],
             "acknowledged": counts["acknowledged"],
@@ -342,6 +351,27 @@ class Queues:
             },
             "lost": counts["lost"],
         }
+
+    def rows(self, after: int = 0) -> list[Row]:
+        """The statistics of the queues as a table."""
+        return [_flat(self.statistics(each)) for each in islice(self._registry, after, None)]
+
+
+def _flat(fields: Mapping[str, object]) -> Row:
+    """Fields of which each is one value."""
+    row: dict[str, str | int | float] = {}
+    for name, value in fields.items():
+        match value:
+            case Mapping():
+                more = cast("Mapping[str, int]", value)
+                row.update({f"{name}_{each}": count for each, count in more.items()})
+            case list():
+                row[name] = ",".join(cast("list[str]", value))
+            case str() | int() | float():
+                row[name] = value
+            case _:
+                row[name] = ""
+    return row
 
 
 def _head(queue: Queue, consumer: QueueSubscription) -> bytes:
