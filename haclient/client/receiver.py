@@ -323,6 +323,12 @@ class Receiver:
                 f"the acks of a {command.name} have no handler: use publish and wait_persisted, "
                 "and on_failed_write for what the server refuses"
             )
+        command_id, session = command.command_id, self._core.session
+        if command_id in session.pending or session.router.of_ack(command_id, command_id, ""):
+            raise UsageError(
+                f"the command id {command_id!r} of this {command.name} is that of a subscription, "
+                "which would get its acks: leave it out, or choose one with a letter"
+            )
         await self._core.publisher.publish_command(command, command.command_id)
         return command.command_id
 

@@ -218,6 +218,17 @@ async def test_the_acks_of_a_publish_command_have_no_handler(client: Client) -> 
     assert client.unpersisted_count == 0
 
 
+@pytest.mark.row("CC18")
+async def test_a_publish_does_not_take_the_command_id_of_a_subscription(
+    client: Client, peer: Peer
+) -> None:
+    async with answering(peer):
+        sub_id = await client.subscribe("news", handler=lambda _: None)
+    command = Command("publish", topic="orders", data="a", command_id=sub_id)
+    with pytest.raises(UsageError, match="is that of a subscription"):
+        await client.execute_async(command)
+
+
 @pytest.mark.row("CC10")
 @pytest.mark.parametrize("kind", ["processed", "completed", "persisted"])
 async def test_a_flush_may_ask_for_each_kind_of_ack(client: Client, peer: Peer, kind: str) -> None:
