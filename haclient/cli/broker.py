@@ -92,19 +92,18 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
 async def _serve(config: BrokerConfig, request: _BrokerRequest) -> int:
     from haclient_fake_server.server import BrokerServer  # noqa: PLC0415 - as above
 
-    has_started = False
     try:
         async with BrokerServer(config) as server:
-            has_started = True
             if request.data is None:
-                print_error(f"no --data: the log is in {config.data_dir}", kind="note")
+                what = f"the log is in {config.data_dir}, which is removed when the broker stops"
+                print_error(f"no --data: {what}", kind="note")
             print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
             if server.admin_uri:
                 print_result(f"admin {server.admin_uri}", aside=True)
             await trio.sleep_forever()
     finally:
-        if request.data is None and config.data_dir is not None and not has_started:
-            shutil.rmtree(config.data_dir, ignore_errors=True)  # its name was never printed
+        if request.data is None and config.data_dir is not None:
+            shutil.rmtree(config.data_dir, ignore_errors=True)
     return ExitCode.OK
 
 
@@ -125,7 +124,7 @@ def broker() -> None:
 @click.option(
     "--data",
     type=FilePath(path_type=Path, file_okay=False),
-    help="The directory of the log. Default: a new temporary one, which is named and stays.",
+    help="The directory of the log. Default: a temporary one, which is removed at the end.",
 )
 @click.option("--name", default="broker", show_default=True, help="The instance's name.")
 @click.option(
@@ -205,6 +204,6 @@ def run_broker(request: _BrokerRequest) -> int:
     """Run one broker until SIGTERM."""
     return run_until_signal(
         partial(_serve, _config(request), request),
-        lambda: "stopped; everything that was confirmed is in the log",
+        lambda: "stopped" + "; everything that was confirmed is in the log" * bool(request.data),
         is_service=True,
     )

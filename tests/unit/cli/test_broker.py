@@ -41,19 +41,23 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
 
 
 @pytest.mark.row("CLI5")
-def test_without_data_the_log_has_a_place_that_is_named(
+def test_without_data_nothing_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
+    places: list[Path] = []
+
     def stop(_text: str, *, aside: bool) -> None:
         assert aside
+        places.extend(tmp_path.iterdir())
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("haclient.cli.broker.print_result", stop)
     assert run(["broker", "run", "--listen", "tcp://127.0.0.1:0"]) == 0
-    [place] = tmp_path.iterdir()
+    [place] = places
     assert str(place) in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
