@@ -76,6 +76,7 @@ async def test_a_client_learns_the_positions_and_the_identity_of_the_log(tmp_pat
             "durable_position": 100,
             "publishers": 1,
             "guards": 0,
+            "faults": 0,
             "connections": status["connections"],  # the publisher's may not have ended yet
             "ended_connections": status["ended_connections"],
         }

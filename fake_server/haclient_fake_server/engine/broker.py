@@ -51,7 +51,7 @@ from haclient_fake_server.engine.replication.durability import ReplicationProgre
 from haclient_fake_server.engine.replication.receiver import Replicas
 from haclient_fake_server.engine.replication.sender import Replication
 from haclient_fake_server.engine.replication.wire import LOGON
-from haclient_fake_server.engine.requests import is_system_topic
+from haclient_fake_server.engine.requests import is_system_topic, read_options
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects, Severity, State
@@ -448,6 +448,7 @@ class Engine:
 
         The persisted ack waits for the synchronous destinations as those of publishes do.
         """
+        read_options(message)
         state = self._state
         wanted = requested(message.ack_type)
         if "persisted" in wanted:

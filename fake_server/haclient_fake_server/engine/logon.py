@@ -172,7 +172,8 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
     Raises:
         Refused: The option is not `start,<seconds>`, `beat` or `stop`.
     """
-    words = [word.strip() for word in message.options.split(",") if word.strip()]
+    words = [word.strip() for word in message.options.split(",")]
+    words = [word for word in words if word not in {"", "none"}]
     match words:
         case ["start", text]:
             interval_s = _interval(text)

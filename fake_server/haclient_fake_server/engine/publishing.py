@@ -16,7 +16,7 @@ from typing import Final
 
 from haclient.protocol.codec import encode_string
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.acks import Reason, ack, requested
+from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
 from haclient_fake_server.engine.connections import Connection
@@ -26,7 +26,12 @@ from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.message_table import Row
-from haclient_fake_server.engine.requests import SYSTEM_TOPIC_REFUSAL, is_system_topic
+from haclient_fake_server.engine.requests import (
+    SYSTEM_TOPIC_REFUSAL,
+    WITHOUT_OPTIONS,
+    is_system_topic,
+    read_options,
+)
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.sow.delta import merge_delta
 from haclient_fake_server.engine.sow.table import Changes, SowError
@@ -65,6 +70,7 @@ class Publishing:
             or route.sow is not None
             or message.sow_key
             or message.expiration is not None
+            or message.options
             or len(correlation_id) > MAX_FAST_CORRELATION_ID
         ):
             self._publish_with_care(connection, message)
@@ -251,7 +257,7 @@ def _complete(message: Message, route: Route, key: str) -> bool:
     return True
 
 
-def _problem(message: Message) -> tuple[Reason, str] | None:
+def _problem(message: Message) -> tuple[str, str] | None:
     """The reason and the detail of a publish that no topic takes."""
     topic = message.topic
     unfit = topic_problem(topic) if topic else "no topic"
@@ -261,6 +267,11 @@ def _problem(message: Message) -> tuple[Reason, str] | None:
         return Reason.NOT_ENTITLED, SYSTEM_TOPIC_REFUSAL
     if topic.startswith(RESERVED) and topic != DEVNULL:
         return Reason.NOT_ENTITLED, f"topics that begin with {RESERVED} are the server's own"
+    if message.options and message.kind in WITHOUT_OPTIONS:
+        try:
+            read_options(message)
+        except Refused as error:
+            return error.reason, error.detail
     return problem_of_headers(message)
 
 

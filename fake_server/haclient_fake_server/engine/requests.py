@@ -28,6 +28,9 @@ _CONFLATION: Final = frozenset({"conflation", "conflation_key"})
 
 _DELTA: Final = frozenset({"bookmark", "no_empties", "oof", "send_keys"})
 
+WITHOUT_OPTIONS: Final = frozenset({"delta_publish", "flush", "p", "publish", "unsubscribe"})
+"""Commands that have no options but `none`, which means nothing."""
+
 _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     "subscribe": _COMMON
     | _CONFLATION
@@ -44,6 +47,7 @@ _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     "sow_delete": frozenset({"cancel", "expire", "lease_extension", "non_regex_topic"}),
     # There is no message type here for which `pretty` would make a difference.
     "logon": frozenset({"ack_conflation", "pretty"}),
+    **dict.fromkeys(WITHOUT_OPTIONS, frozenset[str]()),
 }
 """The options that each command may have; `live` and `fully_durable` have no effect on a
 subscription without a bookmark. `max_backlog` and the options of an acknowledgement are for queues;

@@ -259,8 +259,9 @@ class Subscribing:
         """End some or all subscriptions; unknown ids are fine.
 
         Raises:
-            Refused: It has no id.
+            Refused: It has no id, or options.
         """
+        read_options(message)
         if message.sub_id.strip() == "all":
             ids = list(connection.subscriptions)
         else:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
 import pytest
+from typing_extensions import override
 
+from haclient.errors import UsageError
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import CommandName
-from haclient.protocol.messages import Message
+from haclient.protocol.messages import HEADERS, Message
 from haclient.protocol.options import Options
+from haclient_fake_server.config import FsyncPolicy, parse_queue
 from haclient_fake_server.engine.acks import Reason, Refused
+from haclient_fake_server.engine.patterns import PatternError, compile_search
 from haclient_fake_server.engine.requests import read_options
-from haclient_fake_server.engine.settings import COMPOSITE_PREFIX, MESSAGE_TYPES
-from support.engine import World
+from haclient_fake_server.engine.settings import (
+    COMPOSITE_PREFIX,
+    MESSAGE_TYPES,
+    QueueTopic,
+    SowTopic,
+)
+from support.engine import World, decode
 
 README: Final = Path(__file__).parents[3] / "fake_server" / "README.md"
 VALUES: Final = {
@@ -71,7 +82,7 @@ def test_an_option_is_accepted_exactly_if_it_is_listed(option: str) -> None:
     for command in words(rows()["commands"]):
         try:
             read_options(Message(kind=command, options=text, bookmark="0"))
-        except KeyError:  # a command that has no options
+        except KeyError:  # a heartbeat, whose options are of another form
             continue
         except Refused as error:
             # Whether it fits the rest of the command is another matter.
@@ -84,9 +95,269 @@ def test_an_option_is_accepted_exactly_if_it_is_listed(option: str) -> None:
 @pytest.mark.row("AD12")
 def test_the_reasons_and_the_message_types_are_those_that_are_listed() -> None:
     text = README.read_text(encoding="utf-8")
-    table = text[text.index("| reason | when |") : text.index("## Message queues")]
+    table = text[text.index("| reason | when |") : text.index("### Headers of commands")]
     cells = [line.split(" | ")[0] for line in table.splitlines()[2:] if line.startswith("|")]
     assert sorted(re.findall(r"`(.+?)`", " ".join(cells))) == sorted(Reason)
     types = rows()["message types"]
     assert words(types.partition("those of")[0]) == MESSAGE_TYPES
     assert f"`{COMPOSITE_PREFIX}`" in types
+
+
+REFUSED: Final[dict[str, dict[str, str | int]]] = {
+    "bad filter": {"c": "subscribe", "t": "x", "sub_id": "s", "filter": "/a ="},
+    "bad message": {"c": "p", "t": "sow"},
+    "bad regex topic": {"c": "subscribe", "t": "x[", "sub_id": "s"},
+    "bad sow key": {"c": "sow_delete", "t": "sow"},
+    "bookmark not found": {
+        "c": "subscribe",
+        "t": "x",
+        "sub_id": "s",
+        "bm": "1|1|",
+        "opts": "bookmark_not_found=fail",
+    },
+    "duplicate logon attempt": {"c": "logon", "client_name": "pubber"},
+    "invalid batch size": {"c": "sow", "t": "sow", "bs": 10_001},
+    "invalid bookmark": {"c": "subscribe", "t": "x", "sub_id": "s", "bm": "x"},
+    "invalid correlation id": {"c": "p", "t": "x", "x": "x" * 70_000},
+    "invalid expiration": {"c": "p", "t": "x", "e": 2**32},
+    "invalid options": {"c": "subscribe", "t": "x", "sub_id": "s", "opts": "no_such"},
+    "invalid orderby": {"c": "sow", "t": "sow", "orderby": "id UP"},
+    "invalid subid": {"c": "unsubscribe"},
+    "invalid topic": {"c": "sow", "t": "x"},
+    "not entitled": {"c": "p", "t": "/AMPS/ClientStatus"},
+    "subid in use": {"c": "subscribe", "t": "x", "sub_id": "used"},
+    "unknown command": {"c": "no_such"},
+}
+SHOWN_ELSEWHERE: Final = {
+    "auth failure": "engine/test_logon.py",
+    "invalid message type": "engine/test_logon.py",
+    "logon required": "engine/test_broker.py",
+    "name in use": "engine/test_logon.py",
+    "too many guards": "engine/test_guards.py",
+    "too many queries": "engine/test_system_topics.py",
+    "too many subscriptions": "engine/test_subscribing.py",
+}
+"""Reasons that take more than one command to provoke, and whose tests provoke them."""
+
+
+def full_world() -> World:
+    """A broker with everything that a command can be about."""
+    return World(
+        sow_topics=(SowTopic("sow", ("/id",), history=True), SowTopic("keyed")),
+        queues=(QueueTopic(name="jobs"),),
+    )
+
+
+@pytest.mark.parametrize("reason", [*Reason])
+def test_each_reason_that_is_listed_is_given(reason: str) -> None:
+    if reason in SHOWN_ELSEWHERE:
+        path = Path(__file__).with_name("engine") / Path(SHOWN_ELSEWHERE[reason]).name
+        text = path.read_text(encoding="utf-8")
+        assert reason in text or f"Reason.{reason.upper().replace(' ', '_')}" in text
+        return
+    peer = full_world().client()
+    peer.send(c="subscribe", t="y", sub_id="used")
+    peer.send(cid="1", a="processed", **REFUSED[reason])
+    assert reason in {ack.reason for ack in peer.acks()}
+
+
+@pytest.mark.parametrize("option", ["no_such", "oof", "no_such=1", "oof,no_such"])
+@pytest.mark.parametrize("name", ["p", *(each for each in CommandName if each != "logon")])
+def test_no_command_skips_an_option_that_it_does_not_know(name: str, option: str) -> None:
+    if name not in words(rows()["commands"]):
+        return
+    if option == "oof" and name.endswith("subscribe") and name != "unsubscribe":
+        return  # which is one of theirs
+    peer = full_world().client()
+    peer.send(b"{}", c=name, cid="1", a="processed", t="sow", sub_id="s", opts=option)
+    assert [ack.reason for ack in peer.acks()] == ["invalid options"]
+
+
+class ReadMessage(Message):
+    """A command that notes which of its headers are read."""
+
+    @override
+    def __getattribute__(self, name: str) -> object:
+        _read.add(name)
+        return super().__getattribute__(name)
+
+
+_read: Final[set[str]] = set()
+HEADER_NAMES: Final = {header.attribute: header.wire for header in HEADERS}
+EVERY_COMMAND: Final = {"c", "cid", "a"}
+# What is looked at and means nothing: an ack has it in the other direction, or the refusal of
+# options with a bookmark is the same for all commands.
+NO_HEADER: Final = {"logon": {"bm"}, "flush": {"bm"}, "unsubscribe": {"bm"}, "publish": {"bm"}}
+FORMS: Final[dict[str, list[dict[str, str | int]]]] = {
+    "logon": [{"user_id": "joe", "pw": "x", "mt": "json"}],
+    "publish": [{"t": "sow"}, {"t": "jobs"}, {"t": "x", "s": 5}, {"t": "x", "opts": "none"}],
+    "subscribe": [{"t": "x"}, {"t": "x", "bm": "0"}, {"t": "jobs"}, {"t": "x", "opts": "resume"}],
+    "sow": [{"t": "sow"}, {"t": "sow", "bm": "0"}, {"t": "jobs"}],
+    "sow_and_subscribe": [{"t": "sow"}, {"t": "sow", "bm": "0"}, {"t": "x"}],
+    "sow_delete": [
+        {"t": "sow"},
+        {"t": "sow", "filter": "/a=1"},
+        {"t": "sow", "sow_keys": "1"},
+        {"t": "jobs", "bm": "1|1|"},
+        {"t": "jobs", "filter": "/a=1"},
+    ],
+    "unsubscribe": [{"sub_id": "a"}],
+    "flush": [{}],
+    "heartbeat": [{"opts": "start,1"}],
+}
+
+
+def headers_read(name: str, form: dict[str, str | int]) -> set[str]:
+    """The headers that a command reads, by their names on the wire."""
+    world = full_world() if name != "logon" else World(users={"joe": "x"})
+    peer = world.client() if name != "logon" else world.connect()
+    acks = "received,processed,completed,persisted,stats"
+    frame = encode_frame({"c": name, "cid": "1", "a": acks, **form}, b'{"id":1}')
+    (plain,) = decode(frame, expand_sow=False)
+    fields_ = [each for each in Message.__struct_fields__ if each in HEADER_NAMES]
+    message = ReadMessage(**{each: getattr(plain, each) for each in fields_}, data=plain.data)
+    _read.clear()
+    world.deliver(peer, [message])
+    return {HEADER_NAMES[each] for each in _read & HEADER_NAMES.keys()}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_command_reads_exactly_the_headers_that_are_listed(name: str) -> None:
+    table = re.search(r"\| command \| other headers.*?\n\n", README.read_text("utf-8"), re.DOTALL)
+    assert table is not None
+    listed: set[str] = set()
+    for line in table[0].splitlines()[2:]:
+        commands, _, headers = line.strip("| ").partition(" | ")
+        if headers != "the same":
+            listed = words(headers)
+        if name in words(commands):
+            break
+    read = set[str]().union(*(headers_read(name, form) for form in FORMS[name]))
+    assert read - EVERY_COMMAND - NO_HEADER.get(name, set()) == listed
+
+
+SHOWN: Final = {
+    "commands": "tests/unit/fake_server/test_readme.py",
+    "message types": "tests/unit/fake_server/test_readme.py",
+    "options": "tests/unit/fake_server/test_readme.py",
+    "headers": "tests/unit/fake_server/test_readme.py",
+    "replay rates": "tests/unit/fake_server/engine/test_pace.py",
+    "field selection": "tests/unit/fake_server/engine/test_field_selection.py",
+    "conflation": "tests/unit/fake_server/engine/test_conflation.py",
+    "replication": "tests/unit/fake_server/engine/replication/test_destination.py",
+    "accepted, without effect here": "tests/unit/fake_server/test_readme.py",
+    "bookmarks": "tests/conformance/test_bookmarks.py",
+    "acks": "tests/conformance/test_publishing.py",
+    "identities": "tests/unit/fake_server/engine/test_publishers.py",
+    "names": "tests/unit/fake_server/engine/test_logon.py",
+    "message queues": "tests/conformance/test_queues.py",
+    "state of the world": "tests/conformance/test_sow.py",
+}
+"""The tests of what each row of "What is emulated" says. A new row needs one."""
+
+
+def table_after(heading: str) -> list[list[str]]:
+    """The cells of the first table behind a text of the page, row by row."""
+    text = README.read_text(encoding="utf-8").partition(heading)[2]
+    lines = iter(text.splitlines())
+    found = [next(line for line in lines if line.startswith("|"))]
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append(line)
+    return [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in found[2:]]
+
+
+def test_each_row_of_what_is_emulated_has_its_tests() -> None:
+    emulated = [cells[0] for cells in table_after("## What is emulated")]
+    without = [row for row in emulated if row not in SHOWN]
+    assert not without, f"rows without tests: {without}; name the tests in SHOWN"
+    for path in {SHOWN[row] for row in emulated}:
+        assert (README.parents[1] / path).is_file(), path
+
+
+def test_the_settings_of_a_queue_are_those_that_are_listed() -> None:
+    table = table_after("A `QueueTopic` has:")
+    assert {name for cells in table for name in words(cells[0])} == {
+        each.name for each in fields(QueueTopic)
+    }
+    values = {"semantics": "at-most-once", "delivery": "fast", "leasing": "strict"}
+    values |= {"recovery_point": "now", "priority": "/p", "barrier": "/b = 1", "dead_letter": "x"}
+    options = {name for cells in table for name in re.findall(r"^`([a-z_]+)`", cells[1])}
+    for option in options:
+        more = ",delivery=round-robin" if option == "semantics" else ""
+        value = "true" if option == "file_backed" else values.get(option, "2")
+        assert parse_queue(f"jobs,{option}={value}{more}") != QueueTopic(name="jobs")
+    with pytest.raises(UsageError, match="unknown option") as found:
+        parse_queue("jobs,no_such=1")
+    assert set(str(found.value).partition("the options: ")[2].split(", ")) == options
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "matches"),
+    [
+        (r"(a)\1", "aa", None),
+        (r"a(?=b)", "ab", None),
+        (r"(?<=a)b", "ab", None),
+        (r"(?>a)b", "ab", None),
+        (r"a++", "aa", None),
+        (r"a\Z", "a", None),
+        (r"(?x)a", "a", None),
+        (r"a(?#comment)", "a", None),
+        (r"^a$", "a\n", False),
+        (r"^a\z", "a", True),
+        (r"a{1000}", "a" * 1000, True),
+        (r"a{1001}", "a" * 1001, None),
+        (r"^a{,3}$", "a{,3}", True),
+        (r"\s", "\v", False),
+        ("(?i)x\xe9", "X\xe9", True),
+        ("(?i)x\xe9", "X\xc9", False),
+        (r"a" * 4096, "a" * 4096, True),
+        (r"a" * 4097, "a" * 4097, None),
+    ],
+)
+def test_patterns_differ_as_the_table_says(
+    pattern: str, text: str, *, matches: bool | None
+) -> None:
+    try:
+        found = compile_search(pattern)(text)
+    except PatternError:
+        assert matches is None
+    else:
+        assert found is matches
+
+
+def test_the_policies_of_syncing_are_those_that_are_listed() -> None:
+    listed = [next(iter(words(cells[0]))) for cells in table_after("## Durability")]
+    assert listed == [*FsyncPolicy]
+
+
+@pytest.mark.parametrize(
+    ("heading", "topic", "body"),
+    [
+        ("`/HACLIENT/status` needs no", "status", b'{"topics":["x"]}'),
+        (
+            "`/HACLIENT/publisher` takes",
+            "publisher",
+            b'{"name":"a","first_counted":1,"last_counted":9}',
+        ),
+        ("`begins`", "position", b'{"topic":"x"}'),
+    ],
+)
+def test_the_answers_of_its_own_topics_are_those_that_are_listed(
+    heading: str, topic: str, body: bytes
+) -> None:
+    world = full_world()
+    publisher = world.client("a")
+    publisher.send(b"{}", c="p", t="x", s=1, x="abc")
+    publisher.send(b'{"name":"g","after":0}', c="sow", t="/HACLIENT/guards", cid="g")
+    publisher.take()
+    publisher.send(body, c="sow", t=f"/HACLIENT/{topic}", cid="1", a="processed")
+    (record,) = [each for each in publisher.take() if each.kind == "sow"]
+    text = README.read_text(encoding="utf-8")
+    place = text.rindex("| answer", 0, text.index(heading)) if topic == "position" else 0
+    table = table_after(heading) if not place else table_after(text[place - 40 : place])
+    listed = {name for cells in table for name in words(cells[0])}
+    assert set(json.loads(record.data)) <= listed
+    # Only faults that have happened, and topics that are not logged, are not in this answer.
+    assert listed - set(json.loads(record.data)) <= {"faults", "unlogged_topics", "timestamp"}
