@@ -20,6 +20,7 @@ from haclient.transport.tasks import open_nursery
 from haclient_fake_server.config import (
     BrokerConfig,
     FsyncPolicy,
+    parse_entitlement,
     parse_log_topic,
     parse_queue,
     parse_replicate_to,
@@ -96,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         "--message-type", action="append", default=[], help="a message type besides those of AMPS"
     )
     parser.add_argument("--user-file", type=Path, help="users that may log on, lines user:password")
+    parser.add_argument(
+        "--entitle", action="append", default=[], help="USER:read|publish|all:TOPIC[:FILTER]"
+    )
     parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
     parser.add_argument("--fsync", choices=[*FsyncPolicy], default=FsyncPolicy.NONE)
     parser.add_argument(
@@ -121,6 +125,7 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         replicate_to=tuple(map(parse_replicate_to, chosen.replicate_to)),
         queues=tuple(map(parse_queue, chosen.queue)),
         users=None if chosen.user_file is None else read_users(chosen.user_file),
+        entitlements=tuple(map(parse_entitlement, chosen.entitle)),
         message_types=tuple(chosen.message_type),
         fsync=FsyncPolicy(chosen.fsync),
         parquet=chosen.parquet,

@@ -16,6 +16,7 @@ from haclient_fake_server.engine.patterns import PatternError, compile_search, t
 from haclient_fake_server.engine.settings import (
     MAX_MESSAGE_TYPE,
     EngineSettings,
+    Entitlement,
     LogTopic,
     QueueTopic,
     ReplicateTo,
@@ -26,12 +27,15 @@ from haclient_fake_server.journal.parquet import check_pyarrow
 
 __all__ = [
     "BrokerConfig",
+    "Entitlement",
     "FsyncPolicy",
     "LogTopic",
     "QueueTopic",
     "ReplicateTo",
     "SowTopic",
     "TlsFiles",
+    "entitlement_argument",
+    "parse_entitlement",
     "parse_log_topic",
     "parse_queue",
     "parse_replicate_to",
@@ -49,6 +53,7 @@ _LISTS: Final[dict[str, type]] = {
     "replicate_to": ReplicateTo,
     "queues": QueueTopic,
     "message_types": str,
+    "entitlements": Entitlement,
 }
 _BYTES: Final = {
     "segment_bytes": 1024,
@@ -104,6 +109,7 @@ class BrokerConfig:
         tls: The certificate for `tcps` addresses.
         data_dir: Directory of the journal; `None` keeps it in memory, until the broker ends.
         users: Passwords by user; `None` turns authentication off.
+        entitlements: What users may do with which topics; with none, each may do everything.
         log_topics: The topics that the journal records; none when empty.
         sow_topics: Topics with a state of the world.
         ack_interval_s: How long persisted acks are collected, unless a logon asks for another time.
@@ -141,6 +147,7 @@ class BrokerConfig:
     listen: tuple[str, ...] = ("tcp://127.0.0.1:0",)
     data_dir: Path | None = None
     users: Mapping[str, str] | None = None
+    entitlements: tuple[Entitlement, ...] = ()
     log_topics: tuple[LogTopic, ...] = (LogTopic(".*"),)
     sow_topics: tuple[SowTopic, ...] = ()
     ack_interval_s: float = 1.0
@@ -193,6 +200,7 @@ class BrokerConfig:
         return EngineSettings(
             name=self.name,
             users=self.users,
+            entitlements=self.entitlements,
             log_topics=self.log_topics,
             sow_topics=self.sow_topics,
             ack_interval_s=self.ack_interval_s,
@@ -336,6 +344,28 @@ def tls_files(
     if wrong := _wrong_tls(listen, has_certificate=cert is not None):
         raise UsageError(wrong)
     return None if cert is None else TlsFiles(cert=cert, key=key, client_ca=client_ca)
+
+
+def parse_entitlement(text: str) -> Entitlement:
+    """`USER:ACCESS:TOPIC[:FILTER]`, as on a command line.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    user, _, rest = text.partition(":")
+    access, _, rest = rest.partition(":")
+    topic, _, content = rest.partition(":")
+    try:
+        return Entitlement(user, access, topic, content)
+    except UsageError as error:
+        wanted = "USER:read|publish|all:TOPIC[:FILTER], such as ann:read:orders"
+        raise UsageError(f"--entitle {text}: wanted {wanted}: {error}") from error
+
+
+def entitlement_argument(entitlement: Entitlement) -> str:
+    """The inverse of `parse_entitlement`."""
+    content = f":{entitlement.filter}" if entitlement.filter else ""
+    return f"{entitlement.user}:{entitlement.access}:{entitlement.topic}{content}"
 
 
 def parse_log_topic(text: str) -> LogTopic:

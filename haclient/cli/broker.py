@@ -34,6 +34,7 @@ class _BrokerRequest:
     message_types: tuple[str, ...]
     replicate_to: tuple[str, ...]
     user_file: Path | None
+    entitlements: tuple[str, ...]
     parquet: bool
     admin: str
     tls_cert: Path | None
@@ -75,6 +76,7 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
         listen=request.listen,
         data_dir=request.data or Path(),  # one that is made below, when all is well
         users=users,
+        entitlements=tuple(map(config.parse_entitlement, request.entitlements)),
         log_topics=log_topics,
         sow_topics=sow_topics,
         queues=queues,
@@ -175,6 +177,15 @@ def broker() -> None:
     "--user-file",
     type=FilePath(path_type=Path, dir_okay=False),
     help="File of the users that may log on, in lines user:password. Default: anyone may.",
+)
+@click.option(
+    "--entitle",
+    "entitlements",
+    multiple=True,
+    metavar="USER:ACCESS:TOPIC[:FILTER]",
+    help="What a user (* for all) may do: read, publish or all, with the topics that a pattern "
+    "matches, and of their messages those that a filter matches. Default: everything. May be given "
+    "several times.",
 )
 @click.option(
     "--parquet",

@@ -36,6 +36,8 @@ from haclient_fake_server.engine.acks import (
 )
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.entitlements import Access
+from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor, JournalReader
 from haclient_fake_server.engine.logon import heartbeat, log_on
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
@@ -245,7 +247,11 @@ class Engine:
             for message in messages:
                 if connection.closing:
                     break
-                if connection.logged_on and message.kind in {"p", "publish"}:
+                if (
+                    connection.logged_on
+                    and message.kind in {"p", "publish"}
+                    and connection.publishing is None
+                ):
                     publish(connection, message, routes)
                 else:
                     self._command(connection, message)
@@ -423,13 +429,27 @@ class Engine:
 
     def _publish(self, connection: Connection, message: Message) -> None:
         routes = self._state.tables[connection.message_type].targets
+        if connection.publishing is not None:
+            try:
+                self._check_publish(connection.publishing, connection.message_type, message)
+            except Refused as error:
+                self._publishing.refuse(connection, message, error.reason, error.detail)
+                return
         self._publishing.publish(connection, message, routes)
+
+    @staticmethod
+    def _check_publish(access: Access, message_type: str, message: Message) -> None:
+        if message.kind == "delta_publish":
+            access.check_free(message.topic, "delta")
+        access.check_body(message.topic, lambda: Document(message.data, message_type))
 
     def _sow(self, connection: Connection, message: Message) -> None:
         queue = self._queue_commands.queue_of(connection, message.topic)
         if queue is not None:
             self._queue_commands.browse(connection, message, queue)
             return
+        if is_system_topic(message.topic) and connection.reading is not None:
+            connection.reading.check(message.topic)
         queries = self._system_topics if is_system_topic(message.topic) else self._queries
         queries.sow(connection, message)
 

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.conflator import Conflator
+from haclient_fake_server.engine.entitlements import Access
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor
@@ -46,6 +47,8 @@ class Connection:
         closing: Whether the engine has asked to close it; further input is ignored.
         name: Client name.
         user: Authenticated user; empty for none.
+        reading: The topics that the user may read; `None` for all.
+        publishing: The topics that the user may publish to; `None` for all.
         message_type: Type of its bodies.
         publisher: The publisher of its messages that carry a sequence.
         origin: The publisher of its messages without a sequence.
@@ -94,7 +97,9 @@ class Connection:
         "out",
         "peer",
         "publisher",
+        "publishing",
         "queries",
+        "reading",
         "subscription_queries",
         "subscriptions",
         "user",
@@ -119,6 +124,8 @@ class Connection:
         self.closing = False
         self.name = ""
         self.user = ""
+        self.reading: Access | None = None
+        self.publishing: Access | None = None
         self.message_type = ""
         self.subscriptions: dict[str, Subscription] = {}
         self.backlog: dict[int, BookmarkSubscription] = {}
@@ -270,7 +277,7 @@ class QueueSubscription(Subscription):
     Attributes:
         backlog: How many messages it may have at one time.
         leased: How many it has.
-        filter_text: Its content filter as it was written; empty for none.
+        filter_text: The text of its content filter; empty for none.
         is_choked: Whether its connection has enough to send for now.
         queues: The queues that it consumes, by name.
         heads: By queue, the constant beginning of the frames to it.

@@ -29,6 +29,7 @@ from haclient_fake_server.engine.acks import (
     requested,
 )
 from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.entitlements import Rights
 from haclient_fake_server.engine.requests import read_options
 from haclient_fake_server.engine.settings import COMPOSITE_PREFIX, MAX_MESSAGE_TYPE, EngineSettings
 from haclient_fake_server.engine.state import State
@@ -105,6 +106,9 @@ def _admit(
     connection.logged_on = True
     connection.name = name
     connection.user = message.user_id
+    if state.settings.entitlements:
+        rights = Rights(message.user_id, state.settings.entitlements)
+        connection.reading, connection.publishing = rights.reading, rights.publishing
     connection.message_type = message.message_type or DEFAULT_MESSAGE_TYPE
     connection.publisher = state.publishers.of_client(name)
     connection.origin = state.publishers.of_origin(name)

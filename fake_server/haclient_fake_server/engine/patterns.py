@@ -154,14 +154,26 @@ def is_regex_topic(topic: str) -> bool:
 class TopicMatcher:
     """One topic expression of a subscription, query or delete.
 
+    Args:
+        text: The expression.
+        non_regex_topic: It is a name, whatever it contains.
+        allowed: Returns whether a topic may match a pattern at all; `None` for every topic.
+
     Raises:
         TopicPatternError: The topic is a malformed pattern.
     """
 
-    __slots__ = ("_answers", "_search", "text")
+    __slots__ = ("_allowed", "_answers", "_search", "text")
 
-    def __init__(self, text: str, *, non_regex_topic: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        non_regex_topic: bool = False,
+        allowed: Callable[[str], bool] | None = None,
+    ) -> None:
         self.text: Final = text
+        self._allowed: Final = allowed
         self._search: Final = _pattern(text, non_regex_topic=non_regex_topic)
         self._answers: Final[dict[str, bool]] = {}
 
@@ -180,7 +192,8 @@ class TopicMatcher:
     def _ask(self, search: Search, topic: str) -> bool:
         if len(self._answers) >= MAX_REMEMBERED_TOPICS:
             self._answers.clear()
-        answer = self._answers[topic] = search(topic)
+        is_allowed = self._allowed is None or self._allowed(topic)
+        answer = self._answers[topic] = is_allowed and search(topic)
         return answer
 
     @override

@@ -15,6 +15,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.connections import Selection, Style
+from haclient_fake_server.engine.entitlements import Access
 from haclient_fake_server.engine.field_selection import FieldSelection, SelectError
 from haclient_fake_server.engine.filters import Document, FilterError, compile_filter
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, topic_problem
@@ -79,6 +80,7 @@ class Request:
         matcher: Its topics.
         filter: Its content filter, if it has one.
         fields: The fields that it asks for; `None` for whole messages.
+        filter_text: The text of the filter, with that of what its user may read.
     """
 
     message: Message
@@ -86,6 +88,7 @@ class Request:
     matcher: TopicMatcher
     filter: Callable[[Document], bool] | None
     fields: FieldSelection | None = None
+    filter_text: str = ""
 
     @property
     def style(self) -> Style:
@@ -160,12 +163,17 @@ def is_system_topic(topic: str) -> bool:
     return topic.startswith(SYSTEM_PREFIX)
 
 
-def read_request(message: Message, options: Options) -> Request:
-    """A subscribe or query, checked.
+def read_request(message: Message, options: Options, access: Access | None = None) -> Request:
+    """A subscribe, query or delete, checked.
+
+    Args:
+        message: The command.
+        options: Its options.
+        access: What its user may do with topics; `None` for everything.
 
     Raises:
-        Refused: The topic is missing or one of the broker's own, or the pattern, the filter or
-            the select list is malformed.
+        Refused: The topic is missing, one of the broker's own, or none of the user's, or the
+            pattern, the filter or the select list is malformed.
     """
     if not message.topic:
         raise Refused(Reason.INVALID_TOPIC, "no topic")
@@ -174,7 +182,11 @@ def read_request(message: Message, options: Options) -> Request:
     if is_system_topic(message.topic):
         raise Refused(Reason.NOT_ENTITLED, SYSTEM_TOPIC_REFUSAL)
     try:
-        matcher = TopicMatcher(message.topic, non_regex_topic=options.non_regex_topic)
+        matcher = TopicMatcher(
+            message.topic,
+            non_regex_topic=options.non_regex_topic,
+            allowed=None if access is None else access.is_free,
+        )
         filter_ = compile_filter(message.filter) if message.filter else None
     except (TopicPatternError, FilterError) as error:
         raise Refused(error.reason, error.detail) from error
@@ -182,4 +194,11 @@ def read_request(message: Message, options: Options) -> Request:
         fields_ = FieldSelection(options.select) if options.select else None
     except SelectError as error:
         raise Refused(Reason.INVALID_OPTIONS, str(error)) from error
-    return Request(message, options, matcher, filter_, fields_)
+    text = message.filter
+    if access is not None and not matcher.is_regex:
+        if message.kind == "sow_delete" and not message.filter:
+            access.check_free(message.topic, "delete by keys or data")
+        if options.oof:
+            access.check_free(message.topic, "oof")
+        text, filter_ = access.with_filter(message.topic, text, filter_)
+    return Request(message, options, matcher, filter_, fields_, filter_text=text)

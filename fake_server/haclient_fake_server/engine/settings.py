@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from haclient.errors import UsageError
+from haclient.errors import HAClientError, UsageError
 from haclient.protocol.framing import MAX_PUBLISH_BYTES
 from haclient.protocol.uri import Uri
 from haclient_fake_server.engine.filters import FilterError, compile_expression, compile_filter
@@ -76,6 +76,45 @@ class SowTopic:
     keys: tuple[str, ...] = ()
     message_type: str = "json"
     history: bool = False
+
+
+EVERY_USER: Final = "*"
+"""The name in an entitlement that stands for every user."""
+
+_ACCESS: Final = ("read", "publish", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlement:
+    """Something that a user may do; see `entitlements`.
+
+    Attributes:
+        user: The user; `*` for every user.
+        access: `read`, `publish`, or `all` for both.
+        topic: A topic, or a regular expression (see `patterns`).
+        filter: A content filter for the messages; empty for all of them.
+
+    Raises:
+        UsageError: A value is out of range, or a text cannot be read.
+    """
+
+    user: str
+    access: str
+    topic: str
+    filter: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        wrong = f"entitlement of user {self.user!r} for {self.topic!r}: "
+        if not self.user or not self.topic:
+            raise UsageError(f"{wrong}wanted a user and a topic")
+        if self.access not in _ACCESS:
+            raise UsageError(f"{wrong}access {self.access!r}, wanted one of {', '.join(_ACCESS)}")
+        try:
+            TopicMatcher(self.topic)
+            compile_filter(self.filter or "1")
+        except HAClientError as error:
+            raise UsageError(f"{wrong}{error}") from error
 
 
 _QUEUE_WORDS: Final[dict[str, tuple[str, ...]]] = {
@@ -330,6 +369,7 @@ class EngineSettings:
     Attributes:
         name: The instance name: part of the ids of messages published without a sequence.
         users: Passwords by user; `None` turns authentication off.
+        entitlements: What they may do; with none, each may do everything.
         log_topics: The topics that the journal records; none when empty.
         sow_topics: Topics with a state of the world.
         ack_interval_s: How long persisted acks are collected unless the logon says otherwise.
@@ -346,6 +386,7 @@ class EngineSettings:
 
     name: str = "broker"
     users: Mapping[str, str] | None = None
+    entitlements: tuple[Entitlement, ...] = ()
     log_topics: tuple[LogTopic, ...] = (LogTopic(".*"),)
     sow_topics: tuple[SowTopic, ...] = ()
     ack_interval_s: float = 1.0
@@ -380,6 +421,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         """Check the values."""
         check_queues(self.queues, self.sow_topics, self.log_topics)
+        if self.entitlements and self.users is None:
+            raise UsageError("entitlements need users, whose passwords show who they are")
         for log_topic in self.log_topics:
             if problem := topic_problem(log_topic.pattern):
                 raise UsageError(f"log topic {log_topic.pattern!r}: {problem}")

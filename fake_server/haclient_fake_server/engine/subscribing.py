@@ -58,7 +58,9 @@ class Subscribing:
         if self._is_pause_or_resume(connection, message, options):
             self._pause_or_resume(connection, message, options)
             return
-        request = self._for_queue(connection, read_request(message, options))
+        request = read_request(
+            message, self._for_queue(connection, message, options), connection.reading
+        )
         queues = self._queues.matching(connection, request)
         replaced = self.check_id(connection, request, sub_id)
         if queues and not message.bookmark:
@@ -115,12 +117,11 @@ class Subscribing:
             raise Refused(Reason.TOO_MANY_SUBSCRIPTIONS, f"the limit is {MAX_SUBSCRIPTIONS}")
         return None
 
-    def _for_queue(self, connection: Connection, request: Request) -> Request:
+    def _for_queue(self, connection: Connection, message: Message, options: Options) -> Options:
         """The name of a queue is no pattern, although it may have a dot."""
-        topic = request.message.topic
-        if self._state.queues.get(topic, connection.message_type) is None:
-            return request
-        return replace(request, matcher=TopicMatcher(topic, non_regex_topic=True))
+        if self._state.queues.get(message.topic, connection.message_type) is None:
+            return options
+        return replace(options, non_regex_topic=True)
 
     def subscribe_live(
         self,
@@ -383,4 +384,7 @@ def _underlying(matcher: TopicMatcher, queues: list[Queue]) -> TopicMatcher:
         each.text if each.is_regex else f"^{re.escape(each.text)}$"
         for each in ([matcher] if matcher.is_regex else []) + matchers
     ]
-    return TopicMatcher("|".join(f"(?:{pattern})" for pattern in patterns))
+    return TopicMatcher(
+        "|".join(f"(?:{pattern})" for pattern in patterns),
+        allowed=lambda topic: any(each.matches(topic) for each in (matcher, *matchers)),
+    )

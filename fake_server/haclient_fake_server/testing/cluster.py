@@ -33,6 +33,7 @@ from haclient_fake_server.config import (
     LogTopic,
     ReplicateTo,
     SowTopic,
+    entitlement_argument,
     parse_queue,
     queue_argument,
     sow_argument,
@@ -203,6 +204,7 @@ def arguments_of(config: BrokerConfig) -> list[str]:
             SowTopic(each.name, each.keys, history=each.history) for each in config.sow_topics
         ),
         queues=tuple(parse_queue(queue_argument(each)) for each in config.queues),
+        entitlements=config.entitlements,
         message_types=config.message_types,
         replicate_to=tuple(ReplicateTo(each.uri, each.mode) for each in config.replicate_to),
         fsync=config.fsync,
@@ -227,6 +229,8 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         arguments += ["--queue", queue_argument(queue)]
     for name in plain.message_types:
         arguments += ["--message-type", name]
+    for each in plain.entitlements:
+        arguments += ["--entitle", entitlement_argument(each)]
     for to in plain.replicate_to:
         arguments += ["--replicate-to", f"{to.uri},{to.mode}"]
     if plain.admin:

@@ -8,6 +8,7 @@ sees the queue as it is then.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from haclient.errors import UsageError
@@ -67,7 +68,11 @@ class QueueCommands:
         act = self._action(connection, queue, options)
         if bool(message.bookmark) == bool(message.filter):
             raise Refused(Reason.INVALID_BOOKMARK, "wanted either bookmarks or a filter")
-        request = read_request(message, options) if message.filter else None
+        if connection.reading is not None:
+            connection.reading.check(message.topic)
+        request = (
+            read_request(message, _literal(options), connection.reading) if message.filter else None
+        )
         positions: Collection[int] = ()
         if request is None:
             positions = _positions(queue, message.bookmark)
@@ -165,7 +170,7 @@ class QueueCommands:
         Raises:
             Refused: Why.
         """
-        request = read_request(message, read_options(message))
+        request = read_request(message, _literal(read_options(message)), connection.reading)
         if message.bookmark or message.order_by or message.sow_keys:
             detail = "a query of a queue has the order of the log, and no bookmark or keys"
             raise Refused(Reason.INVALID_OPTIONS, detail)
@@ -271,3 +276,8 @@ def _fields(request: Request, row: Row, content: Content) -> dict[str, str | int
     if content.correlation_id:
         fields["x"] = to_text(content.correlation_id)
     return fields
+
+
+def _literal(options: Options) -> Options:
+    """The name of a queue is no pattern, although it may have a dot."""
+    return replace(options, non_regex_topic=True)

@@ -89,7 +89,7 @@ class Queues:
                 queue.unsubscribe(consumer)
         limits = [queue.settings.max_per_subscription_backlog for queue in queues]
         consumer.backlog = min(request.options.max_backlog or 1, *limits)
-        consumer.filter_text = request.message.filter
+        consumer.filter_text = request.filter_text
         consumer.connection.consumers[consumer.number] = consumer
         for queue in queues:
             consumer.heads[queue.settings.name] = _head(queue, consumer)

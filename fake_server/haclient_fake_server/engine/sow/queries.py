@@ -83,7 +83,7 @@ class Queries:
         Raises:
             Refused: Why.
         """
-        request = read_request(message, read_options(message))
+        request = read_request(message, read_options(message), connection.reading)
         if request.options.skip_n and not message.order_by:
             raise Refused(Reason.INVALID_OPTIONS, "skip_n of a sow needs an orderby")
         topics = self._topics(connection, request)
@@ -170,7 +170,7 @@ class Queries:
         Raises:
             Refused: Why.
         """
-        request = read_request(message, read_options(message))
+        request = read_request(message, read_options(message), connection.reading)
         if self._state.queues.matching(request.matcher, connection.message_type):
             detail = f"{message.topic!r} is a queue: subscribe to it, or browse it with sow"
             raise Refused(Reason.INVALID_TOPIC, detail)
@@ -339,7 +339,7 @@ class Queries:
             Refused: Why.
         """
         options = read_options(message)
-        request = read_request(message, options)
+        request = read_request(message, options, connection.publishing)
         if message.bookmark:
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is no queue")
         for name in ("cancel", "expire", "lease_extension"):

@@ -1,0 +1,132 @@
+"""What a user may do with which topics.
+
+An `Entitlement` allows reading, publishing, or both, of the topics that a pattern matches, of all
+messages or of those that a filter matches. Several for one topic add up. Where a broker has none,
+everybody may do everything; where it has some, a user may do what they allow and nothing else.
+
+Reading is to query, to subscribe, and to consume and acknowledge the messages of a queue.
+Publishing is to publish and to delete records. A command for a topic that the user may do nothing
+with is refused; a pattern is accepted, and delivers of the topics that the user may read without a
+filter. What a filter cannot be tested for is refused: to publish a delta, to delete by keys or by
+data, and out-of-focus messages, which have bodies that the filter does not match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from haclient_fake_server.engine.acks import Reason, Refused, quoted
+from haclient_fake_server.engine.filters import Document, Filter, compile_filter
+from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.settings import EVERY_USER, Entitlement
+
+MAX_REMEMBERED: Final = 4096
+"""Topics of which a connection's user the verdict is kept."""
+
+
+class _Verdict(NamedTuple):
+    """What of a topic is allowed: the messages that a filter matches, or all without one."""
+
+    text: str = ""
+    filter: Filter | None = None
+
+
+class Access:
+    """The topics that one user may read, or publish to.
+
+    Args:
+        what: For refusals: `read` or `publish to`.
+        entitlements: Those that allow it.
+    """
+
+    def __init__(self, what: str, entitlements: Iterable[Entitlement]) -> None:
+        self._what = what
+        self._grants = [(TopicMatcher(each.topic), each.filter) for each in entitlements]
+        self._verdicts: dict[str, _Verdict | None] = {}
+
+    def check(self, topic: str) -> None:
+        """Check that there is anything that the user may do with a topic.
+
+        Raises:
+            Refused: There is not.
+        """
+        if self._verdict(topic) is None:
+            detail = f"the user may not {self._what} {quoted(topic)}"
+            raise Refused(Reason.NOT_ENTITLED, detail)
+
+    def is_free(self, topic: str) -> bool:
+        """Whether every message of a topic is allowed."""
+        return self._verdict(topic) == _Verdict()
+
+    def with_filter(self, topic: str, text: str, own: Filter | None) -> tuple[str, Filter | None]:
+        """A filter, or none, that also selects what is allowed of a topic, and its text.
+
+        Raises:
+            Refused: Nothing is allowed of it.
+        """
+        self.check(topic)
+        allowed = self._verdict(topic) or _Verdict()
+        if allowed.filter is None or own is None:
+            return text or allowed.text, own or allowed.filter
+        both = own, allowed.filter
+        return f"({text}) AND ({allowed.text})", lambda document: all(
+            each(document) for each in both
+        )
+
+    def check_body(self, topic: str, document: Callable[[], Document]) -> None:
+        """Check that a body may be published.
+
+        Raises:
+            Refused: It may not.
+        """
+        self.check(topic)
+        allowed = self._verdict(topic)
+        if allowed and allowed.filter and not allowed.filter(document()):
+            detail = f"the user may publish other messages to {quoted(topic)}, not this one"
+            raise Refused(Reason.NOT_ENTITLED, detail)
+
+    def check_free(self, topic: str, what: str) -> None:
+        """Check something that no filter can be tested for.
+
+        Raises:
+            Refused: There is a filter for the topic.
+        """
+        self.check(topic)
+        if not self.is_free(topic):
+            detail = f"the user may {self._what} {quoted(topic)} with a filter alone: no {what}"
+            raise Refused(Reason.NOT_ENTITLED, detail)
+
+    def _verdict(self, topic: str) -> _Verdict | None:
+        if topic not in self._verdicts:
+            if len(self._verdicts) >= MAX_REMEMBERED:
+                self._verdicts.clear()
+            texts = [text for matcher, text in self._grants if matcher.matches(topic)]
+            found = _Verdict() if texts else None
+            if texts and all(texts):
+                text = " OR ".join(f"({each})" for each in texts)
+                found = _Verdict(text, compile_filter(text))
+            self._verdicts[topic] = found
+        return self._verdicts[topic]
+
+
+def _both(one: Filter, other: Filter) -> Filter:
+    return lambda document: one(document) and other(document)
+
+
+class Rights:
+    """What one user may do.
+
+    Args:
+        user: The user.
+        entitlements: Of all users.
+
+    Attributes:
+        reading: The topics that it may read.
+        publishing: Those that it may publish to.
+    """
+
+    def __init__(self, user: str, entitlements: Iterable[Entitlement]) -> None:
+        own = [each for each in entitlements if each.user in {user, EVERY_USER}]
+        self.reading = Access("read", [each for each in own if each.access != "publish"])
+        self.publishing = Access("publish to", [each for each in own if each.access != "read"])

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from haclient.errors import UsageError
+from haclient_fake_server.config import entitlement_argument, parse_entitlement
+from haclient_fake_server.engine.settings import EngineSettings, Entitlement, QueueTopic, SowTopic
+from support.engine import Peer, World
+
+USERS = {"ann": "a", "bob": "b", "eve": "e", "root": "r"}
+ENTITLEMENTS = (
+    Entitlement("ann", "all", "^orders$"),
+    Entitlement("ann", "read", "^trades$", "/desk = 'A'"),
+    Entitlement("ann", "read", "^trades$", "/desk = 'B'"),
+    Entitlement("ann", "publish", "^trades$", "/desk = 'A'"),
+    Entitlement("bob", "read", "^orders$"),
+    Entitlement("bob", "read", "jobs.now"),
+    Entitlement("eve", "read", "^work$", "/id = 3"),
+    Entitlement("ann", "read", "^shared$", "/id = 1"),
+    Entitlement("bob", "read", "^shared$", "/id = 2"),
+    Entitlement("*", "read", "^/HACLIENT/status$"),
+    Entitlement("root", "all", "."),
+)
+
+
+@pytest.fixture
+def world() -> World:
+    return World(
+        users=USERS,
+        entitlements=ENTITLEMENTS,
+        sow_topics=(SowTopic("trades", ("/id",)), SowTopic("orders", ("/id",))),
+        queues=(
+            QueueTopic(name="jobs.now", topics=("work",)),
+            QueueTopic(name="shared", topics=("lot",), max_per_subscription_backlog=10),
+        ),
+    )
+
+
+def user(world: World, name: str) -> Peer:
+    return world.client(f"{name}-{world.next_number()}", user_id=name, pw=USERS[name])
+
+
+def reason(peer: Peer, body: bytes = b"", /, **fields: str | int) -> str:
+    """The reason in the first ack; empty for a success."""
+    peer.send(body, **{"cid": "c", "a": "processed", **fields})
+    answer = peer.acks()[0]
+    assert answer.status == ("failure" if answer.reason else "success")
+    return answer.reason
+
+
+REFUSED = "not entitled"
+
+
+@pytest.mark.row("AD6")
+def test_a_user_may_do_what_an_entitlement_allows_and_nothing_else(world: World) -> None:
+    ann, bob, eve = (user(world, name) for name in ("ann", "bob", "eve"))
+    assert reason(ann, b'{"id":1}', c="publish", t="orders") == ""
+    assert reason(bob, b'{"id":2}', c="publish", t="orders") == REFUSED
+    assert reason(bob, c="subscribe", t="orders") == ""
+    for kind in ("subscribe", "sow", "sow_and_subscribe", "delta_subscribe"):
+        assert reason(eve, c=kind, t="orders", sub_id=kind) == REFUSED
+    assert reason(bob, c="sow_delete", t="orders", filter="/id = 1") == REFUSED
+    assert reason(ann, c="sow_delete", t="orders", filter="/id = 1") == ""
+    assert reason(eve, c="sow", t="/HACLIENT/status") == ""
+    assert reason(eve, c="sow", t="/HACLIENT/guards") == REFUSED
+
+
+@pytest.mark.row("AD6")
+@pytest.mark.parametrize("own", ["", "/id > 1"])
+def test_a_filter_selects_what_may_be_read(world: World, own: str) -> None:
+    ann, root = user(world, "ann"), user(world, "root")
+    fields = {"filter": own} if own else {}
+    expected = [2] if own else [1, 2]
+    assert reason(ann, c="subscribe", t="trades", sub_id="live", **fields) == ""
+    for number, desk in enumerate("ABC", start=1):
+        root.publish(number, b'{"id":%d,"desk":"%s"}' % (number, desk.encode()), t="trades")
+    assert numbers(ann) == expected
+    assert reason(ann, c="unsubscribe", sub_id="live") == ""
+    for command in (
+        {"c": "subscribe", "bm": "0", "sub_id": "replay"},
+        {"c": "sow"},
+        {"c": "sow_and_subscribe", "sub_id": "both"},
+    ):
+        ann.send(**{"cid": "c", "t": "trades", "a": "processed", **fields, **command})
+        assert numbers(ann) == expected, command
+
+
+@pytest.mark.row("AD6")
+def test_a_filter_selects_what_may_be_published(world: World) -> None:
+    ann = user(world, "ann")
+    assert reason(ann, b'{"id":1,"desk":"A"}', c="publish", t="trades") == ""
+    assert reason(ann, b'{"id":2,"desk":"B"}', c="publish", t="trades") == REFUSED
+    assert reason(ann, b'{"id":1,"desk":"B"}', c="delta_publish", t="trades") == REFUSED
+    assert reason(ann, c="sow_delete", t="trades", sow_keys="1") == REFUSED
+    assert reason(ann, b'{"id":1}', c="sow_delete", t="trades") == REFUSED
+    assert reason(ann, c="sow_delete", t="trades", filter="/id > 0") == ""
+    assert reason(ann, c="subscribe", t="trades", opts="oof", sub_id="oof") == REFUSED
+
+
+@pytest.mark.row("AD6")
+def test_the_sequence_of_a_refused_publish_is_acknowledged_as_failed(world: World) -> None:
+    bob = user(world, "bob")
+    bob.publish(1, b"{}")
+    (answer,) = bob.acks()
+    assert (answer.status, answer.reason, answer.sequence) == ("failure", REFUSED, 1)
+    assert "bob" not in answer.detail
+    assert any("not entitled" in line for line in world.events)
+
+
+@pytest.mark.row("AD6")
+def test_a_pattern_delivers_what_may_be_read_without_a_filter(world: World) -> None:
+    ann, root = user(world, "ann"), user(world, "root")
+    assert reason(ann, c="subscribe", t=".*", sub_id="live") == ""
+    for number, topic in enumerate(("orders", "trades", "work", "others"), start=1):
+        root.publish(number, b'{"id":%d,"desk":"A"}' % number, t=topic)
+    assert numbers(ann) == [1]
+    ann.send(c="subscribe", t=".*", sub_id="replay", bm="0", cid="r", a="processed")
+    assert numbers(ann) == [1]
+    ann.send(c="sow_delete", t=".*", filter="/id > 0", cid="d", a="stats")
+    assert [(each.ack_type, each.records_deleted) for each in ann.acks()] == [("stats", 1)]
+
+
+@pytest.mark.row("QB32")
+def test_to_read_a_queue_is_to_consume_and_to_acknowledge(world: World) -> None:
+    bob, eve, root = (user(world, name) for name in ("bob", "eve", "root"))
+    root.publish(1, b'{"id":1}', t="work")
+    assert reason(eve, c="subscribe", t="jobs.now", sub_id="q") == REFUSED
+    assert reason(eve, c="sow", t="jobs.now") == REFUSED
+    bob.send(c="subscribe", t="jobs.now", sub_id="q", cid="q", a="processed")
+    (message,) = [each for each in bob.take() if each.kind == "p"]
+    delete = {"c": "sow_delete", "t": "jobs.now"}
+    assert reason(eve, **delete, bm=message.bookmark) == REFUSED
+    assert reason(eve, **delete, filter="/id = 1") == REFUSED
+    assert reason(bob, c="publish", t="work") == REFUSED
+    assert reason(bob, **delete, bm=message.bookmark) == ""
+    assert reason(root, c="sow", t="jobs.now") == ""
+
+
+@pytest.mark.row("QB32")
+@pytest.mark.parametrize("own", ["", "/id > 0"])
+def test_each_consumer_gets_what_its_user_may_read(world: World, own: str) -> None:
+    ann, bob, root = (user(world, name) for name in ("ann", "bob", "root"))
+    fields = {"filter": own} if own else {}
+    for peer in (ann, bob):
+        opts = "max_backlog=10"
+        assert reason(peer, c="subscribe", t="shared", sub_id="q", opts=opts, **fields) == ""
+    for number in (1, 2, 3, 1, 2):
+        root.publish(None, b'{"id":%d}' % number, t="lot")
+    assert numbers(ann) == [1, 1]
+    assert numbers(bob) == [2, 2]
+
+
+def numbers(peer: Peer) -> list[int]:
+    """The ids in the messages and records that came since the last look."""
+    return [json.loads(each.data)["id"] for each in peer.take() if each.kind in {"p", "sow"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ann:read:orders", ""),
+        ("*:all:.*:/id = 'a:b'", ""),
+        ("ann", "wanted a user and a topic"),
+        (":read:orders", "wanted a user and a topic"),
+        ("ann:write:orders", "access 'write', wanted one of read, publish, all"),
+        ("ann:read:(", "is not a valid pattern"),
+        ("ann:read:orders:/a =", "bad filter at character 4"),
+    ],
+)
+def test_an_entitlement_has_a_text_form(text: str, why: str) -> None:
+    if why:
+        with pytest.raises(UsageError, match=re.escape(why)):
+            parse_entitlement(text)
+    else:
+        assert entitlement_argument(parse_entitlement(text)) == text
+
+
+def test_entitlements_need_users() -> None:
+    with pytest.raises(UsageError, match="entitlements need users"):
+        EngineSettings(entitlements=ENTITLEMENTS)
