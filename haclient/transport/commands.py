@@ -455,6 +455,9 @@ class Flusher:
             DisconnectedError: The connection was lost.
         """
         publisher = self._publisher
+        # Whoever waits for many that are persisted must not hold the loop. Not within the limit:
+        # with a timeout of 0 the result is still told.
+        await trio.lowlevel.checkpoint()
         with trio.move_on_after(timeout):
             await publisher.wait_persisted(sequence, what)
             publisher.publishes.check_not_refused(sequence, what)

@@ -395,10 +395,13 @@ class Core:
             await self.commands.send(fields, what="heartbeat", urgent=True, timeout=timeout)
         except (trio.Cancelled, TimedOut):
             # It is sent: the server expects our heartbeats from now on, or closes the connection.
-            connection.set_heartbeat(heartbeat)
+            if self.heartbeat is heartbeat:
+                connection.set_heartbeat(heartbeat)
             raise
         self.heartbeat_round_trip_s = trio.current_time() - began
-        self.check_connected(connection).set_heartbeat(heartbeat)
+        self.check_connected(connection)
+        if self.heartbeat is heartbeat:  # else another task has changed it meanwhile
+            connection.set_heartbeat(heartbeat)
         return True
 
     # -- serving and losing --------------------------------------------------------

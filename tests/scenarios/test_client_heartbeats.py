@@ -109,6 +109,19 @@ async def test_a_client_may_set_it_before_or_after_the_logon(server: Server) -> 
             await client.set_heartbeat(0)
 
 
+async def test_of_two_changes_at_once_the_later_one_is_in_force(server: Server) -> None:
+    async with Client("c") as client:
+        peer = await server.log_on(client)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.set_heartbeat, 1.0)
+            start = await peer.expect("heartbeat", options="start,1")
+            await client.set_heartbeat(None)
+            await peer.ack(start)
+        await peer.expect("heartbeat", options="stop")
+        await trio.sleep(60.0)
+        assert client.state is ConnectionState.LOGGED_ON
+
+
 @pytest.mark.row("HB7")
 async def test_a_slow_handler_does_not_starve_the_heartbeat(server: Server) -> None:
     handled: list[bytes] = []

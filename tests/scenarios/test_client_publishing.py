@@ -203,6 +203,26 @@ async def test_without_a_store_a_refusal_has_only_the_facts_of_its_ack() -> None
         assert failed == [(3, "bad"), (None, "worse")]
 
 
+async def test_waits_for_what_is_persisted_let_other_tasks_run(store: PublishStore) -> None:
+    async with listening() as server, Client("p", publish_store=store) as client:
+        peer = await server.log_on(client)
+        sequence = await client.publish("orders", b"a")
+        await peer.sequences(1)
+        await peer.persisted(sequence)
+        await client.wait_persisted(sequence)
+        has_run = False
+
+        async def run() -> None:
+            nonlocal has_run
+            has_run = True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            for _ in range(10):
+                await client.wait_persisted(sequence, timeout=0)
+            assert has_run
+
+
 @pytest.mark.row("PS6", "CC29")
 async def test_a_refusal_that_comes_again_after_many_others_is_reported_once(
     store: PublishStore, monkeypatch: pytest.MonkeyPatch
