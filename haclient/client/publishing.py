@@ -261,7 +261,8 @@ class PublishingClient(ConnectedClient):
         Raises:
             PublishFailed: The server refused it.
             TimedOut: It took longer; the message stays in the store if there is one.
-            DisconnectedError: The connection was lost, without a store the publish with it.
+            DisconnectedError: The connection was lost, without a store the publish with it. Or more
+                than 65 536 others were refused since, and the result is not known any more.
             UsageError: Nothing was published under so high a sequence.
         """
         self._core.thread.check("wait_persisted")
