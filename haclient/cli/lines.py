@@ -14,6 +14,7 @@ import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -196,5 +197,7 @@ async def open_lines(
     if path is None:
         yield LineReader(0, delimiter, limit=None)
         return
-    with path.open("rb", buffering=0) as file:
+    open_file = partial(path.open, "rb", buffering=0)
+    # A named pipe opens once somebody writes to it: only a thread may wait for that.
+    with await trio.to_thread.run_sync(open_file, abandon_on_cancel=size is None) as file:
         yield LineReader(file.fileno(), delimiter, limit=size)

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,6 +127,20 @@ async def test_a_stream_is_read_to_its_end() -> None:
         assert await reader.batch() is None
     os.close(reader_fd)
     assert found == [b"one", b"two"]
+
+
+async def test_a_named_pipe_that_nobody_writes_holds_nothing_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    async def read() -> None:
+        async with open_lines(pipe, b"\n", size=None) as reader:
+            await reader.batch()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
 
 
 async def test_stdin_is_the_input_when_no_file_is_named() -> None:
