@@ -224,14 +224,19 @@ class _CallbackRun:
                 raise
             return
         if isawaitable(result):
-            task = asyncio.ensure_future(_finish(result))
-            self._callback.thread.callbacks[task] = self._waiting
-            task.add_done_callback(self._callback.thread.callbacks.pop)
-            task.add_done_callback(self._end)
-            self._future = task
+            self._future = asyncio.ensure_future(self._finish(result))
+            self._future.add_done_callback(self._end)
         else:
             self._future.set_result(result)
             self._end()
+
+    async def _finish(self, awaitable: Awaitable[object]) -> object:
+        callbacks, task = self._callback.thread.callbacks, asyncio.current_task()
+        callbacks[task] = self._waiting  # here: an eager task runs before it is returned
+        try:
+            return await awaitable
+        finally:
+            del callbacks[task]
 
     def _end(self, _: object = None) -> None:
         with suppress(trio.RunFinishedError):  # the loop had stopped, and nobody waits any more
@@ -258,10 +263,6 @@ class _CallbackRun:
             ) from None
         finally:
             del future
-
-
-async def _finish(awaitable: Awaitable[object]) -> object:
-    return await awaitable
 
 
 # -- haclient.aio.run -------------------------------------------------------------------------

@@ -206,6 +206,27 @@ async def test_a_cancellation_from_outside_goes_before_the_error_of_a_handler(
     assert failing.is_set()
 
 
+EAGER = getattr(asyncio, "eager_task_factory", None)
+
+
+@pytest.mark.skipif(EAGER is None, reason="not applicable: Python 3.12 begins to have it")
+@in_loop
+async def test_an_eager_handler_cannot_close_its_client_either(broker: BrokerThread) -> None:
+    refused: list[UsageError] = []
+    async with opened(broker) as client:
+
+        async def handle(_: Message) -> None:
+            try:
+                await client.aclose()
+            except UsageError as error:
+                refused.append(error)
+
+        await client.subscribe("orders", handler=handle)
+        asyncio.get_running_loop().set_task_factory(EAGER)
+        await client.publish("orders", b"1")
+        await until(lambda: bool(refused))
+
+
 @in_loop
 async def test_a_task_that_a_handler_has_started_may_close_the_client(broker: BrokerThread) -> None:
     closing: list[asyncio.Task[None]] = []
