@@ -26,6 +26,7 @@ from haclient.session.connection_state import Counters
 from haclient.session.flight_recorder import FlightRecorder
 from haclient.session.publishes import UnpersistedAges
 from haclient.transport.links.link import Link, WireLog
+from haclient.transport.tasks import TURN_S
 from haclient_stores.interfaces import FrameLog
 
 FLUSH_BYTES: Final = 256 * 1024
@@ -132,12 +133,15 @@ class Writer:
         self.wake()
 
     def pump(self) -> bool:
-        """Send what the socket takes; whether all of it has left.
+        """Send what the socket takes within a turn; whether all of it has left.
+
+        A link that compresses may never be full: its peer is faster.
 
         Raises:
             OSError: The link is broken.
         """
         self.blocked = False
+        ends_at = trio.current_time() + TURN_S
         while len(piece := self._next_piece()):
             count = self._link.try_send(piece)
             if count is None:
@@ -148,6 +152,10 @@ class Writer:
                 self.wire.sent(piece[:count])  # before the log may use its place again
             self._counters.bytes_sent += count
             self._advance(count)
+            if trio.current_time() >= ends_at:  # the writer's task goes on, after others
+                self.blocked = True
+                self.wake()
+                break
         if self._link.unsent_bytes:
             self.blocked = True
             self.wake()

@@ -2,21 +2,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 from typing_extensions import override
 
 from haclient.protocol.framing import FrameReader
 from haclient.session.custom_stores import SendingStore
 from haclient.session.publishes import UnpersistedAges
 from haclient.transport.links.memory_network import MemoryLink, link_pair
+from haclient.transport.tasks import TURN_S
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 
 HEAD, TAIL = b'{"s":', b"}"
@@ -310,6 +313,10 @@ def test_any_interleaving_gives_whole_frames_in_the_order_of_the_contract(
     steps: list[Step],
     custom: bool,  # noqa: FBT001  # drawn
 ) -> None:
+    trio.run(interleave, steps, custom, clock=MockClock())
+
+
+async def interleave(steps: list[Step], custom: bool) -> None:  # noqa: FBT001  # drawn
     log: FrameLog = (
         SendingStore(DictPublishStore()) if custom else MemoryPublishStore(segment_bytes=2**15)
     )
@@ -356,7 +363,7 @@ def test_the_pair_of_links_is_what_the_tests_believe() -> None:
         far.try_send(b"x")
 
 
-pytestmark = pytest.mark.row("PS18")
+pytestmark = [in_virtual_time, pytest.mark.row("PS18")]
 
 
 def test_nothing_that_waits_has_no_age() -> None:
@@ -392,3 +399,34 @@ def test_very_many_samples_get_coarser_and_the_newest_is_kept() -> None:
     for number in (1, 777, 4999, 5000):
         true_age = 6000.0 - number
         assert 0 <= true_age - ages.age(number, 6000.0) <= true_age / 10
+
+
+class SlowLink(MemoryLink):
+    """A link that is never full, and takes a while for each piece, as one that compresses."""
+
+    @override
+    def try_send(self, data: memoryview | bytes) -> int | None:
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, MockClock)
+        clock.jump(TURN_S / 10)
+        return super().try_send(data[: FLUSH_BYTES // 8])
+
+
+async def test_a_backlog_that_the_link_takes_at_once_lets_other_tasks_run() -> None:
+    near, far = link_pair()
+    link = SlowLink("peer", sending=near.sending, receiving=near.receiving)
+    log = MemoryPublishStore()
+    for _ in range(100):
+        log.append(HEAD, TAIL, bytes(FLUSH_BYTES // 8))
+    writer = Writer(link, log, SendGate(2**30))
+    writer.log_open = True
+    size, sent = log.unsent_bytes, [0]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        while log.unsent_bytes:
+            await trio.lowlevel.checkpoint()
+            sent.append(link.sending.sent_bytes)
+        nursery.cancel_scope.cancel()
+    assert link.sending.sent_bytes == size
+    assert max(after - before for before, after in pairwise(sent)) < size / 5
+    assert far.recv_into(memoryview(bytearray(1))) == 1
