@@ -25,6 +25,7 @@ _FILE = FilePath(path_type=Path, dir_okay=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BrokerRequest:
+    config_file: Path | None
     listen: tuple[str, ...]
     data: Path | None
     name: str
@@ -60,6 +61,8 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
     from haclient_fake_server import config  # noqa: PLC0415 - only this command needs a broker
     from haclient_fake_server.listener import check_reachable  # noqa: PLC0415 - as above
 
+    if request.config_file is not None:
+        return _config_of_file(request.config_file, request.user_file, request.entitlements)
     check_reachable(request.listen)
     if request.data is not None:
         check_data_directory(request.data)
@@ -91,12 +94,36 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
     return checked
 
 
+def _config_of_file(
+    path: Path, user_file: Path | None, entitlements: tuple[str, ...]
+) -> BrokerConfig:
+    """The configuration in a file, which stands for all options but those of the users."""
+    from haclient_fake_server import config  # noqa: PLC0415 - as above
+    from haclient_fake_server.listener import check_reachable  # noqa: PLC0415 - as above
+    from haclient_fake_server.xml_config import read_config  # noqa: PLC0415 - as above
+
+    context = click.get_current_context()
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        is_of_users = option.name in {"config_file", "user_file", "entitlements"}
+        if source is click.core.ParameterSource.COMMANDLINE and not is_of_users:
+            what = f"--config and {option.opts[0]} exclude each other"
+            raise UsageError(f"{what}: the file says it all but the users")
+    users = None if user_file is None else config.read_users(user_file)
+    found = read_config(path, users=users)
+    check_reachable(found.listen)
+    if found.data_dir is not None:
+        check_data_directory(found.data_dir)
+    return replace(found, entitlements=tuple(map(config.parse_entitlement, entitlements)))
+
+
 async def _serve(config: BrokerConfig, request: _BrokerRequest) -> int:
     from haclient_fake_server.server import BrokerServer  # noqa: PLC0415 - as above
 
+    is_temporary = request.data is None and request.config_file is None
     try:
         async with BrokerServer(config) as server:
-            if request.data is None:
+            if is_temporary:
                 what = f"the log is in {config.data_dir}, which is removed when the broker stops"
                 print_error(f"no --data: {what}", kind="note")
             print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
@@ -104,7 +131,7 @@ async def _serve(config: BrokerConfig, request: _BrokerRequest) -> int:
                 print_result(f"admin {server.admin_uri}", aside=True)
             await trio.sleep_forever()
     finally:
-        if request.data is None and config.data_dir is not None:
+        if is_temporary and config.data_dir is not None:
             shutil.rmtree(config.data_dir, ignore_errors=True)
     return ExitCode.OK
 
@@ -114,7 +141,34 @@ def broker() -> None:
     """The reference broker."""
 
 
+@broker.command("sample-config")
+def sample_config() -> None:
+    """Print a configuration file for `broker run --config`."""
+    from haclient_fake_server.xml_config import SAMPLE  # noqa: PLC0415 - as above
+
+    print_result(SAMPLE.rstrip())
+
+
+@broker.command("verify-config")
+@click.argument("path", metavar="FILE", type=_FILE)
+@click.option("--user-file", type=_FILE, help="The file of users that the broker will be given.")
+def verify_config(path: Path, user_file: Path | None) -> None:
+    """Check a configuration file without starting a broker."""
+    from haclient_fake_server.config import read_users  # noqa: PLC0415 - as above
+    from haclient_fake_server.xml_config import read_config  # noqa: PLC0415 - as above
+
+    read_config(path, users=None if user_file is None else read_users(user_file))
+    print_result(f"{path}: ok")
+
+
 @broker.command("run")
+@click.option(
+    "--config",
+    "config_file",
+    type=_FILE,
+    help="A configuration file in the form of AMPS, in place of all other options but --user-file "
+    "and --entitle: see `haclient broker sample-config`.",
+)
 @click.option(
     "--listen",
     multiple=True,

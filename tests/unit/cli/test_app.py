@@ -18,6 +18,8 @@ from haclient.cli.app import add_verbose, commands, run
 OFFERED = [
     "broker",
     "broker run",
+    "broker sample-config",
+    "broker verify-config",
     "demo",
     "ping",
     "publish",

@@ -60,6 +60,46 @@ def test_without_data_nothing_is_left_behind(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.row("AD5", "CLI5")
+def test_a_broker_runs_with_the_sample_of_a_configuration_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["broker", "sample-config"]) == 0
+    text = capfd.readouterr().out
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    path = tmp_path / "broker.xml"
+    path.write_text(text.replace(":9007", f":{port}").replace(":8085", ":0"))
+    assert run(["broker", "verify-config", str(path)]) == 0
+    assert capfd.readouterr().out == f"{path}: ok\n"
+    told: list[str] = []
+
+    def echo(line: str, **_: bool) -> None:
+        told.append(line)
+        if line.startswith("admin"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("haclient.cli.broker.print_result", echo)
+        assert run(["broker", "run", "--config", str(path)]) == 0
+    assert told[0] == f"listening tcp://127.0.0.1:{port}"
+    assert (tmp_path / "east" / "journal.00000001").exists()
+
+
+@pytest.mark.row("AD5")
+def test_a_configuration_file_says_it_all(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broker.xml"
+    path.write_text("<AMPSConfig>\n<Logging/></AMPSConfig>")
+    assert run(["broker", "run", "--config", str(path), "--sow", "a:/id"]) == 2
+    assert "--config and --sow" in capfd.readouterr().err
+    for words in (["run", "--config"], ["verify-config"]):
+        assert run(["broker", *words, str(path)]) == 2
+        assert f"{path}:2: <Logging>: not supported" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -1,0 +1,195 @@
+"""Configuration files in the form of AMPS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haclient.errors import UsageError
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, TlsFiles
+from haclient_fake_server.engine.settings import LogTopic, QueueTopic, ReplicateTo, SowTopic
+from haclient_fake_server.xml_config import MAX_DEPTH, MAX_FILE_BYTES, SAMPLE, read_config
+
+pytestmark = pytest.mark.row("AD5")
+
+TRANSPORT = "<Transport><InetAddr>localhost:9007</InetAddr></Transport>"
+
+
+def config_of(tmp_path: Path, *sections: str) -> BrokerConfig:
+    path = tmp_path / "config.xml"
+    path.write_text("\n".join(("<AMPSConfig>", *sections, "</AMPSConfig>")))
+    return read_config(path)
+
+
+def refusal(tmp_path: Path, *sections: str) -> str:
+    """Why a file is refused, without its name."""
+    with pytest.raises(UsageError) as error:
+        config_of(tmp_path, *sections)
+    name, text = str(error.value).split("config.xml:", 1)
+    assert name == f"{tmp_path}/"
+    return text
+
+
+def test_the_sample_has_every_section(tmp_path: Path) -> None:
+    path = tmp_path / "sample.xml"
+    path.write_text(SAMPLE)
+    assert read_config(path) == BrokerConfig(
+        name="east",
+        admin="localhost:8085",
+        listen=("tcp://localhost:9007",),
+        data_dir=Path("east"),
+        segment_bytes=64 * 2**20,
+        flush_interval_s=0.1,
+        fsync=FsyncPolicy.INTERVAL,
+        log_topics=(LogTopic(".*", "json"),),
+        sow_topics=(SowTopic("prices", ("/symbol",)),),
+        queues=(QueueTopic(name="jobs", lease_s=30.0, max_per_subscription_backlog=10),),
+        replicate_to=(ReplicateTo("tcp://localhost:9008", "sync", 30.0),),
+    )
+
+
+def test_without_a_log_nothing_is_recorded(tmp_path: Path) -> None:
+    assert config_of(tmp_path, "<Name>a</Name>").log_topics == ()
+
+
+def test_transports_of_all_types(tmp_path: Path) -> None:
+    tls = "<Certificate>c.pem</Certificate><PrivateKey>k.pem</PrivateKey>"
+    found = config_of(
+        tmp_path,
+        "<Transports>",
+        "<Transport><InetAddr>9007</InetAddr><MessageType>ours</MessageType></Transport>",
+        f"<Transport><Type>tcps</Type><InetAddr>[::1]:9008</InetAddr>{tls}</Transport>",
+        "<Transport><Type>unix</Type><FileSystemPath>/run/a b</FileSystemPath></Transport>",
+        "</Transports>",
+    )
+    assert found.listen == ("tcp://0.0.0.0:9007", "tcps://[::1]:9008", "unix:///run/a%20b")
+    assert found.message_types == ("ours",)
+    assert found.tls == TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
+
+
+def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
+    found = config_of(
+        tmp_path,
+        "<TransactionLog><JournalDirectory>j</JournalDirectory>",
+        "<Topic><Name>^jobs</Name></Topic></TransactionLog>",
+        "<SOW><Queue><Name>q</Name><UnderlyingTopic>jobs.a</UnderlyingTopic>",
+        "<UnderlyingTopic>jobs.b</UnderlyingTopic><FairnessModel>fast</FairnessModel>",
+        "<MaxCancels>3</MaxCancels><Expiration>1m</Expiration>",
+        "<FileBackedMetadata>true</FileBackedMetadata></Queue></SOW>",
+    )
+    (queue,) = found.queues
+    assert (queue.topics, queue.delivery, queue.max_cancels) == (("jobs.a", "jobs.b"), "fast", 3)
+    assert (queue.expiration_s, queue.file_backed) == (60.0, True)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("<Logging/>", "2: <Logging>: not supported; <AMPSConfig> may have: Name, Admin,"),
+        ("\n\n<SOW><View/></SOW>", "4: <View>: not supported; <SOW> may have: Topic, Queue"),
+        ("<Name>a</Name><Name>b</Name>", "2: <Name>: given twice"),
+        ("<SOW/><SOW/>", "2: <SOW>: given twice"),
+        ("<Name>${HOST}</Name>", "2: <Name>: variables are not replaced"),
+        ("<Name/>", "2: <Name>: wanted a text"),
+        ("<Name><b>x</b></Name>", "2: <Name>: wanted a text"),
+        ("words", "1: <AMPSConfig>: wanted elements, found text"),
+        ('<Name lang="en">a</Name>', "2: <Name>: attributes are not supported"),
+        ("<SOW><Topic><Key>/id</Key></Topic></SOW>", "2: <Topic>: needs a <Name>"),
+        ("<Transports/>", "2: <Transports>: wanted a <Transport>"),
+        ("<TransactionLog/>", "2: <TransactionLog>: needs a <JournalDirectory>"),
+        (
+            f"<Transports>{TRANSPORT.replace('</Tr', '<Protocol>fix</Protocol></Tr')}</Transports>",
+            "2: <Protocol>: 'fix': wanted amps",
+        ),
+        (
+            "<Transports><Transport><Type>unix</Type></Transport></Transports>",
+            "2: <Transport>: wanted an <InetAddr>, or a <FileSystemPath> of type unix",
+        ),
+        (
+            f"<Transports>{TRANSPORT.replace('<Inet', '<Type>tcps</Type><Inet')}</Transports>",
+            "2: <Transport>: a <Certificate> is for type tcps, which needs one",
+        ),
+        (
+            "<SOW><Queue><Name>q</Name>\n<MaxBacklog>many</MaxBacklog></Queue></SOW>",
+            "3: <MaxBacklog>: 'many': wanted a whole number",
+        ),
+        (
+            "<SOW><Queue><Name>q</Name><LeasePeriod>soon</LeasePeriod></Queue></SOW>",
+            "2: <LeasePeriod>: wanted an interval like 100ms or 2s",
+        ),
+        (
+            "<SOW><Queue><Name>q</Name><MaxBacklog>-1</MaxBacklog></Queue></SOW>",
+            "2: <Queue>: queue 'q': max_backlog=-1",
+        ),
+        (
+            "<Replication><Destination><Topic><Name>a</Name></Topic></Destination></Replication>",
+            "2: <Topic>: everything that is logged is replicated: wanted <Name>.*</Name>",
+        ),
+        ("<Replication><Destination/></Replication>", "2: <Destination>: wanted one <Transport>"),
+        (
+            "<Actions><Action><On/></Action></Actions>",
+            "2: <Action>: wanted one <On> and one <Do>",
+        ),
+        ("<Name>a</Title>", "2: this is not XML: mismatched tag"),
+        ("<a>" * MAX_DEPTH, "2: <a>: more than 16 elements within each other"),
+    ],
+)
+def test_what_is_not_carried_out_is_refused_with_file_and_line(
+    section: str, told: str, tmp_path: Path
+) -> None:
+    assert refusal(tmp_path, section).startswith(told)
+
+
+def test_a_wrong_value_that_only_the_whole_shows_is_refused_with_the_file(tmp_path: Path) -> None:
+    text = refusal(tmp_path, "<Admin><InetAddr>8085</InetAddr></Admin>")
+    assert text.startswith(" broker 'broker': admin='0.0.0.0:8085': others reach it")
+
+
+def test_a_pattern_that_is_none_is_refused_with_the_file(tmp_path: Path) -> None:
+    log = "<JournalDirectory>j</JournalDirectory><Topic><Name>(</Name></Topic>"
+    text = refusal(tmp_path, f"<TransactionLog>{log}</TransactionLog>")
+    assert text.startswith(" topic '(' is not a valid pattern")
+
+
+@pytest.mark.parametrize(
+    "doctype",
+    [
+        '<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;">]>',
+        '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>',
+        '<!DOCTYPE a SYSTEM "http://127.0.0.1:1/a.dtd">',
+        '<!DOCTYPE a [<!ENTITY % b "bb"> %b;]>',
+    ],
+)
+def test_entities_are_refused_before_anything_is_read(doctype: str, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.xml"
+    path.write_text(f"<?xml version='1.0'?>\n{doctype}\n<AMPSConfig><Name>&b;</Name></AMPSConfig>")
+    with pytest.raises(UsageError, match=r"bomb\.xml:2: a document type, and so entities"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "bad.xml:1: this is not XML: no element found"),
+        (b"<Config/>", "bad.xml:1: <Config>: wanted <AMPSConfig>"),
+        (
+            b"<?xml version='1.0' encoding='martian'?><a/>",
+            "bad.xml: its encoding cannot be read",
+        ),
+        (b"<?xml version='1.0' encoding='hex'?><a/>", "bad.xml: its encoding cannot be read"),
+        (b"<a>\xff</a>", "bad.xml:1: this is not XML: not well-formed (invalid token)"),
+        (b" " * (MAX_FILE_BYTES + 1), f"bad.xml: wanted at most {MAX_FILE_BYTES} bytes"),
+    ],
+)
+def test_what_is_no_such_file_is_refused(data: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.xml"
+    path.write_bytes(data)
+    with pytest.raises(UsageError) as error:
+        read_config(path)
+    assert told in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.xml: No such file or directory"):
+        read_config(tmp_path / "none.xml")
