@@ -209,6 +209,7 @@ class BrokerConfig:
             queues=self.queues,
             max_message_bytes=self.max_frame_bytes,
             message_types=self.message_types,
+            max_held_bytes=self.slow_client_bytes,
         )
 
 

@@ -216,6 +216,10 @@ class Hub:
         """Whether the other end of a connection has logged on, or is a destination."""
         return self._engine.is_known(session.number)
 
+    def is_busy(self, session: SessionLike) -> bool:
+        """Whether a connection is not to be read from for now; until `pump` was called for it."""
+        return self._engine.is_busy(session.number)
+
     def has_backlog(self, session: SessionLike) -> bool:
         """Whether `pump` has something for a connection."""
         return self._engine.has_backlog(session.number)

@@ -76,6 +76,7 @@ class Session:
         self._chunks: deque[bytes] = deque()
         self._sending = memoryview(b"")
         self._woken = trio.Event()
+        self._pumped = trio.Event()
         self._scope = trio.CancelScope()
 
     def put(self, data: bytes) -> None:
@@ -166,6 +167,8 @@ class Session:
             self._hub.received(self, decoder.decode(heads, bodies) if heads else [])
             if frames.pending > LOGON_BYTES and not self._hub.is_known(self):
                 raise ProtocolError(f"a frame of more than {LOGON_BYTES} bytes before the logon")
+            while self._hub.is_busy(self):
+                await self._pumped.wait()
             await trio.lowlevel.checkpoint()
 
     async def _read_first(self, frames: FrameReader) -> None:
@@ -190,6 +193,8 @@ class Session:
         try:
             while self.unsent_bytes or self._link.unsent_bytes or not self.reason:
                 if self.unsent_bytes < self._config.low_water_bytes and self._hub.pump(self):
+                    self._pumped.set()
+                    self._pumped = trio.Event()
                     await trio.lowlevel.checkpoint()
                 if self.unsent_bytes:
                     await self._send_some()

@@ -221,7 +221,7 @@ class Applier:
 
     def _fail(self, group: FanoutGroup, error: Exception) -> None:
         for connection in group.connections:
-            self._state.fail(connection, error)
+            connection.failed(connection, error)
 
     def leave(self, item: Subscription, topic: str, records: Iterable[SowRecord]) -> None:
         """Send out-of-focus messages for records that a subscriber no longer selects."""

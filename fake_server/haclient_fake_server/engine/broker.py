@@ -241,26 +241,36 @@ class Engine:
             return Effects(None, [], [], [])
         state.begin(now)
         connection.last_received = now
-        publish = self._publishing.publish
-        routes = state.tables[connection.message_type].targets
         try:
-            for message in messages:
-                if connection.closing:
-                    break
-                if (
-                    connection.logged_on
-                    and message.kind in {"p", "publish"}
-                    and connection.publishing is None
-                ):
-                    publish(connection, message, routes)
-                else:
-                    self._command(connection, message)
-                    # It may have been the logon, which names the message type.
-                    routes = state.tables[connection.message_type].targets
+            self._carry_out(connection, messages)
         except Exception as error:  # a fault of one command must not end the broker
             state.fail(connection, error)
         self._replicas.acknowledge()
         return self._finish()
+
+    def _carry_out(self, connection: Connection, messages: Sequence[Message]) -> None:
+        """Carry out commands in order, up to a delete for whose end the others have to wait."""
+        if connection.delete is not None:
+            connection.deferred += messages
+            return
+        tables, publish = self._state.tables, self._publishing.publish
+        routes = tables[connection.message_type].targets
+        for number, message in enumerate(messages, 1):
+            if connection.closing:
+                break
+            if (
+                connection.logged_on
+                and message.kind in {"p", "publish"}
+                and connection.publishing is None
+            ):
+                publish(connection, message, routes)
+                continue
+            self._command(connection, message)
+            # It may have been the logon, which names the message type.
+            routes = tables[connection.message_type].targets
+            if connection.delete is not None:
+                connection.deferred += messages[number:]
+                break
 
     def disconnected(self, connection_id: int, now: float, reason: str = ENDED_BY_PEER) -> Effects:
         """A connection has ended, on either side; `reason` says why, unless the engine has."""
@@ -306,6 +316,11 @@ class Engine:
         connection = self._state.connections.get(connection_id)
         return connection is not None and (connection.logged_on or connection.commands is not None)
 
+    def is_busy(self, connection_id: int) -> bool:
+        """Whether the commands of a connection wait for one that takes long, so it is not read."""
+        connection = self._state.connections.get(connection_id)
+        return connection is not None and connection.delete is not None and not connection.closing
+
     def has_backlog(self, connection_id: int) -> bool:
         """Whether `pump` has something for a connection."""
         connection = self._state.connections.get(connection_id)
@@ -332,6 +347,9 @@ class Engine:
             self._replication.pump(connection)
             return
         connection.take_step()
+        if connection.deferred and connection.delete is None:
+            deferred, connection.deferred = connection.deferred, []
+            self._carry_out(connection, deferred)
         self._queues.pump(connection)
         self._replay.pump(connection)
 
@@ -366,6 +384,7 @@ class Engine:
         if state.durability.limit > confirmed:
             self._acks.log_moved()
         self._replay.end_batch()
+        self._subscribing.cut_slow()
         return state.take_effects()
 
     def _command(self, connection: Connection, message: Message) -> None:

@@ -158,7 +158,7 @@ def flush(state: State, item: Subscription) -> None:
     """Deliver all held messages of a subscription now."""
     frames = take_frames(state, item)
     if frames and not item.connection.closing:
-        state.touch(item.connection).extend(frames)
+        state.touch(item.outlet).extend(frames)
 
 
 def arm(state: State, item: Subscription) -> None:
@@ -185,7 +185,7 @@ def _deliver_due(state: State, item: Subscription) -> None:
         return
     frames = _due_frames(state, item, conflator)
     if frames and not item.connection.closing:
-        state.touch(item.connection).extend(frames)
+        state.touch(item.outlet).extend(frames)
     if len(conflator):
         key = ("conflation", item.number)
         client = item.connection.id

@@ -56,6 +56,8 @@ class Connection:
         backlog: Subscriptions with records to replay, by number; the next one comes first.
         live_replays: Bookmark subscriptions that are live, by number.
         queries: Commands that are not carried out to their end yet, the oldest first.
+        delete: A delete that is not carried out to its end yet; its other commands wait for it.
+        deferred: The commands that wait.
         ack_interval_s: How long persisted acks are collected.
         ack_is_scheduled: Whether a publish has requested an ack that was not sent yet.
         beat_interval_s: 0 while no heartbeat was started.
@@ -82,6 +84,8 @@ class Connection:
         "closing",
         "commands",
         "consumers",
+        "deferred",
+        "delete",
         "early",
         "end_reason",
         "failed",
@@ -131,6 +135,8 @@ class Connection:
         self.backlog: dict[int, BookmarkSubscription] = {}
         self.live_replays: dict[int, BookmarkSubscription] = {}
         self.queries: deque[LongCommand] = deque()
+        self.delete: LongCommand | None = None
+        self.deferred: list[Message] = []
         self.subscription_queries = 0
         self.ack_interval_s = 0.0
         self.ack_is_scheduled = False
@@ -146,14 +152,17 @@ class Connection:
         self.end_reason = ""
 
     def take_step(self) -> None:
-        """Take the next step of the oldest command that is not carried out to its end."""
-        if self.queries and next(self.queries[0], self) is self:  # it has no further step
+        """Take the next step of a delete, or of the oldest command that has not ended."""
+        if self.delete is not None:
+            if next(self.delete, self) is self:  # it has no further step
+                self.delete = None
+        elif self.queries and next(self.queries[0], self) is self:
             self.queries.popleft()
 
     @property
     def has_backlog(self) -> bool:
         """Whether `Engine.pump` has something for it when there is room in its buffer."""
-        return bool(self.backlog or self.queries or self.choked)
+        return bool(self.backlog or self.queries or self.choked or self.delete is not None)
 
     @property
     def silent_at(self) -> float:
@@ -164,12 +173,48 @@ class Connection:
         """
         if not self.beat_interval_s:
             return NEVER
+        if self.delete is not None:  # it is not read from
+            return NEVER
         return self.last_received + SILENT_INTERVALS * self.beat_interval_s
 
     @property
     def next_due(self) -> float:
         """When the next heartbeat is due, or the silence becomes too long."""
         return min(self.beat_due, self.silent_at)
+
+
+class Hold(Connection):
+    """Takes the messages of a subscription until its query is answered.
+
+    Its frames are sent after the records of the query, so that the subscriber has the records as of
+    one moment and then every change since.
+
+    Args:
+        subscription: The subscription.
+    """
+
+    __slots__ = ("_counted", "_held_bytes")
+
+    def __init__(self, subscription: Subscription) -> None:
+        connection = subscription.connection
+        super().__init__(
+            -subscription.number,
+            peer=connection.peer,
+            now=connection.last_received,
+            failed=lambda _, error: connection.failed(connection, error),
+        )
+        self.message_type = connection.message_type
+        self.commands = {}  # no client's: nothing but frames is ever put here
+        self.out = [b""]  # never empty, so that no batch sends what is held
+        self._counted = 1
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """How much it has taken; each frame is counted once."""
+        self._held_bytes += sum(map(len, self.out[self._counted :]))
+        self._counted = len(self.out)
+        return self._held_bytes
 
 
 def _raise(_: Connection, error: Exception) -> None:
@@ -217,6 +262,8 @@ class Subscription:
 
     Attributes:
         connection: Its connection.
+        outlet: Where its messages go: its connection, or a `Hold` while its query is answered.
+        query: The steps that answer its query, as long as it is not answered; else `None`.
         id: Its sub id.
         number: Its place in the order of all subscriptions.
         matcher: As selected, like `fields`, `filter`, `style` and `oof`.
@@ -234,6 +281,8 @@ class Subscription:
         "matcher",
         "number",
         "oof",
+        "outlet",
+        "query",
         "style",
     )
 
@@ -241,6 +290,8 @@ class Subscription:
         self, connection: Connection, sub_id: str, *, number: int, selection: Selection
     ) -> None:
         self.connection = connection
+        self.outlet = connection
+        self.query: LongCommand | None = None
         self.id = sub_id
         self.number = number
         self.conflator: Conflator | None = None
@@ -370,7 +421,6 @@ class BookmarkSubscription(Subscription):
 
     Attributes:
         phase: Where its messages come from.
-        query: The steps that answer its query, as long as the phase is QUERY; else `None`.
         covered: The messages that the records of its query have to include, as sequences by
             publisher id; empty unless it begins at a list of bookmarks.
         paused: Whether the subscriber has asked to wait.
@@ -415,7 +465,6 @@ class BookmarkSubscription(Subscription):
         "paused",
         "phase",
         "position",
-        "query",
         "read_until",
         "remaining",
         "start",
@@ -429,7 +478,6 @@ class BookmarkSubscription(Subscription):
     ) -> None:
         super().__init__(connection, sub_id, number=number, selection=selection)
         self.phase = Phase.REPLAY
-        self.query: LongCommand | None = None
         self.covered: Mapping[int, int] = {}
         self.paused = False
         self.fully_durable = False

@@ -66,12 +66,10 @@ def _by_delta(
         subscriptions: All that get the message.
         wanting: Those of them that want a delta; by default all of that style.
     """
-    whole = {item.connection.id for item in subscriptions if not item.style & Style.DELTA}
+    whole = {item.outlet.id for item in subscriptions if not item.style & Style.DELTA}
     chosen = subscriptions if wanting is None else wanting
     return frozenset(
-        item.number
-        for item in chosen
-        if item.style & Style.DELTA and item.connection.id not in whole
+        item.number for item in chosen if item.style & Style.DELTA and item.outlet.id not in whole
     )
 
 
@@ -187,9 +185,9 @@ class Plan:
         ids: dict[tuple[int, Style, FieldSelection | None], list[str]] = {}
         connections: dict[int, Connection] = {}
         for item in subscriptions:
-            connections[item.connection.id] = item.connection
+            connections[item.outlet.id] = item.outlet
             style = item.style if item.number in by_delta else item.style & _OF_WHOLE_MESSAGES
-            ids.setdefault((item.connection.id, style, item.fields), []).append(item.id)
+            ids.setdefault((item.outlet.id, style, item.fields), []).append(item.id)
         shared: dict[tuple[str, Style, FieldSelection | None], list[Connection]] = {}
         for (connection_id, style, fields), sub_ids in ids.items():
             group = (",".join(sub_ids), style, fields)
@@ -333,6 +331,12 @@ class RouteTable:
             self._forget_plan(topic)
             if not members:
                 del self._literal[topic]
+
+    def set_outlet(self, subscription: Subscription, outlet: Connection) -> None:
+        """Send the messages of a live subscription elsewhere."""
+        subscription.outlet = outlet
+        self.leave(subscription)
+        self.enter(subscription)
 
     def _forget_plan(self, topic: str) -> None:
         route = self.routes.get(topic)

@@ -382,6 +382,10 @@ class EngineSettings:
             its name for each; every segment of the journal repeats the names of those that are
             logged. Beyond it a publish to a new topic is refused; a replicated publish is
             accepted, since its origin has it.
+        query_step_bytes: What one step of a query or delete of records looks at, in bytes of
+            bodies; others are served between two steps.
+        max_held_bytes: A subscriber is cut as slow if, before it has read the records of its query,
+            more than this was published to it.
     """
 
     name: str = "broker"
@@ -396,6 +400,8 @@ class EngineSettings:
     max_message_bytes: int = MAX_PUBLISH_BYTES
     message_types: tuple[str, ...] = ()
     max_topic_bytes: int = 256 * 2**20
+    query_step_bytes: int = 2**20
+    max_held_bytes: int = 256 * 2**20
 
     @property
     def known_types(self) -> frozenset[str]:

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient_fake_server.engine.acks import Reason, Refused, requested
+from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK, Reason, Refused, requested
 from haclient_fake_server.engine.conflation import conflator_of, disarm, flush
 from haclient_fake_server.engine.conflator import Conflator
 from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
     Connection,
+    Hold,
     QueueSubscription,
     Subscription,
 )
@@ -46,6 +47,7 @@ class Subscribing:
         self._replay = replay
         self._acks = acks
         self._queues = queues
+        self._held: dict[int, Subscription] = {}  # those whose query is answered, by number
 
     def subscribe(self, connection: Connection, message: Message) -> None:
         """Add, replace, pause or resume a subscription.
@@ -85,6 +87,7 @@ class Subscribing:
         conflator = conflator_of(self._state, request, connection.message_type)
         if replaced is not None:  # held messages were published under the old options
             flush(self._state, replaced)
+            self.release(replaced)
         self._confirm(connection, message, sub_id)
         match replaced:
             case _ if span is not None:
@@ -212,6 +215,44 @@ class Subscribing:
         self._replay.enter_after_query(item, span)
         return item
 
+    def hold(self, item: Subscription) -> None:
+        """Hold back what is published to a live subscription until its query was answered.
+
+        The query is the youngest of its connection.
+        """
+        connection = item.connection
+        item.query = connection.queries[-1]
+        connection.subscription_queries += 1
+        self._held[item.number] = item
+        self._state.tables[connection.message_type].set_outlet(item, Hold(item))
+
+    def release(self, item: Subscription) -> None:
+        """Send what was held back for a subscription, if anything was."""
+        if self._held.pop(item.number, None) is None:
+            return
+        frames = item.outlet.out
+        self._state.tables[item.connection.message_type].set_outlet(item, item.connection)
+        if not item.connection.closing:
+            self._state.touch(item.connection).extend(frames)
+
+    def go_on(self, item: Subscription) -> None:
+        """Go on with a live subscription whose query was answered."""
+        if item.query is not None:
+            item.query = None
+            item.connection.subscription_queries -= 1
+        self.release(item)
+
+    def cut_slow(self) -> None:
+        """Cut the subscribers for which too much is held back: they do not read their answers."""
+        for item in tuple(self._held.values()):
+            outlet, connection = item.outlet, item.connection
+            if not isinstance(outlet, Hold) or connection.closing:
+                continue
+            if outlet.held_bytes > self._state.settings.max_held_bytes:
+                self._state.send(connection, SLOW_CLIENT_ACK)
+                detail = f"{outlet.held_bytes} bytes wait behind the query of {item.id!r}"
+                self._state.close(connection, "slow client", detail)
+
     def pass_covered(self, item: BookmarkSubscription) -> Generator[None, None, int]:
         """Pass the messages that its bookmarks cover; see `Replay.pass_covered`."""
         return self._replay.pass_covered(item)
@@ -283,10 +324,11 @@ class Subscribing:
         if item is not None:
             self._state.tables[connection.message_type].leave(item)
             disarm(self._state, item)
+            self._held.pop(item.number, None)
+            if item.query is not None:
+                connection.queries.remove(item.query)
+                connection.subscription_queries -= 1
             if isinstance(item, BookmarkSubscription):
-                if item.query is not None:
-                    connection.queries.remove(item.query)
-                    connection.subscription_queries -= 1
                 self._replay.end(item)
                 self._acks.leave(item)
             elif isinstance(item, QueueSubscription):

@@ -30,10 +30,10 @@ from typing import Annotated, Final, Protocol, TypeVar
 import msgspec
 
 from haclient.errors import UsageError
-from haclient.protocol.codec import encode_frame, sow_batch
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
+from haclient_fake_server.engine.acks import Reason, Refused
+from haclient_fake_server.engine.answers import Answer
 from haclient_fake_server.engine.connections import Connection, LongCommand
 from haclient_fake_server.engine.filters import FilterError, compile_filter
 from haclient_fake_server.engine.guards import DEFAULT_TTL_S, MAX_TTL_S
@@ -189,25 +189,11 @@ class SystemTopics:
         self, connection: Connection, message: Message, steps: Steps[_Answer]
     ) -> LongCommand:
         """Take the steps of a query, and send the answer."""
-        answer = yield from steps
-        self._send(connection, message, answer)
-
-    def _send(self, connection: Connection, message: Message, answer: _Answer) -> None:
-        state, query_id = self._state, _query_id(message)
-        body = json.dumps(answer).encode("ascii")
-        record: dict[str, str | int] = {"k": message.topic.removeprefix(SYSTEM_PREFIX)}
-        outer: dict[str, str | int] = {"c": "sow", "query_id": query_id, "t": message.topic}
-        state.send(connection, encode_frame({"c": "group_begin", "query_id": query_id}))
-        state.send(connection, sow_batch(outer, [(record, body)]))
-        state.send(connection, encode_frame({"c": "group_end", "query_id": query_id}))
-        wanted = requested(message.ack_type)
-        if "completed" in wanted:
-            more = {"query_id": query_id}
-            state.send(connection, ack("completed", message.command_id, more=more))
-        if "stats" in wanted:
-            counts = {"records_returned": 1, "topic_matches": 1, "matches": 1}
-            more_stats: dict[str, str | int] = {"query_id": query_id, **counts}
-            state.send(connection, ack("stats", message.command_id, more=more_stats))
+        found = yield from steps
+        answer = Answer(self._state, connection, message, {"query_id": _query_id(message)})
+        fields: dict[str, str | int] = {"k": message.topic.removeprefix(SYSTEM_PREFIX)}
+        answer.add(message.topic, fields, json.dumps(found).encode("ascii"))
+        answer.end(topic_matches=1, matches=1)
 
     # --- status --------------------------------------------------------------------------------
 

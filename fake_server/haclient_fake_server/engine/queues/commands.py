@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from haclient.errors import UsageError
-from haclient.protocol.codec import encode_frame, sow_batch
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
+from haclient_fake_server.engine.answers import Answer, check_batch_size
 from haclient_fake_server.engine.connections import Connection, LongCommand, Style
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_text
@@ -37,8 +37,6 @@ STEP_MESSAGES: Final = 500
 """Messages that one step reads."""
 STEP_BYTES: Final = 2**20
 """What one step of a query sends, at least one message: large messages must not fill the memory."""
-MAX_BATCH_SIZE: Final = 10_000
-"""Messages in one frame of a query."""
 
 _NO_OPTIONS: Final = Options()
 
@@ -174,9 +172,7 @@ class QueueCommands:
         if message.bookmark or message.order_by or message.sow_keys:
             detail = "a query of a queue has the order of the log, and no bookmark or keys"
             raise Refused(Reason.INVALID_OPTIONS, detail)
-        if (message.batch_size or 1) > MAX_BATCH_SIZE:
-            detail = f"{message.batch_size}, at most {MAX_BATCH_SIZE}"
-            raise Refused(Reason.INVALID_BATCH_SIZE, detail)
+        check_batch_size(message)
         _check_pending(connection)
         query_id = message.query_id or message.sub_id or message.command_id
         more = {"query_id": query_id}
@@ -186,40 +182,26 @@ class QueueCommands:
     def _answer(
         self, connection: Connection, request: Request, queue: Queue, query_id: str
     ) -> LongCommand:
-        state, message = self._state, request.message
-        outer: dict[str, str | int] = {"c": "sow", "query_id": query_id, "t": message.topic}
-        state.send(connection, encode_frame({"c": "group_begin", "query_id": query_id}))
-        batch: list[tuple[dict[str, str | int], bytes]] = []
-        matches = examined = returned = size = 0
+        answer = Answer(self._state, connection, request.message, {"query_id": query_id})
+        matches = examined = size = 0
         skipped = request.options.skip_n or 0
         for position in queue.available():
-            if returned == request.top_n:
+            if answer.returned == request.top_n:
                 break
             examined += 1
             row, content = queue.row(position), queue.content(position)
             if row is not None and content is not None and _matches(request, queue, content):
                 matches += 1
                 if matches > skipped:
-                    returned += 1
                     body = request.wanted_of(content.body, queue.settings.message_type)
-                    batch.append((_fields(request, row, content), body))
+                    answer.add(request.message.topic, _fields(request, row, content), body)
                     size += len(content.body)
-            is_large = size >= STEP_BYTES
-            if batch and (is_large or len(batch) >= (message.batch_size or 1)):
-                state.send(connection, sow_batch(outer, batch))
-                batch = []
-            if is_large or examined % STEP_MESSAGES == 0:
+            if size >= STEP_BYTES:  # not kept for a fuller frame: large messages fill the memory
+                answer.send_batch()
+            if size >= STEP_BYTES or examined % STEP_MESSAGES == 0:
                 size = 0
                 yield
-        if batch:
-            state.send(connection, sow_batch(outer, batch))
-        state.send(connection, encode_frame({"c": "group_end", "query_id": query_id}))
-        more: dict[str, str | int] = {"query_id": query_id}
-        if "completed" in requested(message.ack_type):
-            state.send(connection, ack("completed", message.command_id, more=more))
-        if "stats" in requested(message.ack_type):
-            counts = {"records_returned": returned, "topic_matches": examined, "matches": matches}
-            state.send(connection, ack("stats", message.command_id, more={**more, **counts}))
+        answer.end(topic_matches=examined, matches=matches)
 
     def _begin(self, connection: Connection, command: LongCommand) -> None:
         connection.queries.append(command)

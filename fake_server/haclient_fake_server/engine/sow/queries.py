@@ -1,22 +1,30 @@
 """Queries of the state of the world: sow, sow_and_subscribe and sow_delete.
 
-A query and the subscription that follows it see the same instant, because both happen in one call
-and nothing can be published in between. The result is one contiguous group, also when it is empty.
-A query of the past is answered in steps, while the log grows. Its subscription has its place in the
-log from the beginning, and gets nothing before the group has ended.
+Queries and deletes are carried out in steps, between which other clients are served; a small one
+ends with its first step, in the batch of its command. A query is answered with the records of the
+moment at which it came. Its answer is sent at the pace of its reader.
+
+What changes while the query of a subscription is answered is held back (see `Hold`) and follows the
+answer. The subscription to a query of the past has its place in the log from the beginning, and
+gets nothing before the group has ended.
+
+A delete that takes several steps looks at the records that there were when it came, each as it is
+when its turn comes. The commands that follow it on its connection wait for its end. Only then is
+its sequence used up: what was deleted before is recorded under numbers of the server, so that a
+client whose delete was cut sends it again, and the rest is deleted.
 Deletes are recorded as the keys that they removed, so that the journal records the effect and not
 the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
 from dataclasses import replace
-from typing import Final
 
-from haclient.protocol.codec import encode_frame, sow_batch
 from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
+from haclient_fake_server.engine.answers import Answer, check_batch_size
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.conflation import conflator_of, flush
 from haclient_fake_server.engine.connections import (
@@ -27,8 +35,10 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
+from haclient_fake_server.engine.filters.compiler import Filter
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.publishing import Publishing, problem_of_headers
 from haclient_fake_server.engine.requests import (
     DELTA_COMMANDS,
@@ -42,6 +52,7 @@ from haclient_fake_server.engine.sow.page import MAX_PAGE_RECORDS, Page, PageSub
 from haclient_fake_server.engine.sow.table import (
     Query,
     QueryResult,
+    Search,
     SowError,
     SowRecord,
     SowTopic,
@@ -52,12 +63,6 @@ from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.subscribing import Subscribing, check_live_only
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from haclient_stores.bookmark import NOW
-
-MAX_BATCH_SIZE: Final = 10_000
-"""Records in one frame."""
-
-MAX_BATCH_BYTES: Final = 16 * 2**20
-"""Bytes of records in one frame, unless a single one has more: a reader buffers whole frames."""
 
 
 class Queries:
@@ -93,13 +98,31 @@ class Queries:
         ids = _ids(message)
         del ids["sub_id"]
         position = self._position(connection, request, topics)
+        searches = [Search(topic, query) for topic in topics] if position is None else []
+        if self._takes_steps(searches):
+            _check_pending(connection)
         self._state.acknowledge(connection, message, "received", "processed", more=ids)
         if position is None:
-            self._answer(connection, request, topics, query=query, ids=ids)
+            self._begin(connection, self._answer(connection, request, searches, query, ids))
             return
-        self._add_query(
-            connection, self._answer_of(connection, request, topics, position, query, ids)
+        steps = self._answer_of(connection, request, topics, position, query, ids)
+        self._add_query(connection, steps)
+
+    def _takes_steps(self, searches: list[Search]) -> bool:
+        """Whether to look at all these records takes more than one step."""
+        step_bytes, cost_bytes = self._state.settings.query_step_bytes, 0
+        return any(
+            (cost_bytes := cost_bytes + part.cost_bytes) >= step_bytes
+            for search in searches
+            for part in search.all_parts(step_bytes)
         )
+
+    def _begin(self, connection: Connection, steps: LongCommand) -> bool:
+        """Take the first step of an answer; return whether others have to follow."""
+        if next(steps, self) is self:  # it has ended
+            return False
+        self._add_query(connection, steps)
+        return True
 
     def _add_query(self, connection: Connection, steps: LongCommand) -> None:
         """Answer a query in steps, after those that came before it."""
@@ -125,10 +148,7 @@ class Queries:
         if forgetful:
             raise Refused(Reason.INVALID_BOOKMARK, f"{forgetful!r} keeps no history")
         self._check_log_is_whole()
-        # Those of subscriptions have a limit of their own.
-        pending = len(connection.queries) - connection.subscription_queries
-        if pending >= MAX_PENDING_COMMANDS:
-            raise Refused(Reason.TOO_MANY_QUERIES, f"{pending} are not answered yet")
+        _check_pending(connection)
         return span.start
 
     def _without_history(self, connection: Connection, topics: list[SowTopic]) -> str:
@@ -162,7 +182,8 @@ class Queries:
     ) -> LongCommand:
         """Answer a query with the records that there were before a position of the log."""
         past = yield from records_at(self._state, topics, position)
-        self._answer(connection, request, past, query=query, ids=ids)
+        searches = [Search(topic, query) for topic in past]
+        yield from self._answer(connection, request, searches, query, ids)
 
     def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
         """Answer a query and go on with what changes its result.
@@ -189,6 +210,7 @@ class Queries:
         conflator = conflator_of(self._state, request, connection.message_type)
         if replaced is not None:
             flush(self._state, replaced)
+            self._subscribing.release(replaced)
         self._state.acknowledge(connection, message, "received", "processed", more=ids)
         if span is not None:
             item = self._subscribing.subscribe_after_query(
@@ -203,10 +225,10 @@ class Queries:
             # With a key of its own, conflation merges the messages of several records into one.
             merges_records = conflator is not None and bool(conflator.paths)
             is_partial = query.top_n is not None or query.keys is not None
-            live.has_records = not (is_partial or merges_records)
-            self._answer_live(live, request, topics, query, ids, replaced)
+            keeps_all = not (is_partial or merges_records)
+            self._answer_live(live, request, topics, query, ids, replaced, keeps_all=keeps_all)
 
-    def _answer_live(  # the parts of one answer
+    def _answer_live(  # noqa: PLR0913  # the parts of one answer
         self,
         item: Subscription,
         request: Request,
@@ -214,26 +236,33 @@ class Queries:
         query: Query,
         ids: dict[str, str | int],
         replaced: Subscription | None,
+        *,
+        keeps_all: bool,
     ) -> None:
         """Answer the query of a subscription that may have replaced another one of its id.
 
         What that one has received is not answered again; it is out of focus if it is not selected
-        any more.
+        any more. One whose query was not answered to its end has received some of its records.
         """
-        connection = item.connection
-        if replaced is None or not replaced.has_records:
-            self._answer(connection, request, topics, query=query, ids=ids)
-            return
-        if item.oof:
-            for topic in self._state.sow_topics(connection.message_type):
+        had = replaced if replaced is not None and replaced.has_records else None
+        if item.oof and replaced is not None and (had or replaced.query):
+            for topic in self._state.sow_topics(item.connection.message_type):
                 left = [
                     record
-                    for record in topic
+                    for record in topic.records()
                     if replaced.selects(topic.name, document := topic.document(record))
                     and not item.selects(topic.name, document)
                 ]
                 self._applier.leave(item, topic.name, left)
-        self._answer(connection, request, topics, query=query, ids=ids, had=replaced)
+        searches = [Search(topic, _without(query, topic, had)) for topic in topics]
+
+        def answer_then_live() -> LongCommand:
+            yield from self._answer(item.connection, request, searches, query, ids)
+            item.has_records = keeps_all
+            self._subscribing.go_on(item)
+
+        if self._begin(item.connection, answer_then_live()):
+            self._subscribing.hold(item)
 
     def _subscribe_page(  # the parts of one answer
         self,
@@ -255,7 +284,8 @@ class Queries:
             now = frozenset(page.keys)
             left = (page.topic.get(key) for key in before if key not in now)
             self._applier.leave(item, page.topic.name, (each for each in left if each is not None))
-        self._answer(connection, request, topics, query=query, ids=ids)
+        for _ in self._answer(connection, request, [Search(topics[0], query)], query, ids):
+            pass  # at once: a page has few records, and they change while it is sent
 
     def _span(
         self,
@@ -313,24 +343,27 @@ class Queries:
         """Answer the query of a subscription to the log, whose replay begins afterwards."""
         span = self._subscribing.rest_of(item)
 
-        def answer(found: list[SowTopic]) -> None:
+        is_of_now = self._is_of_now(span)  # there is nothing that could be covered, either
+
+        def answer_then_replay(found: list[SowTopic]) -> LongCommand:
+            if not is_of_now:
+                position = yield from self._subscribing.pass_covered(item)
+                if not self._is_of_now(Span(position)):
+                    found = yield from records_at(self._state, topics, position)
+            searches = [Search(topic, query) for topic in found]
             # `completed` belongs to the replay: the end of the group is the end of the query.
-            self._answer(item.connection, request, found, query=query, ids=ids, completes=False)
+            connection = item.connection
+            yield from self._answer(connection, request, searches, query, ids, completes=False)
             self._subscribing.query_answered(item)
 
-        def answer_in_steps() -> LongCommand:
-            position = yield from self._subscribing.pass_covered(item)
-            if self._is_of_now(Span(position)):
-                answer(topics)
-            else:
-                answer((yield from records_at(self._state, topics, position)))
-
-        if self._is_of_now(span):  # there is nothing that could be covered, either
-            answer(topics)
-            return
-        item.query = answer_in_steps()
+        steps = answer_then_replay(topics)
+        if is_of_now:
+            if not self._begin(item.connection, steps):
+                return
+        else:
+            self._add_query(item.connection, steps)
+        item.query = steps
         item.connection.subscription_queries += 1
-        self._add_query(item.connection, item.query)
 
     def sow_delete(self, connection: Connection, message: Message) -> None:
         """Delete records by filter, by keys or by data.
@@ -340,13 +373,7 @@ class Queries:
         """
         options = read_options(message)
         request = read_request(message, options, connection.publishing)
-        if message.bookmark:
-            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is no queue")
-        for name in ("cancel", "expire", "lease_extension"):
-            if getattr(options, name):
-                raise Refused(Reason.INVALID_OPTIONS, f"{name}: {message.topic!r} is no queue")
-        if problem := problem_of_headers(message):
-            raise Refused(*problem)
+        _check_delete(message, options)
         topics = self._topics(connection, request)
         if not topics:
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
@@ -357,14 +384,52 @@ class Queries:
             self._publishing.acknowledge_duplicate(connection, message)
             self._stats(connection, message, [])
             return
+        searches = [Search(topic, query) for topic, query in queries]
+        if self._takes_steps(searches):
+            steps = self._delete_in_steps(connection, message, searches, request.filter)
+            if next(steps, self) is not self:
+                connection.delete = steps
+                self._state.with_backlog[connection.id] = None
+            return
         found = [(topic, topic.query(query)) for topic, query in queries]
-        if sequence:
-            connection.publisher.seen = sequence
-            self._state.unnoted[connection.publisher.id] = connection.publisher
+        self._use_sequence(connection, message)
         for topic, result in found:
             if result.records:
-                self._delete(connection, message, topic, result)
+                publisher = connection.publisher if sequence else connection.origin
+                self._delete(publisher, message, topic, result.records, sequence)
         self._confirm_deleted(connection, message, [result for _, result in found])
+
+    def _use_sequence(self, connection: Connection, message: Message) -> None:
+        if message.sequence:
+            connection.publisher.seen = message.sequence
+            self._state.unnoted[connection.publisher.id] = connection.publisher
+
+    def _delete_in_steps(
+        self,
+        connection: Connection,
+        message: Message,
+        searches: list[Search],
+        matches: Filter | None,
+    ) -> LongCommand:
+        """Delete what each step finds; the sequence is used up with the last step."""
+        results: list[QueryResult] = []
+        step_bytes = self._state.settings.query_step_bytes
+        for search in searches:
+            topic, count = search.topic, 0
+            for part in search.all_parts(step_bytes):
+                found = [topic.get(record.key) for record in part.records]
+                deleted = tuple(
+                    record
+                    for record in found
+                    if record is not None and (matches is None or matches(topic.document(record)))
+                )
+                count += len(deleted)
+                if deleted:
+                    self._delete(connection.origin, message, topic, deleted, None)
+                yield
+            results.append(QueryResult((), search.topic_matches, count))
+        self._use_sequence(connection, message)
+        self._confirm_deleted(connection, message, results)
 
     def _topics(self, connection: Connection, request: Request) -> list[SowTopic]:
         return [
@@ -373,48 +438,47 @@ class Queries:
             if request.matcher.matches(topic.name)
         ]
 
-    def _answer(  # noqa: PLR0913  # the parts of one answer
+    def _answer(  # the parts of one answer
         self,
         connection: Connection,
         request: Request,
-        topics: list[SowTopic],
-        *,
+        searches: list[Search],
         query: Query,
         ids: dict[str, str | int],
+        *,
         completes: bool = True,
-        had: Subscription | None = None,
-    ) -> None:
-        """Send the result of a query, without the records that a subscription had already."""
-        state, message = self._state, request.message
-        query_id = str(ids["query_id"])
-        wanted = requested(message.ack_type)
-        state.send(connection, encode_frame({"c": "group_begin", "query_id": query_id}))
-        returned = topic_matches = matches = 0
-        for topic in topics:
-            result = topic.query(_without(query, topic, had))
-            topic_matches += result.topic_matches
-            matches += result.matches
-            room = None if query.top_n is None else query.top_n - returned
-            records = result.records[:room]
-            returned += len(records)
-            for frame in _batches(request, topic, records, query_id=query_id):
-                state.send(connection, frame)
-        state.send(connection, encode_frame({"c": "group_end", "query_id": query_id}))
-        if completes and "completed" in wanted:
-            state.send(connection, ack("completed", message.command_id, more=ids))
-        if "stats" in wanted:
-            counts = {
-                "records_returned": returned,
-                "topic_matches": topic_matches,
-                "matches": matches,
-            }
-            state.send(connection, ack("stats", message.command_id, more={**ids, **counts}))
+    ) -> LongCommand:
+        """Send the result of a query."""
+        answer = Answer(self._state, connection, request.message, ids)
+        room = sys.maxsize if query.top_n is None else query.top_n
+        step_bytes = self._state.settings.query_step_bytes
+        spent_bytes = 0
+        for search in searches:
+            topic = search.topic
+            for part in search.parts(step_bytes):
+                for record in part.records[: room - answer.returned]:
+                    body = request.wanted_of(record.body, topic.message_type)
+                    answer.add(topic.name, _fields(record, request.style), body)
+                spent_bytes += part.cost_bytes
+                if spent_bytes >= step_bytes:
+                    spent_bytes = 0
+                    yield
+        answer.end(
+            topic_matches=sum(each.topic_matches for each in searches),
+            matches=sum(each.matches for each in searches),
+            completes=completes,
+        )
 
     def _delete(
-        self, connection: Connection, message: Message, topic: SowTopic, result: QueryResult
+        self,
+        publisher: Publisher,
+        message: Message,
+        topic: SowTopic,
+        records: tuple[SowRecord, ...],
+        sequence: int | None,
     ) -> None:
-        state, sequence = self._state, message.sequence
-        publisher = connection.publisher if sequence else connection.origin
+        """Record and carry out a delete, under a number of the server if it has no sequence."""
+        state = self._state
         record = Record(
             position=0,
             publisher_id=publisher.id,
@@ -424,9 +488,9 @@ class Queries:
             command=RecordCommand.SOW_DELETE,
             flags=0 if sequence else RecordFlag.ASSIGNED,
             correlation_id=to_bytes(message.correlation_id),
-            payload=to_bytes(",".join(record.key for record in result.records)),
+            payload=to_bytes(",".join(each.key for each in records)),
         )
-        route = state.tables[connection.message_type].route(topic.name)
+        route = state.tables[topic.message_type].route(topic.name)
         self._applier.apply(route, publisher, record)
 
     def _confirm_deleted(
@@ -446,13 +510,24 @@ class Queries:
         if "stats" not in requested(message.ack_type):
             return
         more: dict[str, str | int] = {
-            "records_deleted": sum(len(result.records) for result in results),
+            "records_deleted": sum(result.matches for result in results),
             "topic_matches": sum(result.topic_matches for result in results),
             "matches": sum(result.matches for result in results),
         }
         if message.query_id:
             more["query_id"] = message.query_id
         self._state.send(connection, ack("stats", message.command_id, more=more))
+
+
+def _check_pending(connection: Connection) -> None:
+    """Check that a connection may begin another query that takes several steps.
+
+    Raises:
+        Refused: It has too many that have not ended. Those of subscriptions do not count.
+    """
+    pending = len(connection.queries) - connection.subscription_queries
+    if pending >= MAX_PENDING_COMMANDS:
+        raise Refused(Reason.TOO_MANY_QUERIES, f"{pending} are not answered yet")
 
 
 def _is_now(bookmark: str) -> bool:
@@ -469,8 +544,7 @@ def _ids(message: Message) -> dict[str, str | int]:
 
 def _query(request: Request) -> Query:
     message = request.message
-    if (message.batch_size or 1) > MAX_BATCH_SIZE:
-        raise Refused(Reason.INVALID_BATCH_SIZE, f"{message.batch_size}, at most {MAX_BATCH_SIZE}")
+    check_batch_size(message)
     try:
         order_by = parse_order_by(message.order_by) if message.order_by else Query().order_by
     except OrderByError as error:
@@ -536,27 +610,6 @@ def _check_page(request: Request, topics: list[SowTopic]) -> None:
         raise Refused(Reason.INVALID_OPTIONS, detail)
 
 
-def _batches(
-    request: Request, topic: SowTopic, records: tuple[SowRecord, ...], *, query_id: str
-) -> Iterator[bytes]:
-    """The frames of one topic's records, each with the requested number but not too large."""
-    outer = {"c": "sow", "query_id": query_id, "t": topic.name}
-    batch: list[tuple[dict[str, str | int], bytes]] = []
-    size = 0
-    for record in records:
-        if batch and size + len(record.body) > MAX_BATCH_BYTES:
-            yield sow_batch(outer, batch)
-            batch, size = [], 0
-        body = request.wanted_of(record.body, topic.message_type)
-        batch.append((_fields(record, request.style), body))
-        size += len(body)
-        if len(batch) == (request.message.batch_size or 1):
-            yield sow_batch(outer, batch)
-            batch, size = [], 0
-    if batch:
-        yield sow_batch(outer, batch)
-
-
 def _fields(record: SowRecord, style: Style) -> dict[str, str | int]:
     fields: dict[str, str | int] = {}
     if not style & Style.NO_SOW_KEY:
@@ -566,6 +619,21 @@ def _fields(record: SowRecord, style: Style) -> dict[str, str | int]:
     if record.correlation_id:
         fields["x"] = record.correlation_id
     return fields
+
+
+def _check_delete(message: Message, options: Options) -> None:
+    """Check that a delete is not an acknowledgement, and that the log has room for its headers.
+
+    Raises:
+        Refused: It is one, or it has not.
+    """
+    if message.bookmark:
+        raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is no queue")
+    for name in ("cancel", "expire", "lease_extension"):
+        if getattr(options, name):
+            raise Refused(Reason.INVALID_OPTIONS, f"{name}: {message.topic!r} is no queue")
+    if problem := problem_of_headers(message):
+        raise Refused(*problem)
 
 
 def _query_of_delete(topic: SowTopic, request: Request) -> Query:

@@ -16,8 +16,11 @@ when queried, since parsed they would take several times the memory.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import merge
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from haclient.errors import HAClientError
@@ -25,10 +28,13 @@ from haclient.protocol.identity import crc64
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters.compiler import Filter
 from haclient_fake_server.engine.filters.document import Document, Path
-from haclient_fake_server.engine.filters.ordering import OrderBy
+from haclient_fake_server.engine.filters.ordering import OrderBy, Rank
 from haclient_fake_server.engine.filters.parser import parse_path
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.sow.delta import Delta
+
+RECORD_BYTES: Final = 512
+"""What it counts for to look at a record, besides its body: about as long as to read so much."""
 
 
 class SowError(HAClientError):
@@ -144,13 +150,14 @@ class SowTopic:
         FilterError: A key is no path.
     """
 
-    __slots__ = ("_paths", "_records", "message_type", "name")
+    __slots__ = ("_paths", "_records", "_snapshot", "message_type", "name")
 
     def __init__(self, name: str, keys: Iterable[str] = (), *, message_type: str = "json") -> None:
         self.name: Final = name
         self._paths: Final[tuple[Path, ...]] = tuple(parse_path(key) for key in keys)
         self.message_type: Final = message_type
         self._records: Final[dict[str, SowRecord]] = {}
+        self._snapshot: tuple[SowRecord, ...] | None = None  # shared by queries between changes
 
     def __len__(self) -> int:
         return len(self._records)
@@ -237,33 +244,131 @@ class SowTopic:
         """Put back a record of an earlier run as it was; the previous one under its key, if any."""
         previous = self._records.get(record.key)
         self._records[record.key] = record
+        self._snapshot = None
         return previous
+
+    def records(self, keys: Iterable[str] | None = None) -> tuple[SowRecord, ...]:
+        """The records as of now, or those of some keys, each once."""
+        if keys is not None:
+            found = map(self._records.get, dict.fromkeys(keys))
+            return tuple(record for record in found if record is not None)
+        if self._snapshot is None:
+            self._snapshot = tuple(self._records.values())
+        return self._snapshot
 
     def query(self, query: Query) -> QueryResult:
         """The records that `query` asks for, all as of now."""
-        found = self._found(query.matches, query.keys)
-        if query.paged or query.skip_n:
-            found.sort(key=_key_of_record)
-        if query.order_by:
-            found = query.order_by.sort(found, document=self.document)
-        end = None if query.top_n is None else query.skip_n + query.top_n
-        return QueryResult(tuple(found[query.skip_n : end]), len(self._records), len(found))
+        search = Search(self, query)
+        found = [record for part in search.parts(sys.maxsize) for record in part.records]
+        return QueryResult(tuple(found), search.topic_matches, search.matches)
 
     def delete_keys(self, keys: Iterable[str]) -> tuple[SowRecord, ...]:
         """Remove the records under these keys; unknown keys are passed over."""
-        records = self._found(None, keys)
+        records = self.records(keys)
+        self._snapshot = None
         for record in records:
             del self._records[record.key]
-        return tuple(records)
+        return records
 
-    def _found(self, matches: Filter | None, keys: Iterable[str] | None) -> list[SowRecord]:
-        records: Iterable[SowRecord] = self._records.values()
-        if keys is not None:
-            wanted = dict.fromkeys(keys)
-            records = [self._records[key] for key in wanted if key in self._records]
+
+class Part(NamedTuple):
+    """A part of a search.
+
+    Attributes:
+        records: What it has found, in the order of the result.
+        cost_bytes: What it has cost, as bytes of bodies.
+    """
+
+    records: list[SowRecord]
+    cost_bytes: int
+
+
+class Search:
+    """Finds the records of one topic that a query asks for, a part at a time.
+
+    The records are those of the moment at which it is made, whatever happens to the topic between
+    two parts.
+
+    Attributes:
+        topic: The topic.
+        topic_matches: How many records it has.
+        matches: How many of them fit filter and keys, as far as it has come.
+    """
+
+    __slots__ = ("_query", "_records", "matches", "topic", "topic_matches")
+
+    def __init__(self, topic: SowTopic, query: Query) -> None:
+        self.topic = topic
+        self.topic_matches = len(topic)
+        self.matches = 0
+        self._query = query
+        self._records = topic.records(query.keys)
+
+    def parts(self, part_bytes: int) -> Iterator[Part]:
+        """Take the parts of the search in turn, once.
+
+        Args:
+            part_bytes: Where a part ends: bytes of bodies, with `RECORD_BYTES` more for each.
+        """
+        query = self._query
+        if query.order_by or query.paged or query.skip_n:
+            yield from self._sorted(part_bytes)
+            return
+        room = sys.maxsize if query.top_n is None else query.top_n
+        for part in _parts(self._records, part_bytes):
+            found = self._matching(part.records)
+            self.matches += len(found)
+            yield Part(found[:room], part.cost_bytes)
+            room -= min(room, len(found))
+
+    def all_parts(self, part_bytes: int) -> Iterator[Part]:
+        """Take all records in parts, whether they fit or not."""
+        yield from _parts(self._records, part_bytes)
+
+    def _matching(self, records: list[SowRecord]) -> list[SowRecord]:
+        matches, kind = self._query.matches, self.topic.message_type
         if matches is None:
-            return list(records)
-        return [record for record in records if matches(self.document(record))]
+            return records
+        return [record for record in records if matches(Document(record.body, kind))]
+
+    def _sorted(self, part_bytes: int) -> Iterator[Part]:
+        """Sort what each part has found, then merge it, which takes as many parts again."""
+        query, document = self._query, self.topic.document
+        by_key = query.paged or query.skip_n
+        runs: list[list[tuple[tuple[Rank, str], SowRecord]]] = []
+        for part in _parts(self._records, part_bytes):
+            found = self._matching(part.records)
+            self.matches += len(found)
+            rank = query.order_by.rank
+            run = [((rank(document(each)), each.key if by_key else ""), each) for each in found]
+            run.sort(key=_place)
+            runs.append(run)
+            yield Part([], part.cost_bytes)
+        merged = (record for _, record in merge(*runs, key=_place))
+        first = query.skip_n
+        end = sys.maxsize if query.top_n is None else first + query.top_n
+        at = 0
+        for part in _parts(merged, part_bytes):
+            yield Part(part.records[max(first - at, 0) : max(end - at, 0)], part.cost_bytes)
+            at += len(part.records)
+            if at >= end:
+                return
+
+
+def _parts(records: Iterable[SowRecord], part_bytes: int) -> Iterator[Part]:
+    part: list[SowRecord] = []
+    cost_bytes = 0
+    for record in records:
+        part.append(record)
+        cost_bytes += RECORD_BYTES + len(record.body)
+        if cost_bytes >= part_bytes:
+            yield Part(part, cost_bytes)
+            part, cost_bytes = [], 0
+    if part:
+        yield Part(part, cost_bytes)
+
+
+_place = itemgetter(0)
 
 
 def generated_key(topic: str, values: Iterable[str]) -> str:
@@ -280,7 +385,3 @@ def recorded_keys(text: str) -> tuple[str, ...]:
 def parse_sow_keys(text: str) -> tuple[str, ...]:
     """The keys of a `sow_keys` header: a comma list; blanks around and between are nothing."""
     return tuple(key for part in text.split(",") if (key := part.strip()))
-
-
-def _key_of_record(record: SowRecord) -> str:
-    return record.key

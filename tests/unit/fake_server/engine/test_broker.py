@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from haclient.protocol.codec import encode_frame
+from haclient_fake_server.engine.answers import Answer
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.state import MAX_ENDS_REPORTED
-from haclient_fake_server.engine.system_topics import SystemTopics
 from support.engine import Peer, World, decode
 
 
@@ -244,7 +244,7 @@ def test_a_fault_in_a_later_step_of_a_query_ends_its_connection_alone(
     peer.stalled = True
     peer.send(c="sow", cid="1", t="/HACLIENT/status")
     with monkeypatch.context() as patch:
-        patch.setattr(SystemTopics, "_send", lambda *_: 1 // 0)
+        patch.setattr(Answer, "end", lambda *_, **__: 1 // 0)
         world.apply(world.engine.pump(peer.number, world.now))
     assert peer.closed == "internal error"
     assert ends(other) == {"internal error": 1}

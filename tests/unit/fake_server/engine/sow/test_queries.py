@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine import answers
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
-from haclient_fake_server.engine.sow import queries
 from haclient_fake_server.journal.format import RecordCommand, RecordFlag
 from support.engine import Peer, World, decode
 
@@ -79,7 +79,7 @@ def test_records_come_in_batches_of_the_size_that_was_asked_for() -> None:
 
 
 def test_large_records_are_not_put_into_one_giant_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MAX_BATCH_BYTES", 50)
+    monkeypatch.setattr(answers, "MAX_BATCH_BYTES", 50)
     _, peer = world_with(*records(5))
     peer.send(c="sow", cid="1", t="orders", bs=10)
     frames = [m for m in peer.take(expand_sow=False) if m.kind == "sow"]

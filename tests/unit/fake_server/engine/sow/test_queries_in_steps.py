@@ -1,0 +1,335 @@
+"""Queries and deletes that take several steps, between which others are served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS
+from haclient_fake_server.engine.settings import SowTopic
+from haclient_fake_server.journal.format import RecordCommand
+from support.engine import Peer, World
+from support.lengths import length
+
+SOW = (SowTopic("orders", ("/id",)), SowTopic("kept", ("/id",), history=True))
+ALL = "received,processed,persisted,completed,stats"
+
+
+def stepped_world(
+    count: int, *, step_bytes: int = 1, max_held_bytes: int = 2**20
+) -> tuple[World, Peer]:
+    """A broker with some records, of which each step looks at one."""
+    world = World(sow_topics=SOW, query_step_bytes=step_bytes, max_held_bytes=max_held_bytes)
+    publisher = world.client("pubber")
+    for number in range(count):
+        publisher.publish(number + 1, b'{"id":%d,"v":0}' % number)
+    publisher.take()
+    return world, publisher
+
+
+def paused(world: World, name: str = "reader") -> Peer:
+    """A client that takes one step at a time."""
+    peer = world.client(name)
+    peer.stalled = True
+    return peer
+
+
+def step(world: World, peer: Peer) -> None:
+    """Let a client take what is ready, and the broker one step for it."""
+    world.apply(world.engine.pump(peer.number, world.now))
+
+
+def finish(world: World, peer: Peer) -> None:
+    peer.stalled = False
+    world.replay_backlog(peer)
+
+
+def bodies(messages: Sequence[Message]) -> list[bytes]:
+    return [message.data for message in messages if message.kind in {"sow", "p"}]
+
+
+def values_of(messages: Sequence[Message]) -> dict[bytes, bytes]:
+    """The records that a subscriber knows, by key, after what it has received."""
+    known: dict[bytes, bytes] = {}
+    for message in messages:
+        key = message.sow_key.encode()
+        if message.kind == "oof":
+            known.pop(key, None)
+        elif message.kind in {"sow", "p"}:
+            known[key] = message.data
+    return known
+
+
+def test_a_query_has_the_records_of_the_moment_at_which_it_came() -> None:
+    world, publisher = stepped_world(5)
+    reader = paused(world)
+    reader.send(c="sow", cid="1", t="orders", a="processed,completed,stats", query_id="q")
+    assert [m.ack_type or m.kind for m in reader.take()] == ["processed", "group_begin", "sow"]
+    publisher.publish(6, b'{"id":4,"v":1}')
+    publisher.publish(7, b'{"id":9}')
+    publisher.send(c="sow_delete", cid="d", t="orders", sow_keys="nothing", a="processed", s=8)
+    assert [m.ack_type for m in publisher.take()][-1] == "processed"  # others are served
+    finish(world, reader)
+    answer = reader.take()
+    assert bodies(answer) == [b'{"id":%d,"v":0}' % number for number in range(1, 5)]
+    assert [m.ack_type or m.kind for m in answer[-3:]] == ["group_end", "completed", "stats"]
+    assert (answer[-1].records_returned, answer[-1].topic_matches) == (5, 5)
+
+
+@pytest.mark.parametrize("order", [{}, {"orderby": "/v DESC, /id"}, {"opts": "skip_n=2,top_n=4"}])
+def test_steps_find_what_one_step_finds(order: dict[str, str]) -> None:
+    if "opts" in order:
+        order = {**order, "orderby": "/v"}
+    found: list[list[bytes]] = []
+    for step_bytes in (1, 1100, 2**20):
+        world = World(sow_topics=SOW, query_step_bytes=step_bytes)
+        peer = world.client()
+        for number in range(12):
+            peer.publish(None, b'{"id":%d,"v":%d}' % (number, number * 7 % 5))
+        peer.send(c="sow", cid="1", t="orders", filter="/id != 3", a="stats", **order)
+        messages = peer.take()
+        found.append(bodies(messages))
+        assert messages[-1].matches == 11
+    assert found[0] == found[1] == found[2]
+    assert found[0]
+
+
+def test_an_answer_is_paced_by_what_its_reader_has_taken() -> None:
+    world, _ = stepped_world(10)
+    reader = paused(world)
+    reader.send(c="sow", cid="1", t="orders")
+    taken = len(bodies(reader.take()))
+    assert taken == 1  # a client that takes nothing is given no more
+    for _ in range(3):
+        step(world, reader)
+    assert len(bodies(reader.take())) == 3
+
+
+def test_more_queries_than_may_wait_are_refused_but_small_ones_are_answered_at_once() -> None:
+    world, publisher = stepped_world(3, step_bytes=600)
+    reader = paused(world)
+    for number in range(MAX_PENDING_COMMANDS + 1):
+        reader.send(c="sow", cid=f"{number}", t="orders", a="processed")
+    assert [m.status for m in reader.take() if m.kind == "ack"] == [
+        *["success"] * MAX_PENDING_COMMANDS,
+        "failure",
+    ]
+    publisher.publish(None, b'{"id":1}', t="kept")
+    reader.send(c="sow", cid="small", t="kept", a="completed")
+    assert [m.ack_type or m.kind for m in reader.take()] == [
+        "group_begin",
+        "sow",
+        "group_end",
+        "completed",
+    ]
+
+
+@pytest.mark.parametrize("topic", ["orders", "kept"])
+def test_changes_follow_the_answer_of_the_query_of_their_subscription(topic: str) -> None:
+    world = World(sow_topics=SOW, query_step_bytes=1)
+    publisher = world.client("pubber")
+    for number in range(3):
+        publisher.publish(None, b'{"id":%d,"v":0}' % number, t=topic)
+    reader = paused(world)
+    start = {"bm": "0|1|"} if topic == "kept" else {}
+    reader.send(c="sow_and_subscribe", cid="1", sub_id="s", t=topic, a="completed", **start)
+    publisher.publish(None, b'{"id":2,"v":1}', t=topic)
+    step(world, reader)
+    publisher.publish(None, b'{"id":2,"v":2}', t=topic)
+    finish(world, reader)
+    publisher.publish(None, b'{"id":2,"v":3}', t=topic)
+    messages = reader.take()
+    assert [m.kind for m in messages if m.kind != "ack"] == [
+        "group_begin",
+        *["sow"] * 3,
+        "group_end",
+        *["p"] * 3,
+    ]
+    assert [m.data for m in messages if m.kind == "p"] == [
+        b'{"id":2,"v":%d}' % value for value in (1, 2, 3)
+    ]
+
+
+def test_a_subscription_that_ends_in_the_middle_of_its_query_receives_nothing_more() -> None:
+    world, publisher = stepped_world(4)
+    reader = paused(world)
+    reader.send(c="sow_and_subscribe", cid="1", sub_id="s", t="orders")
+    publisher.publish(5, b'{"id":1,"v":1}')
+    reader.take()
+    reader.send(c="unsubscribe", cid="2", sub_id="s", a="processed")
+    publisher.publish(6, b'{"id":1,"v":2}')
+    finish(world, reader)
+    assert [m.ack_type for m in reader.take()] == ["processed"]
+    reader.send(c="sow_and_subscribe", cid="3", sub_id="s", t="orders")
+    publisher.publish(7, b'{"id":1,"v":3}')
+    assert bodies(reader.take())[-1] == b'{"id":1,"v":3}'
+
+
+def test_a_client_that_ends_in_the_middle_of_its_query_leaves_nothing() -> None:
+    world, publisher = stepped_world(4)
+    reader = paused(world)
+    reader.send(c="sow_and_subscribe", cid="1", sub_id="s", t="orders")
+    publisher.publish(5, b'{"id":1,"v":1}')
+    reader.close()
+    publisher.publish(6, b'{"id":1,"v":2}')
+    assert world.engine._subscribing._held == {}
+
+
+def test_a_subscription_that_is_replaced_in_the_middle_of_its_query_misses_nothing() -> None:
+    world, publisher = stepped_world(6)
+    reader = paused(world)
+    fields = {"c": "sow_and_subscribe", "cid": "1", "sub_id": "s", "t": "orders"}
+    reader.send(**fields, opts="oof")
+    step(world, reader)  # two records are sent
+    publisher.send(c="sow_delete", t="orders", filter="/id = 0", s=7)
+    reader.send(**fields, opts="oof,replace", filter="/id != 1")
+    finish(world, reader)
+    known = values_of(reader.take())
+    assert sorted(known.values()) == [b'{"id":%d,"v":0}' % number for number in range(2, 6)]
+
+
+def test_a_subscriber_that_does_not_read_its_answer_is_cut_when_too_much_waits() -> None:
+    world, publisher = stepped_world(4, max_held_bytes=1000)
+    reader = paused(world)
+    reader.send(c="sow_and_subscribe", cid="1", sub_id="s", t="orders")
+    for number in range(5, 30):
+        publisher.publish(number, b'{"id":1,"v":%d}' % number)
+    assert reader.closed == "slow client"
+
+
+def test_conflated_changes_follow_the_answer_too() -> None:
+    world, publisher = stepped_world(3)
+    reader = paused(world)
+    fields = {"c": "sow_and_subscribe", "cid": "1", "sub_id": "s", "t": "orders"}
+    reader.send(**fields, opts="conflation=100ms")
+    publisher.publish(4, b'{"id":0,"v":1}')
+    world.advance(1)
+    assert {m.kind for m in reader.take()} == {"group_begin", "sow"}
+    finish(world, reader)
+    assert [m.kind for m in reader.take()] == ["sow", "sow", "group_end", "p"]
+
+
+# -- deletes ----------------------------------------------------------------------------------
+
+
+def test_a_delete_in_steps_deletes_all_and_answers_once() -> None:
+    world, publisher = stepped_world(5)
+    watcher = world.client("watcher")
+    watcher.send(c="sow_and_subscribe", cid="1", sub_id="s", t="orders", opts="oof")
+    watcher.take()
+    publisher.stalled = True
+    publisher.send(c="sow_delete", cid="d", t="orders", filter="/id > 0", a=ALL, s=6)
+    assert publisher.take() == []
+    step(world, publisher)
+    query = world.client("other")
+    query.send(c="sow", cid="1", t="orders")
+    assert len(bodies(query.take())) < 5  # others are served meanwhile
+    finish(world, publisher)
+    world.advance(2)
+    answer = publisher.take()
+    assert sorted(m.ack_type for m in answer) == sorted(ALL.split(","))
+    (stats,) = [m for m in answer if m.ack_type == "stats"]
+    assert (stats.records_deleted, stats.topic_matches, stats.matches) == (4, 5, 4)
+    assert [m.kind for m in watcher.take()] == ["oof"] * 4
+
+
+def test_what_follows_a_delete_on_its_connection_waits_for_it() -> None:
+    world, publisher = stepped_world(4)
+    publisher.stalled = True
+    publisher.send(c="sow_delete", cid="d", t="orders", filter="/id >= 0", a="processed", s=5)
+    publisher.publish(6, b'{"id":3,"v":9}')
+    publisher.send(b'{"id":2,"w":1}', c="delta_publish", t="orders", s=7)
+    assert world.engine.is_busy(publisher.number)
+    finish(world, publisher)
+    assert not world.engine.is_busy(publisher.number)
+    publisher.take()
+    publisher.send(c="sow", cid="1", t="orders")
+    assert bodies(publisher.take()) == [b'{"id":3,"v":9}', b'{"id":2,"w":1}']
+
+
+def test_a_delete_that_was_cut_is_sent_again_and_carried_out_to_its_end() -> None:
+    world, publisher = stepped_world(4)
+    publisher.stalled = True
+    delete: dict[str, str | int] = {
+        "c": "sow_delete",
+        "cid": "d",
+        "t": "orders",
+        "filter": "/id >= 0",
+        "s": 5,
+    }
+    publisher.send(**delete)
+    publisher.close()
+    world.restart()
+    again = world.client("pubber")
+    again.send(**delete, a="stats")
+    (stats,) = again.take()
+    assert stats.records_deleted in {1, 2, 3}
+    world.restart()
+    again = world.client("pubber")
+    again.send(**delete, a="stats")
+    assert again.take()[0].records_deleted == 0  # a duplicate
+    again.send(c="sow", cid="1", t="orders")
+    assert bodies(again.take()) == []
+
+
+def test_a_restart_and_a_replica_see_the_same_deletes() -> None:
+    world, publisher = stepped_world(6)
+    publisher.send(c="sow_delete", cid="d", t="orders", filter="/id > 1", s=7)
+    deletes = [
+        record
+        for chunk in [world.journal.read(world.journal.seek(1), 2**20)[0]]
+        for record in records_of(chunk)
+        if record.command == RecordCommand.SOW_DELETE
+    ]
+    assert len(deletes) == 4
+    world.restart()
+    peer = world.client("other")
+    peer.send(c="sow", cid="1", t="orders")
+    assert bodies(peer.take()) == [b'{"id":0,"v":0}', b'{"id":1,"v":0}']
+
+
+# -- any order ----------------------------------------------------------------------------------
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["p", "delta_publish", "sow_delete", "step", "step"]), st.integers(0, 5)
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=length(150))
+@given(
+    actions=ACTIONS,
+    kind=st.sampled_from(["sow_and_subscribe", "sow_and_delta_subscribe"]),
+    filtered=st.booleans(),
+)
+def test_a_subscriber_knows_the_records_after_any_interleaving(
+    actions: list[tuple[str, int]], kind: str, *, filtered: bool
+) -> None:
+    world, publisher = stepped_world(4)
+    reader = paused(world)
+    whole = {"filter": "/v < 3"} if filtered else {}
+    reader.send(c=kind, cid="1", sub_id="s", t="orders", opts="oof", **whole)
+    for number, (action, key) in enumerate(actions, 5):
+        if action == "step":
+            step(world, reader)
+        elif action == "sow_delete":
+            publisher.send(c=action, cid="d", t="orders", filter=f"/id = {key}", s=number)
+        else:
+            publisher.send(b'{"id":%d,"v":%d}' % (key, number % 5), c=action, t="orders", s=number)
+    finish(world, reader)
+    messages = reader.take()
+    ends = [at for at, message in enumerate(messages) if message.kind == "group_end"]
+    assert len(ends) == 1
+    assert all(m.kind == "sow" for m in messages[1 : ends[0]])
+    assert all(m.kind in {"p", "oof"} for m in messages[ends[0] + 1 :])
+    publisher.send(c="sow", cid="q", t="orders", **whole)
+    wanted = values_of([m for m in publisher.take() if m.kind == "sow"])
+    known = values_of(messages)
+    assert known == wanted if kind == "sow_and_subscribe" else known.keys() == wanted.keys()
