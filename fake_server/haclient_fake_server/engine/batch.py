@@ -5,7 +5,7 @@ Only two counters are kept between batches: the next position and the next topic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block
@@ -165,14 +165,20 @@ class BatchBuilder:
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message of this batch, which is not in the journal yet."""
+        return next(iter(self.positions_of({(publisher_id, sequence)})), None)
+
+    def positions_of(self, wanted: Collection[tuple[int, int]]) -> list[int]:
+        """The positions of those messages that are of this batch, rising.
+
+        Args:
+            wanted: Publisher id and sequence of each.
+        """
         data = b"".join(self._parts)
-        for record in read_records(data, 0, len(data)):
-            if record.is_data and (record.publisher_id, record.sequence) == (
-                publisher_id,
-                sequence,
-            ):
-                return record.position
-        return None
+        return [
+            record.position
+            for record in read_records(data, 0, len(data))
+            if (record.publisher_id, record.sequence) in wanted and record.is_data
+        ]
 
     def take_routes(self) -> list[Route]:
         """The topics of the data records since the last call."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import bisect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from typing_extensions import override
 
@@ -65,6 +65,15 @@ class Block:
     definitions: tuple[tuple[int, str, str], ...] = ()
     assigned: frozenset[int] = frozenset()
     marks: tuple[tuple[int, int, int], ...] = ()
+
+
+MAX_SEARCHED_STRIDES: Final = 200
+"""What a search for a list of messages reads at most, in parts of 256 KiB: less than a second.
+Where the messages are in the journal, one or two parts are enough."""
+
+
+class SearchTooLong(Exception):
+    """A search would have to read more than `MAX_SEARCHED_STRIDES`."""
 
 
 class Cursor(NamedTuple):
@@ -152,6 +161,25 @@ def find_in_chunk(data: bytes, publisher_id: int, sequence: int) -> int | None:
         if at < 0:
             return None
     return None
+
+
+def positions_in(data: bytes, wanted: Collection[tuple[int, int]]) -> list[int]:
+    """The positions of some messages in a chunk of whole blocks, rising.
+
+    Args:
+        data: The chunk.
+        wanted: Publisher id and sequence of each.
+    """
+    if len(wanted) == 1:
+        ((publisher_id, sequence),) = wanted
+        found = find_in_chunk(data, publisher_id, sequence)
+        return [] if found is None else [found]
+    mark = int(RecordCommand.MARK)
+    return [
+        fields[4]
+        for _, fields in headers(data)
+        if (fields[5], fields[6]) in wanted and fields[4] and fields[2] != mark
+    ]
 
 
 def first_at_or_after(data: bytes, timestamp_us: int) -> int | None:
@@ -342,6 +370,36 @@ class JournalReader(ABC):
                 found = find_in_chunk(self._read_stride(segment, stride), publisher_id, sequence)
                 if found is not None:
                     return found
+        return None
+
+    def find_outermost(
+        self, wanted: Mapping[int, Sequence[int]], *, last: bool = False
+    ) -> int | None:
+        """The lowest position of some messages, `None` when none of them is in this journal.
+
+        The part of the journal that may hold it is read once, however many messages there are.
+
+        Args:
+            wanted: The sequences of the messages by publisher id, rising.
+            last: Find the highest position instead.
+
+        Raises:
+            SearchTooLong: More of the journal would have to be read than `MAX_SEARCHED_STRIDES`.
+        """
+        read = 0
+        for number in sorted(self.segments, reverse=last):
+            segment = self.segments[number]
+            strides = range(len(segment.index.strides))
+            for at in reversed(strides) if last else strides:
+                likely = segment.index.strides[at].likely(wanted)
+                if not likely:
+                    continue
+                if read == MAX_SEARCHED_STRIDES:
+                    raise SearchTooLong
+                read += 1
+                found = positions_in(self._read_stride(segment, at), likely)
+                if found:
+                    return found[-1 if last else 0]
         return None
 
     def last_before(self, position: int) -> Record | None:

@@ -17,12 +17,13 @@ otherwise. The client resolves `recent` before it sends a bookmark, so `recent` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from haclient.errors import UsageError
 from haclient_fake_server.engine.acks import Reason, Refused
+from haclient_fake_server.engine.journal import MAX_SEARCHED_STRIDES, SearchTooLong
 from haclient_fake_server.engine.state import State
 from haclient_stores.bookmark import (
     EPOCH,
@@ -36,6 +37,9 @@ from haclient_stores.bookmark import (
     Timestamp,
     parse_bookmark,
 )
+
+MAX_BOOKMARKS: Final = 50_000
+"""Bookmarks in one list, one for each publisher of a subscription: more take too long to read."""
 
 
 class Span(NamedTuple):
@@ -91,6 +95,9 @@ def span_of(state: State, text: str, *, not_found: str = "now") -> Span:
         Refused: The text is not a bookmark, or it is one that only a client may use.
         Refused: No bookmark was found and `not_found` is `fail`.
     """
+    count = text.count(",") + 1
+    if count > MAX_BOOKMARKS:
+        raise Refused(Reason.INVALID_BOOKMARK, f"a list of {count}, at most {MAX_BOOKMARKS}")
     try:
         point = parse_bookmark(text)
     except UsageError as error:
@@ -105,12 +112,10 @@ def span_of(state: State, text: str, *, not_found: str = "now") -> Span:
 def _range(state: State, span: BookmarkRange, not_found: str) -> Span:
     inclusive_begin, inclusive_end = span.brackets[0] == "[", span.brackets[1] == "]"
     start = _start(state, span.begin, inclusive=inclusive_begin, not_found=not_found)
-    ends = [_end(state, item, inclusive=inclusive_end) for item in _items(span.end)]
-    positions = [position for position, _ in ends if position is not None]
-    times = [time_us for _, time_us in ends if time_us is not None]
-    if not positions and not times:
+    last_position, last_us = _end(state, span.end, inclusive=inclusive_end)
+    if last_position is None and last_us is None:
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"the end of {span} is not in this log")
-    return Span(start, max(positions, default=None), max(times, default=None))
+    return Span(start, last_position, last_us)
 
 
 def _items(point: RangeEnd) -> tuple[Epoch | Now | Bookmark | Timestamp, ...]:
@@ -118,20 +123,25 @@ def _items(point: RangeEnd) -> tuple[Epoch | Now | Bookmark | Timestamp, ...]:
 
 
 def _start(state: State, point: RangeEnd, *, inclusive: bool, not_found: str) -> int:
-    found = [_position(state, item, inclusive=inclusive) for item in _items(point)]
-    known = [position for position in found if position is not None]
+    items = _items(point)
+    known = [
+        _position(state, item, inclusive=inclusive)
+        for item in items
+        if not isinstance(item, Bookmark)
+    ]
+    found = _find(state, items, last=False)
+    if found is not None:
+        known.append(found + (0 if inclusive else 1))
     if known:
         return min(known)
-    if not found or not_found == "epoch":
+    if not items or not_found == "epoch":
         return state.journal.first_position
     if not_found == "fail":
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"nothing of {point} is in this log")
     return state.batch.position
 
 
-def _position(
-    state: State, item: Epoch | Now | Bookmark | Timestamp, *, inclusive: bool
-) -> int | None:
+def _position(state: State, item: Epoch | Now | Timestamp, *, inclusive: bool) -> int:
     match item:
         case Epoch():
             return state.journal.first_position
@@ -141,27 +151,45 @@ def _position(
             return state.batch.position
         case Timestamp(microseconds=moment):
             return state.journal.at_time(moment)
-        case Bookmark(publisher_id=publisher_id, sequence=sequence):
-            found = _find(state, publisher_id, sequence)
-            return None if found is None else found + (0 if inclusive else 1)
 
 
-def _end(
-    state: State, item: Epoch | Now | Bookmark | Timestamp, *, inclusive: bool
-) -> tuple[int | None, int | None]:
-    exclusive = 0 if inclusive else 1
-    match item:
-        case Epoch():
-            return state.journal.first_position - 1, None
-        case Now():
-            return state.batch.position - 1, None
-        case Timestamp(microseconds=moment):
-            return None, moment - exclusive
-        case Bookmark(publisher_id=publisher_id, sequence=sequence):
-            found = _find(state, publisher_id, sequence)
-            return None if found is None else found - exclusive, None
+def _end(state: State, point: RangeEnd, *, inclusive: bool) -> tuple[int | None, int | None]:
+    """The last position and the last time of a range; `None` where there is no such end."""
+    items, exclusive = _items(point), 0 if inclusive else 1
+    positions: list[int] = []
+    found = _find(state, items, last=True)
+    if found is not None:
+        positions.append(found - exclusive)
+    for item in items:
+        if isinstance(item, Epoch):
+            positions.append(state.journal.first_position - 1)
+        elif isinstance(item, Now):
+            positions.append(state.batch.position - 1)
+    times = [item.microseconds - exclusive for item in items if isinstance(item, Timestamp)]
+    return max(positions, default=None), max(times, default=None)
 
 
-def _find(state: State, publisher_id: int, sequence: int) -> int | None:
-    found = state.journal.find(publisher_id, sequence)
-    return state.batch.find(publisher_id, sequence) if found is None else found
+def _find(
+    state: State, items: Iterable[Epoch | Now | Bookmark | Timestamp], *, last: bool
+) -> int | None:
+    """The lowest or highest position of the messages of a list; `None` if there is none of them.
+
+    Raises:
+        Refused: To look for them would take too long.
+    """
+    pairs = {(item.publisher_id, item.sequence) for item in items if isinstance(item, Bookmark)}
+    wanted: dict[int, list[int]] = {}
+    for publisher_id, sequence in sorted(pairs):
+        wanted.setdefault(publisher_id, []).append(sequence)
+    of_batch = state.batch.positions_of(pairs)
+    if last and of_batch:
+        return of_batch[-1]
+    try:
+        found = state.journal.find_outermost(wanted, last=last)
+    except SearchTooLong as error:
+        detail = (
+            f"of a list of {len(pairs)} bookmarks none is in the first {MAX_SEARCHED_STRIDES} parts"
+            " of the log that may have one: send fewer of them"
+        )
+        raise Refused(Reason.INVALID_BOOKMARK, detail) from error
+    return found if found is not None else next(iter(of_batch), None)

@@ -39,6 +39,7 @@ import json
 import re
 import struct
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, cast
@@ -692,6 +693,20 @@ class Stride:
         for publisher_id, (low, high) in publishers.items():
             known = mine.get(publisher_id)
             mine[publisher_id] = (known[0], high) if known else (low, high)
+
+    def likely(self, wanted: Mapping[int, Sequence[int]]) -> frozenset[tuple[int, int]]:
+        """Those messages that it may hold, as pairs.
+
+        Args:
+            wanted: The sequences of the messages by publisher id, rising.
+        """
+        found: list[tuple[int, int]] = []
+        for publisher_id in wanted.keys() & self.publishers.keys():
+            low, high = self.publishers[publisher_id]
+            sequences = wanted[publisher_id]
+            begin, end = bisect_left(sequences, low), bisect_right(sequences, high)
+            found += [(publisher_id, sequence) for sequence in sequences[begin:end]]
+        return frozenset(found)
 
 
 @dataclass(slots=True)

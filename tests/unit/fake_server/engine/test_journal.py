@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
+from haclient_fake_server.engine import journal as journal_module
 from haclient_fake_server.engine.journal import (
     Block,
     BlockIndex,
     Cursor,
     MemoryJournal,
+    SearchTooLong,
     records_of,
     scan,
 )
@@ -62,6 +65,44 @@ def test_any_position_message_or_time_is_found(journal: MemoryJournal, position:
     assert journal.at_time(1000 * position - 999) == position
     chunk, _ = journal.read(journal.seek(position), 2 * INDEX_STRIDE_BYTES)
     assert position in {record.position for record in records_of(chunk)}
+
+
+class CountingJournal(MemoryJournal):
+    """A journal that counts how often it is read."""
+
+    reads = 0
+
+    @override
+    def read_bytes(self, number: int, count: int, offset: int) -> bytes:
+        self.reads += 1
+        return super().read_bytes(number, count, offset)
+
+
+def test_the_outermost_of_many_messages_is_found_by_reading_each_part_once() -> None:
+    journal = CountingJournal()
+    for position in range(1, 1001, 10):
+        journal.append(block(position, 10, 1000))
+    there = [10 * position for position in range(200, 900)]
+    absent = [10 * position + 1 for position in range(1, 1000)]
+    wanted = {7: sorted([*there, *absent]), 8: [1]}
+    journal.reads = 0
+    assert journal.find_outermost(wanted) == 200
+    assert journal.find_outermost(wanted, last=True) == 899
+    assert journal.reads <= 2 * len(journal.live.index.strides)
+    assert journal.find_outermost({7: absent, 8: [1]}) is None
+    assert journal.find_outermost({7: [3000]}) == 300
+    assert journal.find_outermost({}) is None
+
+
+def test_a_search_that_would_read_too_much_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "MAX_SEARCHED_STRIDES", 2)
+    journal = MemoryJournal()
+    for position in range(1, 1001, 10):
+        journal.append(block(position, 10, 1000))
+    absent = [10 * position + 1 for position in range(1, 1000)]
+    with pytest.raises(SearchTooLong):
+        journal.find_outermost({7: absent})
+    assert journal.find_outermost({7: sorted([*absent, 30])}) == 3
 
 
 def test_a_payload_that_looks_like_a_message_is_not_taken_for_it() -> None:

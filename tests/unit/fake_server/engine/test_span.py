@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from haclient_fake_server.engine import span
 from haclient_fake_server.engine.span import covered_by
+from support.engine import World
 
 pytestmark = pytest.mark.row("CC15")
 
@@ -27,3 +29,32 @@ def test_a_list_covers_what_it_names_and_a_single_place_nothing(
     bookmark: str, covered: dict[int, int]
 ) -> None:
     assert covered_by(bookmark) == covered
+
+
+def test_a_list_of_many_bookmarks_is_looked_up_in_one_pass() -> None:
+    world = World()
+    publishers = [world.client(f"p{number}") for number in range(20)]
+    for sequence in range(1, 6):
+        for publisher in publishers:
+            publisher.publish(sequence, b"%d" % sequence)
+    reader = world.client("reader")
+    reader.subscribe("all", bm="0")
+    bookmarks = [message.bookmark for message in reader.take() if message.kind == "p"]
+    chosen = [bookmarks[30], *bookmarks[50:90], *(f"{number}|7|" for number in range(3000))]
+    reader.subscribe("list", bm=",".join(chosen))
+    replayed = [message.bookmark for message in reader.take() if message.kind == "p"]
+    assert replayed == bookmarks[31:]
+    reader.subscribe("range", bm=f"[{','.join(chosen)}:{','.join(bookmarks[60:70])}]")
+    replayed = [message.bookmark for message in reader.take() if message.kind == "p"]
+    assert replayed == bookmarks[30:70]
+
+
+def test_a_list_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span, "MAX_BOOKMARKS", 3)
+    reader = World().client("reader")
+    reader.subscribe("s", bm="1|1|,2|1|,3|1|", a="processed")
+    reader.subscribe("t", bm="1|1|,2|1|,3|1|,4|1|", a="processed")
+    accepted, refused = reader.take()
+    assert accepted.status == "success"
+    assert (refused.status, refused.reason) == ("failure", "invalid bookmark")
+    assert "a list of 4, at most 3" in refused.detail
