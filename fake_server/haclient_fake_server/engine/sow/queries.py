@@ -35,7 +35,6 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
-from haclient_fake_server.engine.filters.compiler import Filter
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import Publisher
@@ -386,7 +385,7 @@ class Queries:
             return
         searches = [Search(topic, query) for topic, query in queries]
         if self._takes_steps(searches):
-            steps = self._delete_in_steps(connection, message, searches, request.filter)
+            steps = self._delete_in_steps(connection, message, searches)
             if next(steps, self) is not self:
                 connection.delete = steps
                 self._state.with_backlog[connection.id] = None
@@ -405,17 +404,13 @@ class Queries:
             self._state.unnoted[connection.publisher.id] = connection.publisher
 
     def _delete_in_steps(
-        self,
-        connection: Connection,
-        message: Message,
-        searches: list[Search],
-        matches: Filter | None,
+        self, connection: Connection, message: Message, searches: list[Search]
     ) -> LongCommand:
         """Delete what each step finds; the sequence is used up with the last step."""
         results: list[QueryResult] = []
         step_bytes = self._state.settings.query_step_bytes
         for search in searches:
-            topic, count = search.topic, 0
+            topic, matches, count = search.topic, search.query.matches, 0
             for part in search.all_parts(step_bytes):
                 found = [topic.get(record.key) for record in part.records]
                 deleted = tuple(

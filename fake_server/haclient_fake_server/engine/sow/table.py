@@ -291,17 +291,18 @@ class Search:
 
     Attributes:
         topic: The topic.
+        query: What is asked for.
         topic_matches: How many records it has.
         matches: How many of them fit filter and keys, as far as it has come.
     """
 
-    __slots__ = ("_query", "_records", "matches", "topic", "topic_matches")
+    __slots__ = ("_records", "matches", "query", "topic", "topic_matches")
 
     def __init__(self, topic: SowTopic, query: Query) -> None:
         self.topic = topic
         self.topic_matches = len(topic)
         self.matches = 0
-        self._query = query
+        self.query = query
         self._records = topic.records(query.keys)
 
     def parts(self, part_bytes: int) -> Iterator[Part]:
@@ -310,7 +311,7 @@ class Search:
         Args:
             part_bytes: Where a part ends: bytes of bodies, with `RECORD_BYTES` more for each.
         """
-        query = self._query
+        query = self.query
         if query.order_by or query.paged or query.skip_n:
             yield from self._sorted(part_bytes)
             return
@@ -326,14 +327,14 @@ class Search:
         yield from _parts(self._records, part_bytes)
 
     def _matching(self, records: list[SowRecord]) -> list[SowRecord]:
-        matches, kind = self._query.matches, self.topic.message_type
+        matches, kind = self.query.matches, self.topic.message_type
         if matches is None:
             return records
         return [record for record in records if matches(Document(record.body, kind))]
 
     def _sorted(self, part_bytes: int) -> Iterator[Part]:
         """Sort what each part has found, then merge it, which takes as many parts again."""
-        query, document = self._query, self.topic.document
+        query, document = self.query, self.topic.document
         by_key = query.paged or query.skip_n
         runs: list[list[tuple[tuple[Rank, str], SowRecord]]] = []
         for part in _parts(self._records, part_bytes):

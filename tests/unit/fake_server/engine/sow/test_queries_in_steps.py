@@ -238,6 +238,18 @@ def test_a_delete_in_steps_deletes_all_and_answers_once() -> None:
     assert [m.kind for m in watcher.take()] == ["oof"] * 4
 
 
+def test_a_delete_by_keys_takes_steps_too_and_deletes_them_alone() -> None:
+    world, publisher = stepped_world(5)
+    other = world.client("other")
+    other.send(c="sow", cid="1", t="orders")
+    keys = [message.sow_key for message in other.take() if message.kind == "sow"]
+    command = {"c": "sow_delete", "cid": "d", "t": "orders", "a": "stats", "filter": "/id = 9"}
+    publisher.send(**command, sow_keys=",".join([*keys[1:4], keys[1], "unknown"]), s=6)
+    assert publisher.take()[-1].records_deleted == 3
+    other.send(c="sow", cid="2", t="orders")
+    assert [m.sow_key for m in other.take() if m.kind == "sow"] == [keys[0], keys[4]]
+
+
 def test_what_follows_a_delete_on_its_connection_waits_for_it() -> None:
     world, publisher = stepped_world(4)
     publisher.stalled = True
