@@ -17,6 +17,7 @@ import trio
 from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy
 from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.recovery import SavedState
@@ -29,6 +30,7 @@ from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.kill_points import KillPoint, KillPoints
+from haclient_stores.errors import StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +76,9 @@ class BrokerFiles(NamedTuple):
 
 SNAPSHOT_INTERVAL_S: Final = 60.0
 """How often file-backed queues are written: a start after a kill reads that much of the log."""
+
+HINT_RETRY_S: Final = 10.0
+"""The wait after the recovery points of queues could not be written."""
 
 NO_FILES: Final = BrokerFiles()
 
@@ -136,9 +141,15 @@ class Hub:
     def close(self) -> None:
         """Write the files that are otherwise written periodically; the last call.
 
-        Raises:
-            StoreError: The disk failed.
+        A disk that fails is reported: the next start reads more of the log, and what has ended the
+        broker is not hidden.
         """
+        try:
+            self._write_last()
+        except StoreError as error:
+            self._report_unwritten(error)
+
+    def _write_last(self) -> None:
         file, points = self._queue_point_file, self._engine.queue_points
         # After a failed write the engine has removed messages that the journal still has.
         if file is not None and not self._is_unwritten and points != file.points:
@@ -275,33 +286,48 @@ class Hub:
                 self._sealed.set()
 
     async def keep_queue_points(self) -> None:
-        """Write the recovery points of queues, in a thread since it syncs them; never returns.
-
-        Raises:
-            StoreError: The disk failed.
-        """
+        """Write the recovery points of queues, in a thread since it syncs them; never returns."""
         while self._queue_point_file is not None:
             await self._queue_points_changed.wait()
             self._queue_points_changed = trio.Event()
-            await trio.to_thread.run_sync(self._queue_point_file.write, self._new_queue_points)
+            try:
+                await trio.to_thread.run_sync(self._queue_point_file.write, self._new_queue_points)
+            except StoreError as error:  # a full disk: without them a start reads more of the log
+                self._report_unwritten(error)
+                await trio.sleep(HINT_RETRY_S)
+                self._queue_points_changed.set()
 
     async def keep_queue_snapshots(self) -> None:
-        """Write the state of file-backed queues periodically, in a thread; never returns.
-
-        Raises:
-            StoreError: The disk failed.
-        """
+        """Write the state of file-backed queues periodically, in a thread; never returns."""
         files = self._snapshot_files
         while files is not None:
             await trio.sleep(SNAPSHOT_INTERVAL_S)
             if files.is_due:
                 prepared = files.prepare(self._engine.queue_snapshots())
-                await trio.to_thread.run_sync(files.write, prepared)
+                try:
+                    await trio.to_thread.run_sync(files.write, prepared)
+                except StoreError as error:  # as for the recovery points
+                    self._report_unwritten(error)
 
     async def wait_sealed(self) -> None:
         """Wait until a segment was sealed since the last call."""
         await self._sealed.wait()
         self._sealed = trio.Event()
+
+    def _report_unwritten(self, error: StoreError) -> None:
+        _log.warning("%s: not written, and tried again later: %s", self._config.name, error)
+
+    def _write_guards(self, guards: tuple[Guard, ...], guarding: Sequence[int]) -> None:
+        """Write the guards; if that fails, end the connections that wait for it."""
+        if self._guard_file is None:
+            return
+        try:
+            self._guard_file.write(guards)
+        except StoreError as error:  # a full disk: the log has room in its own files
+            self._report_unwritten(error)
+            for number in guarding:
+                if number in self._sessions:
+                    self._sessions[number].cut(f"internal error: {error}")
 
     def _write_progress(self, progress: ReplicationProgress) -> None:
         if self._progress_file is not None:
@@ -337,8 +363,8 @@ class Hub:
             self._points.reach(KillPoint.AFTER_WRITE)
         if effects.progress is not None:
             self._write_progress(effects.progress)
-        if effects.guards is not None and self._guard_file is not None:
-            self._guard_file.write(effects.guards)
+        if effects.guards is not None:
+            self._write_guards(effects.guards, effects.guarding)
         # Connections that end after a failed write have effects too, which repair nothing.
         self._is_unwritten = was_unwritten
         if effects.queue_points is not None and not was_unwritten:

@@ -95,6 +95,7 @@ class Effects:
         events: Lines for the broker's log.
         guards: All guards against removal, if any has changed. They are written to a file before
             anything is sent, and passed to the next engine on the same journal.
+        guarding: The connections that have changed them: without the file they must get no answer.
         queue_points: The recovery points of all queues, if they have changed and are to be written:
             soon after the block. They are passed to the next engine on the same journal.
     """
@@ -107,6 +108,7 @@ class Effects:
     progress: ReplicationProgress | None = None
     events: list[Event] = field(default_factory=list[Event])
     guards: tuple[Guard, ...] | None = None
+    guarding: tuple[int, ...] = ()
     queue_points: tuple[QueuePoint, ...] | None = None
 
 
@@ -149,7 +151,8 @@ class State:
         now_us: int,
         guards: Iterable[Guard] = (),
     ) -> None:
-        self.guards, self.guards_changed = Guards(guards), False
+        self.guards = Guards(guards)
+        self.guards_changed: dict[int, None] = {}  # by the connections of these numbers
         self.settings = settings
         self.journal = journal
         self.publishers = Publishers(settings.name, started_s=now_us // 1_000_000)
@@ -168,7 +171,7 @@ class State:
         self.durability.waits = any(each.is_sync for each in self.destinations)
         self.source = ""
         self.events: list[Event] = []
-        self._refusals = 0
+        self._refusals = self._subscriptions = 0
         self._keeps_confirmed = self.durability.waits
         self.progress = ReplicationProgress(None)
         self._epoch_us = now_us - int(now * 1e6)
@@ -195,7 +198,6 @@ class State:
         self.new_queue_points: tuple[QueuePoint, ...] | None = None
         self._block: Block | None = None
         self._new_progress: ReplicationProgress | None = None
-        self._subscriptions = 0
         self.ends: dict[str, int] = {}
         # By key, how often something has failed since it was done last.
         self.faults, self._attempts = 0, Counter[Hashable]()
@@ -255,7 +257,7 @@ class State:
         self._block = self._new_progress = None
         queue_points, self.new_queue_points = self.new_queue_points, None
         guards = self.guards.current(self.clock_us) if self.guards_changed else None
-        self.guards_changed = False
+        guarding, self.guards_changed = tuple(self.guards_changed), {}
         return Effects(
             block,
             sends,
@@ -265,6 +267,7 @@ class State:
             progress,
             events,
             guards,
+            guarding,
             queue_points,
         )
 

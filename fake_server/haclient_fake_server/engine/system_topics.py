@@ -348,7 +348,6 @@ class SystemTopics:
     # --- guards --------------------------------------------------------------------------------
 
     def _guards(self, connection: Connection, message: Message) -> Steps[_Answer]:
-        del connection
         query, state = _read(message, _GuardsQuery), self._state
         if query.name is None and (query.after is not None or query.drop):
             raise Refused(Reason.INVALID_OPTIONS, "a guard that is set or dropped needs a name")
@@ -363,10 +362,10 @@ class SystemTopics:
                 first=state.journal.first_position,
                 last=state.batch.position - 1,
             )
-            state.guards_changed = True  # this batch writes them, and the answer follows it
+            state.guards_changed[connection.id] = None  # written with this batch, before the answer
         elif query.name is not None:
             state.guards.drop(query.name, now_us=state.clock_us)
-            state.guards_changed = True
+            state.guards_changed[connection.id] = None
         return self._list_guards()
 
     def _list_guards(self) -> Steps[_Answer]:

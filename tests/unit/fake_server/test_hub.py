@@ -21,6 +21,7 @@ from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.hub import NO_FILES, SNAPSHOT_INTERVAL_S, BrokerFiles, Hub, SessionLike
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.format import LogStart
+from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles, snapshot_name
 from haclient_stores.disk.files import RealDisk
@@ -318,6 +319,68 @@ async def test_recovery_points_are_written_at_the_start_once_a_second_and_at_the
     bench.hub.close()
     bench.hub.close()
     assert [entry for entry in bench.diary if "points" in entry][2:] == ["points [3]"]
+
+
+class RefusingDisk(RealDisk):
+    """A disk without room for what replaces a file, until it gets some."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    @override
+    def replace(self, path: Path, data: bytes) -> None:
+        if self.is_full:
+            raise StoreFull(f"{path}: no room")
+        super().replace(path, data)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_recovery_points_that_find_no_room_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_inline)
+    disk = RefusingDisk()
+    starts = [LogStart(1, 1)]
+    bench = Bench(
+        BrokerConfig(queues=(QueueTopic(name="work", topics=("orders",)),)),
+        lambda _: BrokerFiles(queue_points=QueuePointFile(tmp_path, disk, log_starts=starts)),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.hub.keep_time)
+        nursery.start_soon(bench.hub.keep_queue_points)
+        writer, worker = bench.client("writer"), bench.client("worker")
+        bench.send(worker, c="subscribe", cid="1", sub_id="1", t="work")
+        disk.is_full = True
+        bench.send(writer, c="p", t="orders", s=1)
+        bookmark = f"{publisher_id('writer')}|1|"
+        bench.send(worker, c="sow_delete", cid="2", t="work", bm=bookmark)
+        await trio.sleep(5.0)
+        assert "queues.ack: no room" in caplog.text
+        bench.hub.close()  # it must not hide why a broker ends
+        disk.is_full = False
+        await trio.sleep(20.0)
+        nursery.cancel_scope.cancel()
+    (point,) = QueuePointFile(tmp_path, disk, log_starts=starts).points
+    assert point.position == 2
+
+
+async def test_a_guard_that_finds_no_room_has_no_answer_and_ends_no_other_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = RefusingDisk()
+    bench = Bench(None, lambda _: BrokerFiles(guards=GuardFile(tmp_path, disk)))
+    reader, writer = bench.client("reader"), bench.client("writer")
+    disk.is_full = True
+    messages = decode(
+        encode_frame({"c": "sow", "cid": "1", "t": "/HACLIENT/guards"}, b'{"name":"a","after":0}')
+    )
+    bench.hub.received(reader, messages)
+    assert (
+        f"cut {reader.number}: internal error: {tmp_path / 'guards.json'}: no room" in bench.diary
+    )
+    assert "guards.json: no room" in caplog.text
+    bench.send(writer, c="p", t="orders", s=1)
+    assert not [entry for entry in bench.diary if f"cut {writer.number}" in entry]
 
 
 @pytest.mark.row("QB29")
