@@ -60,6 +60,7 @@ _BYTES: Final = {
     "high_water_bytes": 1,
     "low_water_bytes": 1,
     "slow_client_bytes": 1,
+    "query_step_bytes": 1,
     "max_frame_bytes": 1,
 }
 _SECONDS: Final = (
@@ -122,6 +123,8 @@ class BrokerConfig:
             the log instead of receiving live messages.
         low_water_bytes: Unsent bytes below which replay continues.
         slow_client_bytes: Unsent bytes above which a connection is cut as a slow client.
+        query_step_bytes: How much a query or delete of records looks at before others are served,
+            in bytes of records.
         max_frame_bytes: A larger frame closes its connection, and a delta publish that would make a
             larger record is refused. The default leaves room for the headers that a delivery adds
             to those of the publish.
@@ -158,6 +161,7 @@ class BrokerConfig:
     high_water_bytes: int = 2 * 2**20
     low_water_bytes: int = 512 * 1024
     slow_client_bytes: int = 256 * 2**20
+    query_step_bytes: int = 512 * 1024
     max_frame_bytes: int = MAX_PUBLISH_BYTES
     version: str = "5.3.5.0.reference"
     replicate_to: tuple[ReplicateTo, ...] = ()
@@ -209,6 +213,7 @@ class BrokerConfig:
             queues=self.queues,
             max_message_bytes=self.max_frame_bytes,
             message_types=self.message_types,
+            query_step_bytes=self.query_step_bytes,
             max_held_bytes=self.slow_client_bytes,
         )
 

@@ -175,6 +175,7 @@ class Broker(Program):
             segment_bytes=_JOURNAL_BYTES,
             high_water_bytes=8 * 1024,
             low_water_bytes=2 * 1024,
+            query_step_bytes=1600,  # about three records
             redial_max_s=0.5,
             dial_timeout_s=2.0,
             replicate_to=tuple(

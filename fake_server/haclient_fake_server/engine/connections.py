@@ -269,7 +269,10 @@ class Subscription:
         matcher: As selected, like `fields`, `filter`, `style` and `oof`.
         conflator: Holds its messages back; `None` without conflation.
         has_records: Whether it has received every record that it selects.
+        reads_log: Whether it receives messages of logged topics alone.
     """
+
+    reads_log = False
 
     __slots__ = (
         "conflator",
@@ -315,11 +318,6 @@ class Subscription:
     def selects(self, topic: str, document: Document) -> bool:
         """Whether it receives a message of a topic."""
         return self.matcher.matches(topic) and (self.filter is None or self.filter(document))
-
-    def accepts(self, topic: str, *, logged: bool) -> bool:
-        """Whether it receives messages of a topic, which is `logged` or not."""
-        del logged
-        return self.matcher.matches(topic)
 
 
 class QueueSubscription(Subscription):
@@ -448,6 +446,8 @@ class BookmarkSubscription(Subscription):
         acked: The bookmark last acknowledged to it.
     """
 
+    reads_log = True
+
     __slots__ = (
         "acked",
         "cid",
@@ -546,7 +546,3 @@ class BookmarkSubscription(Subscription):
         super().select(selection)
         self.style |= Style.BOOKMARK
         self.heads: Mapping[int, bytes | None] | None = None
-
-    @override
-    def accepts(self, topic: str, *, logged: bool) -> bool:
-        return logged and self.matcher.matches(topic)

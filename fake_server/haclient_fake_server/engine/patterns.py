@@ -12,14 +12,14 @@ everywhere alike, so that pattern and subject always agree.
 A topic with any of the characters `. * + ? [ ] ( ) { } ^ $ | \` is a pattern that may match
 anywhere in a name; all others are literal and match one name only. A dot is one of those
 characters, so `trade.info` is a pattern and also matches `trade_info`. `non_regex_topic` makes any
-topic literal. A matcher is called for each published message, mostly with the same few names, so it
-caches its results, up to a limit.
+topic literal. A matcher remembers nothing: who asks for each message keeps the answer of each topic
+(see `routes`), once for all subscriptions with the same pattern.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, TypeAlias
 
 import re2
@@ -108,9 +108,6 @@ def _compile(raw: bytes) -> re2.Regexp:
 REGEX_CHARACTERS: Final = frozenset(".*+?[](){}^$|\\")
 """A topic that holds one of these is a pattern."""
 
-MAX_REMEMBERED_TOPICS: Final = 4096
-"""Answers kept per matcher; a broker with more live topics only matches some of them again."""
-
 
 class TopicPatternError(HAClientError):
     """A topic is a malformed regular expression.
@@ -163,7 +160,7 @@ class TopicMatcher:
         TopicPatternError: The topic is a malformed pattern.
     """
 
-    __slots__ = ("_allowed", "_answers", "_search", "text")
+    __slots__ = ("_allowed", "_search", "text")
 
     def __init__(
         self,
@@ -175,7 +172,6 @@ class TopicMatcher:
         self.text: Final = text
         self._allowed: Final = allowed
         self._search: Final = _pattern(text, non_regex_topic=non_regex_topic)
-        self._answers: Final[dict[str, bool]] = {}
 
     @property
     def is_regex(self) -> bool:
@@ -186,15 +182,12 @@ class TopicMatcher:
         """Whether `topic` matches."""
         if self._search is None:
             return topic == self.text
-        answer = self._answers.get(topic)
-        return self._ask(self._search, topic) if answer is None else answer
+        return (self._allowed is None or self._allowed(topic)) and self._search(topic)
 
-    def _ask(self, search: Search, topic: str) -> bool:
-        if len(self._answers) >= MAX_REMEMBERED_TOPICS:
-            self._answers.clear()
-        is_allowed = self._allowed is None or self._allowed(topic)
-        answer = self._answers[topic] = is_allowed and search(topic)
-        return answer
+    @property
+    def key(self) -> Hashable:
+        """Matchers with the same key match the same topics."""
+        return self.text, self._allowed
 
     @override
     def __repr__(self) -> str:

@@ -83,6 +83,9 @@ MIN_HOLD_S: Final = 0.01
 EMPTY_BYTES: Final = 1024
 """What a turn counts for that finds nothing to read."""
 
+MAX_HEADS: Final = 4096
+"""Topics of which a replay remembers the beginning of its frames."""
+
 MAX_TIME_US: Final = 2**63 - 1
 
 
@@ -528,7 +531,7 @@ class Replay:
         if item.fully_durable:
             return
         item.phase = Phase.LIVE
-        item.cursor = None
+        item.cursor = item.heads = None
         item.connection.live_replays[item.number] = item
         self._state.tables[item.connection.message_type].enter(item)
 
@@ -580,6 +583,8 @@ class Heads(dict[int, bytes | None]):
             route.topic
         )
         head = frame_head(b"p", route.wire, item.id) + b',"bm":"' if wanted else None
+        if len(self) >= MAX_HEADS:
+            self.clear()
         self[topic_id] = head
         return head
 

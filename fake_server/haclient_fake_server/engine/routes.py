@@ -14,7 +14,7 @@ is rebuilt when the next message needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Final, NamedTuple
 
 from haclient.protocol.codec import encode_string
@@ -34,6 +34,10 @@ _OF_WHOLE_MESSAGES: Final = ~(Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS)
 
 MAX_REMEMBERED_MASKS: Final = 256
 """Combinations of matching filters whose groups are kept; beyond it they are all rebuilt."""
+
+MAX_PLANNED_MEMBERS: Final = 1_000_000
+"""Subscriptions in the plans of all topics of a message type, about 100 bytes each; beyond it all
+plans are made anew when they are needed. Plans that were dropped alone count until then."""
 
 
 class FanoutGroup(NamedTuple):
@@ -256,7 +260,7 @@ class RouteTable:
     """The topics of one message type and the live subscriptions to them.
 
     Subscriptions are found by their literal topic, so that planning a topic looks at those that
-    name it and at the patterns, not at all there are.
+    name it and at the patterns, not at all there are. Those with one pattern are one search.
 
     Attributes:
         message_type: The message type.
@@ -270,8 +274,9 @@ class RouteTable:
         self.targets: dict[str, Route] = {}
         self._make = make
         self._literal: dict[str, dict[int, Subscription]] = {}
-        self._patterns: dict[int, Subscription] = {}
+        self._patterns: dict[Hashable, dict[int, Subscription]] = {}
         self._planned: dict[str, Route] = {}
+        self._planned_members = 0
 
     def route(self, topic: str) -> Route:
         """The route of a topic, new or known."""
@@ -287,8 +292,11 @@ class RouteTable:
 
     def plan(self, route: Route) -> Plan:
         """Make the plan of a topic and keep it."""
-        found = (*self._literal.get(route.topic, {}).values(), *self._patterns.values())
-        members = [item for item in found if item.accepts(route.topic, logged=route.logged)]
+        found = [*self._literal.get(route.topic, {}).values()]
+        for alike in self._patterns.values():  # by one search for all that have the same pattern
+            if next(iter(alike.values())).matcher.matches(route.topic):
+                found += alike.values()
+        members = [item for item in found if route.logged or not item.reads_log]
         if route.is_queue:  # what is not replay is the queue's
             members = [item for item in members if isinstance(item, BookmarkSubscription)]
         members.sort(key=_number)
@@ -306,6 +314,10 @@ class RouteTable:
                     conflated.append(item)
                 case _:
                     live.append(item)
+        self._planned_members += len(members)
+        if self._planned_members > MAX_PLANNED_MEMBERS:
+            self._forget_plans()
+            self._planned_members = len(members)
         route.plan = Plan(route.wire, tuple(live), tuple(waiting), tuple(pages), tuple(conflated))
         self._planned[route.topic] = route
         return route.plan
@@ -314,7 +326,7 @@ class RouteTable:
         """A subscription is live, or waits at the end of the log."""
         matcher = subscription.matcher
         if matcher.is_regex:
-            self._patterns[subscription.number] = subscription
+            self._patterns.setdefault(matcher.key, {})[subscription.number] = subscription
             self._forget_plans()
         else:
             self._literal.setdefault(matcher.text, {})[subscription.number] = subscription
@@ -322,8 +334,12 @@ class RouteTable:
 
     def leave(self, subscription: Subscription) -> None:
         """A subscription is neither any more; it need not have been."""
-        if self._patterns.pop(subscription.number, None) is not None:
+        key = subscription.matcher.key
+        alike = self._patterns.get(key, {})
+        if alike.pop(subscription.number, None) is not None:
             self._forget_plans()
+            if not alike:
+                del self._patterns[key]
             return
         topic = subscription.matcher.text
         members = self._literal.get(topic, {})
@@ -348,6 +364,7 @@ class RouteTable:
         for route in self._planned.values():
             route.plan = None
         self._planned.clear()
+        self._planned_members = 0
 
 
 class RouteTables(dict[str, RouteTable]):

@@ -400,7 +400,7 @@ class EngineSettings:
     max_message_bytes: int = MAX_PUBLISH_BYTES
     message_types: tuple[str, ...] = ()
     max_topic_bytes: int = 256 * 2**20
-    query_step_bytes: int = 2**20
+    query_step_bytes: int = 512 * 1024
     max_held_bytes: int = 256 * 2**20
 
     @property

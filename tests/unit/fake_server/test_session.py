@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import trio
+import trio.lowlevel
 
 from haclient.client import Client
 from haclient.errors import ConnectionRefused, HAClientError, SlowClient
@@ -17,7 +18,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.transport.links.link import Link
 from haclient.transport.links.memory_network import MemoryLink, link_pair
 from haclient_fake_server import session
-from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
 from haclient_fake_server.engine.connections import SILENT_INTERVALS
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.session import dial_destination
@@ -52,6 +53,39 @@ async def test_bytes_that_are_no_commands_end_the_connection(data: bytes) -> Non
         await client.send_bytes(data)
         with trio.fail_after(LIMIT_S):
             await client.closed()
+
+
+async def test_an_answer_of_any_size_reaches_a_reader_that_reads_it() -> None:
+    config = BrokerConfig(
+        sow_topics=(SowTopic("orders", ()),),
+        high_water_bytes=50 * KIB,
+        low_water_bytes=20 * KIB,
+        slow_client_bytes=100 * KIB,
+        query_step_bytes=10 * KIB,
+    )
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        for number in range(400):
+            await client.send(b"x" * KIB, c="p", t="orders", k=f"{number}")
+        await client.send(c="sow", cid="q", t="orders", bs=10, a="stats")
+        with trio.fail_after(LIMIT_S):
+            assert (await client.ack("stats", "q")).records_returned == 400
+
+
+async def test_commands_behind_a_long_delete_are_carried_out_after_it() -> None:
+    config = BrokerConfig(sow_topics=(SowTopic("orders", ()),), query_step_bytes=1)
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        for number in range(100):
+            await client.send(b"{}", c="p", t="orders", k=f"{number}", s=number + 1)
+        await client.send(c="sow_delete", cid="d", t="orders", filter="1=1", a="stats", s=101)
+        for number in range(10):
+            await client.send(b"{}", c="p", t="orders", k=f"{number}", s=102 + number)
+            await trio.lowlevel.checkpoint()  # in several reads
+        await client.send(c="sow", cid="q", t="orders", a="stats")
+        with trio.fail_after(LIMIT_S):
+            assert (await client.ack("stats", "d")).records_deleted == 100
+            assert (await client.ack("stats", "q")).records_returned == 10
 
 
 async def test_a_frame_above_the_limit_ends_the_connection() -> None:

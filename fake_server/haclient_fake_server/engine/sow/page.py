@@ -20,8 +20,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from typing_extensions import override
-
 from haclient.protocol.codec import encode_string
 from haclient_fake_server.engine.connections import Connection, Selection, Subscription
 from haclient_fake_server.engine.filters.ordering import Rank
@@ -145,11 +143,6 @@ class PageSubscription(Subscription):
     ) -> None:
         super().__init__(connection, sub_id, number=number, selection=selection)
         self.page = page
-
-    @override
-    def accepts(self, topic: str, *, logged: bool) -> bool:
-        del logged
-        return topic == self.matcher.text
 
 
 def page_headers(record: SowRecord, *, dated: bool, reason: str = "") -> bytes:

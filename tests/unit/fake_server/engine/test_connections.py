@@ -58,14 +58,12 @@ def test_a_bookmark_subscription_is_bounded_by_a_count_a_position_or_a_time() ->
         assert item.bounded
 
 
-def test_a_plain_subscription_gets_what_matches_another_what_is_logged_too() -> None:
+def test_a_plain_subscription_gets_what_is_not_logged_too() -> None:
     connection = Connection(1, peer="", now=0)
     plain = Subscription(connection, "1", number=1, selection=Selection(TopicMatcher("^ord")))
     assert not plain.is_over
-    for item, unlogged in ((plain, True), (from_log("^ord"), False)):
-        assert item.accepts("orders", logged=True)
-        assert item.accepts("orders", logged=False) is unlogged
-        assert not item.accepts("elsewhere", logged=True)
+    assert not plain.reads_log
+    assert from_log("^ord").reads_log
 
 
 def test_a_bookmark_subscription_always_wants_bookmarks_whatever_it_selects() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from haclient.errors import HAClientError
-from haclient_fake_server.engine import patterns
 from haclient_fake_server.engine.patterns import (
     MAX_PATTERN_BYTES,
     REGEX_CHARACTERS,
@@ -144,15 +143,14 @@ def test_a_malformed_pattern_is_an_error_that_names_topic_and_reason() -> None:
     assert isinstance(caught.value, HAClientError)
 
 
-def test_answers_are_remembered_up_to_a_limit_and_stay_right(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(patterns, "MAX_REMEMBERED_TOPICS", 3)
-    matcher = TopicMatcher("^a.*")
-    for _ in range(2):
-        for name in ("a1", "b1", "a2", "b2", "a3", "b3", "b3"):
-            assert matcher.matches(name) is name.startswith("a")
-            assert len(matcher._answers) <= 3
+def test_matchers_of_one_pattern_and_the_same_rights_have_the_same_key() -> None:
+    def rights(topic: str) -> bool:
+        return topic != "secret"
+
+    assert TopicMatcher("a.*").key == TopicMatcher("a.*").key
+    assert TopicMatcher("a.*").key != TopicMatcher("b.*").key
+    assert TopicMatcher("a.*").key != TopicMatcher("a.*", allowed=rights).key
+    assert TopicMatcher("a.*", allowed=rights).key == TopicMatcher("a.*", allowed=rights).key
 
 
 def test_a_matcher_shows_what_it_is() -> None:

@@ -114,6 +114,60 @@ def test_a_change_of_subscriptions_drops_the_plans() -> None:
     assert table.plan(route).subscriptions == ()
 
 
+def pattern_of(connection: Connection, number: int, text: str) -> Subscription:
+    selection = Selection(TopicMatcher(text))
+    return Subscription(connection, f"{number}", number=number, selection=selection)
+
+
+def test_subscriptions_with_one_pattern_are_found_and_left_one_by_one() -> None:
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
+    items = [pattern_of(ONE, number, "^o.*" if number % 2 else "^x.*") for number in range(6)]
+    for item in items:
+        table.enter(item)
+    orders = table.route("orders")
+    assert table.plan(orders).subscriptions == (items[1], items[3], items[5])
+    table.leave(items[3])
+    assert orders.plan is None
+    assert table.plan(orders).subscriptions == (items[1], items[5])
+    for item in items:
+        table.leave(item)
+    assert table.plan(orders).subscriptions == ()
+    assert not table._patterns
+
+
+def test_one_search_serves_all_subscriptions_with_the_same_pattern() -> None:
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
+    asked: list[str] = []
+
+    def rights(topic: str) -> bool:
+        asked.append(topic)
+        return True
+
+    for number in range(50):
+        matcher = TopicMatcher("^o", allowed=rights)
+        selection = Selection(matcher)
+        table.enter(Subscription(ONE, f"{number}", number=number, selection=selection))
+    assert len(table.plan(table.route("orders")).subscriptions) == 50
+    assert asked == ["orders"]
+
+
+def test_plans_of_many_topics_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_PLANNED_MEMBERS", 10)
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
+    for number in range(3):
+        table.enter(pattern_of(ONE, number, "^o"))
+    for _ in range(3):
+        for number in range(20):
+            route = table.route(f"o{number}")
+            assert len((route.plan or table.plan(route)).subscriptions) == 3
+        planned = [route for route in table.routes.values() if route.plan is not None]
+        assert len(planned) * 3 <= 10
+    crowded = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
+    for number in range(20):  # more than the limit in one plan
+        crowded.enter(pattern_of(ONE, number, "^o"))
+    assert len(crowded.plan(crowded.route("orders")).subscriptions) == 20
+
+
 def test_a_publish_to_a_redirected_name_goes_to_the_topic() -> None:
     table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
     table.redirect("work", "jobs")
