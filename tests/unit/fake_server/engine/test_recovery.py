@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typing_extensions import override
 
+from haclient.protocol.messages import Message
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import QueueTopic, ReplicateTo, SowTopic
@@ -191,3 +194,41 @@ def test_records_have_the_order_of_their_first_message_after_a_restart_too() -> 
             (2, True),
         ]
         world.restart()
+
+
+_KEYS = st.sampled_from(("1", "2", " 2", "3", "a", ""))
+_STEPS = st.one_of(
+    st.tuples(st.just("publish"), _KEYS, st.booleans()),
+    st.tuples(st.just("delta_publish"), _KEYS, st.booleans()),
+    st.tuples(st.just("sow_delete"), _KEYS, st.booleans()),
+)
+
+
+def records(world: World) -> list[list[Message]]:
+    """What queries of both topics answer, without what belongs to the query."""
+    answers: list[list[Message]] = []
+    for topic in ("keyed", "named"):
+        reader = world.client("reader")
+        reader.send(c="sow", cid="1", t=topic, opts="timestamp")
+        answers.append([each for each in reader.take() if each.kind == "sow"])
+    return answers
+
+
+@given(st.lists(_STEPS, max_size=12))
+def test_records_are_the_same_in_the_same_order_after_a_restart(
+    steps: list[tuple[str, str, bool]],
+) -> None:
+    world = World(sow_topics=(SowTopic("keyed", ("/id",)), SowTopic("named")))
+    peer = world.client("pubber")
+    for number, (command, key, is_named) in enumerate(steps):
+        world.now += 1.0
+        topic = {"t": "named" if is_named else "keyed"}
+        if command == "sow_delete":
+            wanted = {"sow_keys": key} if is_named else {"filter": f"/id = '{key}'"}
+            peer.send(c=command, **wanted, **topic)
+        else:
+            body = {"id": key, "n": number} if key else {"n": number}
+            peer.send(json.dumps(body).encode(), c=command, **topic, **({"k": key} if key else {}))
+    before = records(world)
+    world.restart()
+    assert records(world) == before
