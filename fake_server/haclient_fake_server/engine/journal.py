@@ -23,6 +23,7 @@ from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
     INDEX_STRIDE_BYTES,
     SEGMENT_HEADER_BYTES,
+    JournalFormatError,
     LogStart,
     Manifest,
     Record,
@@ -279,6 +280,10 @@ class JournalReader(ABC):
         """
         del number, offset
         return whole_blocks(data)
+
+    def damage(self, number: int, offset: int, what: str) -> Exception:
+        """The error that names damage in a segment and its place."""
+        return JournalFormatError(offset, f"segment {number}: {what}")
 
     def has_segment(self, number: int) -> bool:
         """Whether the bytes of a segment can still be read: its file may have been removed."""

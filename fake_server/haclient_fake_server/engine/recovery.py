@@ -30,6 +30,7 @@ from haclient_fake_server.engine.span import span_of
 from haclient_fake_server.engine.state import Severity, State
 from haclient_fake_server.journal.format import (
     RECORD_HEADER_BYTES,
+    JournalFormatError,
     Record,
     RecordCommand,
     RecordFlag,
@@ -152,10 +153,15 @@ def _read_log(journal: JournalReader, consumers: Sequence[_Consumer]) -> None:
         chunk, after = journal.read(cursor, _CHUNK_BYTES)
         if not chunk:
             break
-        place, records = Cursor(after.segment, after.offset - len(chunk)), list(headers(chunk))
-        for each in consumers:
-            if each.start < after:
-                each.take(chunk, place, records)
+        place = Cursor(after.segment, after.offset - len(chunk))
+        try:
+            records = list(headers(chunk))
+            for each in consumers:
+                if each.start < after:
+                    each.take(chunk, place, records)
+        except JournalFormatError as error:  # checksums are right: something else has written it
+            what = f"a record in the blocks from here on is malformed: {error.what}"
+            raise journal.damage(*place, what) from error
         cursor = after
     for each in consumers:
         each.finish()

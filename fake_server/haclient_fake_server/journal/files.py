@@ -442,17 +442,19 @@ class JournalFiles(JournalReader):
     def read_bytes(self, number: int, count: int, offset: int) -> bytes:
         data = self._file(self._segments[number]).pread(count, offset)
         if len(data) < count:
-            path = self._directory / segment_name(number)
-            raise StoreCorrupt(path, offset + len(data), "the file ends before its data")
+            raise self.damage(number, offset + len(data), "the file ends before its data")
         return data
+
+    @override
+    def damage(self, number: int, offset: int, what: str) -> StoreCorrupt:
+        return StoreCorrupt(self._directory / segment_name(number), offset, what)
 
     @override
     def whole_blocks(self, data: bytes, number: int, offset: int) -> int:
         try:
             return checked_blocks(data, segment=number, base=offset)
         except JournalFormatError as error:
-            path = self._directory / segment_name(number)
-            raise StoreCorrupt(path, error.offset, error.what) from error
+            raise self.damage(number, error.offset, error.what) from error
 
 
 # -- the progress of replication -----------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,10 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import QueueTopic, ReplicateTo, SowTopic
+from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import encode_removals
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreCorrupt
 from support.engine import START_US, World
 from support.replicas import Group
 
@@ -194,6 +198,22 @@ def test_records_have_the_order_of_their_first_message_after_a_restart_too() -> 
             (2, True),
         ]
         world.restart()
+
+
+def test_a_record_that_no_broker_writes_is_refused_with_its_file(tmp_path: Path) -> None:
+    journal = JournalFiles(tmp_path, RealDisk(), segment_bytes=4096, instance_id=1)
+    world = World(journal=journal)
+    peer = world.client("pubber")
+    peer.publish(None)
+    position = journal.next_position
+    journal.append(Block(bytes(48), 1, position, position, START_US, START_US))
+    for _ in range(3):
+        peer.publish(None, b"x" * 2000)
+    while journal.has_unsealed:
+        journal.seal()
+    with pytest.raises(StoreCorrupt, match=r"journal\.00000001: .*record .* is malformed"):
+        World(journal=journal, sow_topics=(SowTopic("orders", ("/id",)),))
+    journal.close()
 
 
 _KEYS = st.sampled_from(("1", "2", " 2", "3", "a", ""))
