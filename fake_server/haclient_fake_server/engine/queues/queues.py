@@ -337,6 +337,7 @@ class Queues:
             "available": queue.table.available,
             "leased": queue.unacknowledged,
             "consumers": len(queue.consumers),
+            "is_stopped": queue in self._stopped,
             "oldest_bookmark": "" if row is None else row.bookmark,
             "oldest_us": 0 if oldest is None else oldest.timestamp_us,
             "age_of_oldest_lease": 0.0 if leased_us is None else (clock_us - leased_us) / 1e6,

@@ -163,8 +163,10 @@ def test_a_damaged_message_stops_its_queue_alone_until_it_is_mended(tmp_path: Pa
     world.client().publish(None, b'{"n": 10}', t="good")
     assert good.bodies() == [b'{"n": 10}']
     assert not bad.closed
+    assert [row["is_stopped"] for row in world.engine.rows("queues", world.now)] == [True, False]
     world.toggle()
     world.advance(1.0)
+    assert [row["is_stopped"] for row in world.engine.rows("queues", world.now)] == [False, False]
     assert bad.bodies() == [b'{"n": 1}', b'{"damage": 0}', b'{"n": 3}']
     world.files.close()
 
