@@ -8,6 +8,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine import answers
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
+from haclient_fake_server.engine.sow import queries
 from haclient_fake_server.journal.format import RecordCommand, RecordFlag
 from support.engine import Peer, World, decode
 
@@ -121,6 +122,19 @@ def test_keys_restrict_a_query() -> None:
     keys = [m.sow_key for m in query(peer) if m.kind == "sow"]
     messages = query(peer, sow_keys=f"{keys[0]},{keys[2]},5")
     assert [m.sow_key for m in messages if m.kind == "sow"] == [keys[0], keys[2]]
+
+
+def test_too_many_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MAX_KEYS", 2)
+    _, peer = world_with(*records(3))
+    assert query(peer, sow_keys="1,2")[0].status == "success"
+    for kind in ("sow", "sow_delete"):
+        peer.send(c=kind, cid="1", t="orders", sow_keys="1,2,3", a="processed")
+        (refused,) = peer.take()
+        assert (refused.reason, refused.detail) == (
+            "bad sow key",
+            "3 keys, at most 2 in one command",
+        )
 
 
 def test_a_pattern_queries_all_matching_topics() -> None:
