@@ -334,11 +334,12 @@ def _transaction_log(element: _Element) -> dict[str, object]:
     if "flush_interval_s" in values:
         values["fsync"] = FsyncPolicy.INTERVAL
     topics = [(each, *_contents(each, _TOPIC)) for each in found["Topic"]]
-    values["log_topics"] = tuple(
-        _make(each, lambda name, message_type="": LogTopic(name, message_type), topic)
-        for each, topic, _ in topics
-    )
+    values["log_topics"] = tuple(_make(each, _log_topic, topic) for each, topic, _ in topics)
     return values
+
+
+def _log_topic(name: str, message_type: str = "") -> LogTopic:
+    return LogTopic(name, message_type)
 
 
 _TOPIC: Final[_Fields] = {"Name": ("name", str), "MessageType": ("message_type", str)}

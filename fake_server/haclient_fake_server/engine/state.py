@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from haclient.errors import printable
 from haclient.protocol.messages import Message
@@ -490,7 +490,7 @@ class State:
             action: What to do.
             error: The fault.
         """
-        what = " ".join(map(str, key if isinstance(key, tuple) else (key,)))
+        what = _text_of(key)
         attempts = self._attempts[key] = self._attempts[key] + 1
         wait_s = min(2.0 ** (attempts - 1), MAX_RETRY_S)
         if attempts >= MAX_ATTEMPTS:
@@ -597,6 +597,12 @@ class State:
 def bytes_of_topic(topic: str) -> int:
     """What a topic counts towards `EngineSettings.max_topic_bytes`."""
     return TOPIC_BYTES + len(to_bytes(topic))
+
+
+def _text_of(key: object) -> str:
+    """What a deadline is for."""
+    parts = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
+    return " ".join(map(str, parts))
 
 
 def _nothing() -> None:

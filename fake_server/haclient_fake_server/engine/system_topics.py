@@ -79,6 +79,7 @@ class _Table(Protocol):
 
     def __call__(self, state: State, after: int = 0, *, name: str = "") -> list[Row]:
         """The rows."""
+        ...
 
 
 class _StatusQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -51,7 +51,8 @@ def test_many_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     for number in range(5):
         world.client(f"client{number}")
-    watcher, names, after = world.client("watcher"), [], 0
+    names: list[str] = []
+    watcher, after = world.client("watcher"), 0
     while rows := ask(watcher, "clients", after=after)["clients"]:
         assert len(rows) <= 2
         after = rows[-1]["id"]
