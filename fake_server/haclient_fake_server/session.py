@@ -32,6 +32,9 @@ from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK, end_ack
 from haclient_fake_server.engine.state import ENDED_BY_PEER
 from haclient_fake_server.hub import Hub
 
+READ_BYTES: Final = 4096
+"""The buffer of a connection that has sent little: thousands of idle ones must take little memory."""
+
 SEND_BYTES: Final = 256 * 1024
 """How much is offered to the kernel at a time."""
 
@@ -148,7 +151,7 @@ class Session:
 
     async def _read_all(self, logon: trio.CancelScope) -> None:
         """Read until the client ends the connection; `logon` limits the time until its logon."""
-        frames = FrameReader(self._config.max_frame_bytes)
+        frames = FrameReader(self._config.max_frame_bytes, initial=READ_BYTES)
         decoder = MessageDecoder(expand_sow=False)
         await self._read_first(frames)
         link = self._link

@@ -55,10 +55,16 @@ class FrameReader:
     Args:
         max_frame_bytes: Larger frames are refused.
         capacity: The buffer's size in bytes while frames are small.
+        initial: Its size at first. It doubles while reads fill it: for a peer that may send little,
+            or nothing.
     """
 
     def __init__(
-        self, max_frame_bytes: int = MAX_FRAME_BYTES, capacity: int = CAPACITY_BYTES
+        self,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        capacity: int = CAPACITY_BYTES,
+        *,
+        initial: int = CAPACITY_BYTES,
     ) -> None:
         self._max_frame_bytes = max_frame_bytes
         # The buffer never holds more than one frame of the largest size: so a whole frame in it
@@ -67,7 +73,7 @@ class FrameReader:
         self._capacity = min(max(capacity, LENGTH.size), self._largest_buffer)
         self._filled = 0
         self._fault: ProtocolError | None = None
-        self._view = memoryview(bytearray(self._capacity))
+        self._view = memoryview(bytearray(min(initial, self._capacity)))
 
     @property
     def pending(self) -> int:
@@ -92,6 +98,8 @@ class FrameReader:
     def received(self, count: int) -> None:
         """Record that `count` bytes were written to the start of `writable()`."""
         self._filled += count
+        if self._filled == len(self._view) < self._capacity:
+            self._resize(min(2 * self._filled, self._capacity))
 
     def split(self) -> Frames:
         """Remove and return all whole frames: headers, which end at the first `}`, and bodies.

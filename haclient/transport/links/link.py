@@ -290,7 +290,7 @@ ZLIB_FIRST_BYTE: Final = 0x78
 ZLIB_SEND_BYTES: Final = 256 * 1024
 """How much one call of `try_send` accepts."""
 
-ZLIB_RECEIVE_BYTES: Final = 64 * 1024
+ZLIB_RECEIVE_BYTES: Final = 16 * 1024
 """How much is taken from the inner link at a time."""
 
 
@@ -304,7 +304,7 @@ class ZlibLink(LayeredLink):
 
     def __init__(self, inner: Link, received: bytes = b"") -> None:
         super().__init__(inner)
-        self._compressor = zlib.compressobj()
+        self._compressor: zlib._Compress | None = None  # made when it is needed: it takes 256 KiB
         self._decompressor = zlib.decompressobj()
         self._compressed = received
         self._has_more = bool(received)  # maybe, without anything from the inner link
@@ -315,7 +315,8 @@ class ZlibLink(LayeredLink):
         if not self._flush():
             return None
         piece = memoryview(data)[:ZLIB_SEND_BYTES]
-        self._put(self._compressor.compress(piece) + self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        compressor = self._compressor = self._compressor or zlib.compressobj()
+        self._put(compressor.compress(piece) + compressor.flush(zlib.Z_SYNC_FLUSH))
         self._flush()
         return len(piece)
 

@@ -89,6 +89,23 @@ def test_the_buffer_grows_for_a_large_frame_and_shrinks_after_it() -> None:
     assert reader.pending == 2
 
 
+def test_a_small_buffer_doubles_while_reads_fill_it() -> None:
+    reader = FrameReader(capacity=64, initial=16)
+    assert reader.feed(frame(b"{}x")) == ([b"{}"], [b"x"])
+    assert len(reader._view) == 16
+    sizes: list[int] = []
+    data = frame(b"{}" + b"x" * 200)
+    while data:
+        view = reader.writable()
+        view[:], data = data[: len(view)].ljust(len(view)), data[len(view) :]
+        sizes.append(len(reader._view))
+        reader.received(len(view))
+        reader.split()
+        if len(reader._view) == 64:
+            break
+    assert sizes == [16, 32]
+
+
 def test_the_buffer_stays_large_while_what_is_left_needs_it() -> None:
     reader = FrameReader(capacity=16)
     data = frame(b"{}" + b"a" * 60) + frame(b"{}" + b"b" * 60)
