@@ -61,6 +61,7 @@ _BYTES: Final = {
     "low_water_bytes": 1,
     "slow_client_bytes": 1,
     "query_step_bytes": 1,
+    "max_unsent_bytes": 16,
     "max_frame_bytes": 1,
 }
 _SECONDS: Final = (
@@ -125,6 +126,8 @@ class BrokerConfig:
         slow_client_bytes: Unsent bytes above which a connection is cut as a slow client.
         query_step_bytes: How much a query or delete of records looks at before others are served,
             in bytes of records.
+        max_unsent_bytes: Unsent bytes of all connections together above which the one with the most
+            is cut as a slow client.
         max_frame_bytes: A larger frame closes its connection, and a delta publish that would make a
             larger record is refused. The default leaves room for the headers that a delivery adds
             to those of the publish.
@@ -162,6 +165,7 @@ class BrokerConfig:
     low_water_bytes: int = 512 * 1024
     slow_client_bytes: int = 256 * 2**20
     query_step_bytes: int = 512 * 1024
+    max_unsent_bytes: int = 2**30
     max_frame_bytes: int = MAX_PUBLISH_BYTES
     version: str = "5.3.5.0.reference"
     replicate_to: tuple[ReplicateTo, ...] = ()

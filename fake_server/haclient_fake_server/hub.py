@@ -80,6 +80,10 @@ SNAPSHOT_INTERVAL_S: Final = 60.0
 HINT_RETRY_S: Final = 10.0
 """The wait after the recovery points of queues could not be written."""
 
+UNSENT_CHECKS: Final = 16
+"""How often the unsent bytes of all connections are counted while as many as they may have are
+queued: counting them for each message would take longer than sending it."""
+
 NO_FILES: Final = BrokerFiles()
 
 
@@ -121,6 +125,7 @@ class Hub:
         self._due_sooner = trio.Event()
         self._planned_tick = float("inf")
         self._connections = 0
+        self._queued_bytes = 0  # since the unsent bytes were counted
         self._engine = Engine(
             config.engine_settings(),
             journal,
@@ -380,9 +385,28 @@ class Hub:
         session.put(data)
         if session.unsent_bytes > self._config.high_water_bytes:
             self._over_high_water(session)
+        self._queued_bytes += len(data)
+        if self._queued_bytes > self._config.max_unsent_bytes // UNSENT_CHECKS:
+            self._check_unsent()
 
     def _over_high_water(self, session: SessionLike) -> None:
         """Let bookmark subscriptions read the log again; above a hard limit, cut the client."""
         self._engine.over_high_water(session.number)
         if session.unsent_bytes > self._config.slow_client_bytes:
             session.finish_slow_client()
+
+    def _check_unsent(self) -> None:
+        """Cut the slowest clients while all connections together have too much to send."""
+        self._queued_bytes = 0
+        unsent = sum(each.unsent_bytes for each in self._sessions.values())
+        if unsent <= self._config.max_unsent_bytes:
+            return
+        for session in sorted(self._sessions.values(), key=_unsent_bytes, reverse=True):
+            unsent -= session.unsent_bytes
+            session.finish_slow_client()
+            if unsent <= self._config.max_unsent_bytes:
+                return
+
+
+def _unsent_bytes(session: SessionLike) -> int:
+    return session.unsent_bytes

@@ -24,6 +24,7 @@ from haclient.errors import HAClientError, ProtocolError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
 from haclient.protocol.http_upgrade import HTTP_FIRST_BYTE
+from haclient.protocol.messages import Message
 from haclient.transport.links.dial import answer_upgrade
 from haclient.transport.links.dial import dial as dial_uri
 from haclient.transport.links.link import ZLIB_FIRST_BYTE, Link, ZlibLink
@@ -33,7 +34,13 @@ from haclient_fake_server.engine.state import ENDED_BY_PEER
 from haclient_fake_server.hub import Hub
 
 READ_BYTES: Final = 4096
-"""The buffer of a connection that has sent little: thousands of idle ones must take little memory."""
+"""The buffer of a connection that has sent little: thousands of idle ones take little memory."""
+
+PART_LIMIT_S: Final = 0.02
+"""How long the commands of one read may take before those of others have their turn."""
+
+ALL_AT_ONCE: Final = 2**16
+"""More commands than a read has: what is quick is one batch, with one write of the journal."""
 
 SEND_BYTES: Final = 256 * 1024
 """How much is offered to the kernel at a time."""
@@ -81,6 +88,7 @@ class Session:
         self._woken = trio.Event()
         self._pumped = trio.Event()
         self._scope = trio.CancelScope()
+        self._part = ALL_AT_ONCE
 
     def put(self, data: bytes) -> None:
         """Queue bytes for sending; does nothing once the connection is closing."""
@@ -141,7 +149,7 @@ class Session:
             if logon.cancelled_caught:
                 self.put(end_ack("logon required"))
                 self.finish(f"auth: no logon within {LOGON_LIMIT_S:g} s")
-            else:
+            elif not self.reason:  # else the last ack has to be sent first
                 self.cut(ENDED_BY_PEER)
         except ProtocolError as error:  # bytes that are no frames or no commands
             self.put(end_ack("unknown command", detail=str(error)))
@@ -167,9 +175,27 @@ class Session:
                 return
             frames.received(count)
             heads, bodies = frames.split()
-            self._hub.received(self, decoder.decode(heads, bodies) if heads else [])
+            await self._execute(decoder.decode(heads, bodies) if heads else [])
             if frames.pending > LOGON_BYTES and not self._hub.is_known(self):
                 raise ProtocolError(f"a frame of more than {LOGON_BYTES} bytes before the logon")
+            while self._hub.is_busy(self):
+                await self._pumped.wait()
+            await trio.lowlevel.checkpoint()
+
+    async def _execute(self, messages: list[Message]) -> None:
+        """Pass commands to the hub, in parts where they take long: others are served in between."""
+        rest = messages
+        while True:
+            part, rest = rest[: self._part], rest[self._part :]
+            began = trio.current_time()
+            self._hub.received(self, part)
+            took = trio.current_time() - began
+            if took > PART_LIMIT_S:
+                self._part = max(1, int(len(part) * PART_LIMIT_S / took))
+            elif took < PART_LIMIT_S / 4 and len(part) == self._part:
+                self._part *= 2
+            if not rest:
+                return
             while self._hub.is_busy(self):
                 await self._pumped.wait()
             await trio.lowlevel.checkpoint()

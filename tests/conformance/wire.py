@@ -113,7 +113,7 @@ class Wire:
             self._socket = context.wrap_socket(self._socket)
         self._deflater = zlib.compressobj() if compressed else None
         self._inflater = zlib.decompressobj() if compressed else None
-        self._buffer = b""
+        self._buffer = bytearray()
         self._waiting: deque[Frame] = deque()
         self.name = unique("client") if name == "" else name
         if self.name is not None:
@@ -165,7 +165,8 @@ class Wire:
             if not chunk:
                 raise EOFError("the server has closed the connection")
             self._buffer += self._inflater.decompress(chunk) if self._inflater else chunk
-        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
         return data
 
     def read_line(self) -> bytes:

@@ -30,6 +30,9 @@ from haclient.errors import HAClientError
 MAX_PATTERN_BYTES: Final = 4096
 """Longer patterns are a mistake or an attack."""
 
+MAX_TOPIC_CHARACTERS: Final = 65_535
+"""A subscription keeps its topic: a client must not fill the memory with one command."""
+
 MAX_MEMORY_BYTES: Final = 8 * 2**20
 """What one compiled pattern may use, its cache of states included."""
 
@@ -137,6 +140,8 @@ def topic_problem(topic: str) -> str:
 
     A line feed would break output that has one topic a line, and is always a mistake.
     """
+    if len(topic) > MAX_TOPIC_CHARACTERS:
+        return f"{len(topic)} characters, at most {MAX_TOPIC_CHARACTERS}"
     found = _CONTROL.search(topic)
     if found is None:
         return ""

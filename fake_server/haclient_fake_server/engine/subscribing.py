@@ -38,6 +38,9 @@ from haclient_stores.bookmark import Now, parse_bookmark
 MAX_SUBSCRIPTIONS = 100_000
 """Subscriptions of one connection: a client that leaks them is refused more."""
 
+MAX_SUB_ID_CHARACTERS = 1024
+"""The longest id of a subscription, which the broker keeps and writes into each message."""
+
 
 class Subscribing:
     """Executes the commands that concern subscriptions."""
@@ -108,6 +111,9 @@ class Subscribing:
         """
         if not sub_id:
             raise Refused(Reason.INVALID_SUBID, "a subscribe needs a sub_id or a cid")
+        if len(sub_id) > MAX_SUB_ID_CHARACTERS:
+            detail = f"{len(sub_id)} characters, at most {MAX_SUB_ID_CHARACTERS}"
+            raise Refused(Reason.INVALID_SUBID, detail)
         known = connection.subscriptions.get(sub_id)
         if known is not None and not request.options.replace:
             raise Refused(Reason.SUBID_IN_USE, f"{sub_id!r} is active on this connection")

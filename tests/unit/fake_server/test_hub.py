@@ -170,6 +170,17 @@ async def test_a_plain_subscriber_over_the_hard_limit_is_cut() -> None:
     assert bench.diary[-1] == "slow client 1"
 
 
+async def test_the_slowest_is_cut_when_all_together_have_too_much_to_send() -> None:
+    bench = Bench(BrokerConfig(max_unsent_bytes=2000))
+    slow, slower, writer = (bench.client(name) for name in ("slow", "slower", "writer"))
+    bench.send(slow, c="subscribe", cid="1", t="one")
+    bench.send(slower, c="subscribe", cid="1", t="^(one|other)$")
+    bench.send(writer, b"x" * 500, c="p", t="other", s=1)
+    assert not any("slow client" in each for each in bench.diary)
+    bench.send(writer, b"x" * 900, c="p", t="one", s=2)
+    assert [each for each in bench.diary if "slow client" in each] == ["slow client 2"]
+
+
 async def test_a_connection_that_has_gone_is_left_alone() -> None:
     bench = Bench()
     reader, writer = bench.client("reader"), bench.client("writer")

@@ -355,3 +355,17 @@ async def test_large_frames_may_follow_a_logon_at_once() -> None:
     async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
         await client.send_bytes(b"".join(frames))
         await client.ack("processed", "1")
+
+
+async def test_the_last_ack_is_sent_behind_all_that_waits_before_it() -> None:
+    """A client that has not read for a while is told why its connection ends."""
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("reader")
+        await client.send(c="subscribe", cid="1", t="orders", bm="0", a="processed")
+        await client.ack("processed", "1")
+        for _ in range(10):
+            await client.send(b"x" * 40_000, c="p", t="orders")
+            await client.send(c="flush", cid="2" * 200_000, a="processed")
+        await client.send(c="no_such", cid="3", a="processed")
+        with trio.fail_after(LIMIT_S):
+            assert (await client.ack("processed", "3")).reason == "unknown command"

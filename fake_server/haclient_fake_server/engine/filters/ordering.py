@@ -7,6 +7,7 @@ then strings by their bytes; DESC reverses all of that. The sort is stable.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -15,6 +16,7 @@ from typing_extensions import override
 from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters.document import Document, Path
 from haclient_fake_server.engine.filters.parser import (
+    MAX_FILTER_CHARACTERS,
     FilterError,
     Token,
     TokenKind,
@@ -22,6 +24,9 @@ from haclient_fake_server.engine.filters.parser import (
     tokenize,
 )
 from haclient_fake_server.engine.filters.values import Number, Value
+
+MAX_FIELDS: Final = 100
+"""Each field of an order costs time for each record."""
 
 T = TypeVar("T")
 SortKey: TypeAlias = tuple[int, Number, str]
@@ -107,6 +112,12 @@ def parse_order_by(text: str) -> OrderBy:
     """
     if not text.strip():
         return OrderBy()
+    if len(text) > MAX_FILTER_CHARACTERS:
+        raise OrderByError(
+            MAX_FILTER_CHARACTERS,
+            expected=f"at most {MAX_FILTER_CHARACTERS} characters",
+            found=str(len(text)),
+        )
     try:
         tokens = tokenize(text)
     except FilterError as error:
@@ -117,8 +128,10 @@ def parse_order_by(text: str) -> OrderBy:
 def _terms(tokens: list[Token]) -> Iterator[Term]:
     """Read `path [ASC|DESC]` and a comma, until the end comes in place of a comma."""
     waiting = iter(tokens)
-    while True:
+    for number in itertools.count(1):
         first = next(waiting)
+        if number > MAX_FIELDS:
+            raise _wrong(first, f"at most {MAX_FIELDS} fields")
         if first.kind is not TokenKind.PATH:
             raise _wrong(first, "a path such as /a/b")
         path = _path(first)

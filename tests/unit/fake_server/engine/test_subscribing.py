@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from haclient_fake_server.engine import subscribing
+from haclient_fake_server.engine.patterns import MAX_TOPIC_CHARACTERS
+from haclient_fake_server.engine.subscribing import MAX_SUB_ID_CHARACTERS
 from support.engine import World
 
 
@@ -224,6 +226,15 @@ def test_a_resume_of_an_unknown_id_makes_no_subscription() -> None:
     assert (ack.status, ack.reason) == ("failure", "invalid subid")
     peer.publish(1, a="")
     assert peer.take() == []
+
+
+def test_an_id_and_a_topic_have_a_longest_length() -> None:
+    peer = World().client()
+    peer.subscribe("x" * MAX_SUB_ID_CHARACTERS)
+    peer.subscribe("x" * (MAX_SUB_ID_CHARACTERS + 1))
+    peer.subscribe("2", t="x" * MAX_TOPIC_CHARACTERS)
+    peer.subscribe("3", t="x" * (MAX_TOPIC_CHARACTERS + 1))
+    assert [ack.reason for ack in peer.acks()] == ["", "invalid subid", "", "invalid topic"]
 
 
 def test_a_new_sub_id_holds_no_comma() -> None:

@@ -89,3 +89,11 @@ def test_what_is_no_order_is_refused_with_its_place(
     assert (caught.value.position, caught.value.expected) == (position, expected)
     assert caught.value.reason == "invalid orderby"
     assert str(caught.value).startswith(f"invalid orderby at character {position}: expected")
+
+
+def test_an_order_has_a_limit_of_fields_and_of_characters() -> None:
+    assert len(parse_order_by(",".join(["/a"] * 100)).terms) == 100
+    with pytest.raises(OrderByError, match="at most 100 fields"):
+        parse_order_by(",".join(["/a"] * 101))
+    with pytest.raises(OrderByError, match="at most 65536 characters, found 100000"):
+        parse_order_by("/" + "a" * 99_999)
