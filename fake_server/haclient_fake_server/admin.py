@@ -108,6 +108,7 @@ class Administered(Protocol):
 
     def rows(self, table: str, *, after: int = 0) -> list[Row]:
         """A table of the statistics; `instance` has one row."""
+        ...
 
     def disconnect(self, client: str) -> None:
         """End the connection of a client.
