@@ -346,6 +346,8 @@ class Engine:
         if connection.commands is not None:
             self._replication.pump(connection)
             return
+        if connection.delete is not None:
+            connection.last_received = self._state.now  # until now it was not read
         connection.take_step()
         if connection.deferred and connection.delete is None:
             deferred, connection.deferred = connection.deferred, []

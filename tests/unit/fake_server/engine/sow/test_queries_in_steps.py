@@ -264,6 +264,20 @@ def test_what_follows_a_delete_on_its_connection_waits_for_it() -> None:
     assert bodies(publisher.take()) == [b'{"id":3,"v":9}', b'{"id":2,"w":1}']
 
 
+def test_a_client_is_not_silent_while_the_broker_does_not_read_it() -> None:
+    world, publisher = stepped_world(4)
+    publisher.send(c="heartbeat", opts="start,1")
+    publisher.stalled = True
+    publisher.send(c="sow_delete", cid="d", t="orders", filter="/id >= 0", s=5)
+    world.advance(20)
+    assert not publisher.closed
+    finish(world, publisher)
+    world.advance(2)
+    assert not publisher.closed
+    world.advance(2)
+    assert publisher.closed.startswith("heartbeat")
+
+
 def test_a_delete_that_was_cut_is_sent_again_and_carried_out_to_its_end() -> None:
     world, publisher = stepped_world(4)
     publisher.stalled = True
