@@ -239,7 +239,7 @@ def test_others_are_served_before_a_flood_of_commands_is_done(target: Target) ->
         assert b'"cid":"1"' in hostile.recv(4096)
 
 
-DEPTH: Final = 20_000
+DEPTH: Final = 200_000
 DEEP: Final = {
     "open-arrays": b"[" * DEPTH,
     "open-objects": b'{"a":' * DEPTH,

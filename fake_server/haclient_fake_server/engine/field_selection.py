@@ -10,14 +10,15 @@ Arrays have no level of their own, as in filters: `/legs/px` is the field `px` o
 Removed elements leave no gap.
 
 What is sent is cut from the published text, so numbers and strings are exactly what the publisher
-wrote. A body that is neither a JSON object nor an array has no fields and is sent unchanged. A
-body may have any depth.
+wrote. A body that is neither a JSON object nor an array, or has more than `MAX_DEPTH` levels, has
+no fields and is sent unchanged.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +27,9 @@ from haclient_fake_server.engine.filters.parser import FilterError, parse_path
 
 MAX_DIRECTIVES: Final = 1000
 """Directives of one list."""
+
+MAX_DEPTH: Final = 10_000
+"""Levels of a body: a message of brackets alone would take seconds to read."""
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
@@ -193,6 +197,7 @@ def _cut(text: str, at: int, level: _Level, *, included: bool) -> tuple[str | No
     while True:
         if level.below and text[at : at + 1] in {"{", "["}:
             opened.append(_Open(text[at], level, included=included))
+            _check_depth(opened)
             at = _skip(text, at + 1)
             if text[at : at + 1] != opened[-1].closing:
                 at, level, included = opened[-1].enter(text, at)
@@ -212,6 +217,16 @@ def _cut(text: str, at: int, level: _Level, *, included: bool) -> tuple[str | No
             at = _skip(text, at + 1)
         at = _after(",", text, at)
         at, level, included = opened[-1].enter(text, at)
+
+
+def _check_depth(opened: Sized) -> None:
+    """Check how many objects and arrays are open.
+
+    Raises:
+        ValueError: There are too many.
+    """
+    if len(opened) > MAX_DEPTH:
+        raise ValueError(f"more than {MAX_DEPTH} levels")
 
 
 def _name_at(text: str, at: int) -> tuple[str, str, int]:
@@ -257,6 +272,7 @@ def _end_of_deep(text: str, at: int) -> int:
         opening = text[at : at + 1]
         if opening in {"{", "["}:
             closings.append("}" if opening == "{" else "]")
+            _check_depth(closings)
             at = _skip(text, at + 1)
             if text[at : at + 1] != closings[-1]:
                 if opening == "{":

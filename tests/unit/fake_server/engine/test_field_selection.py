@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from haclient_fake_server.engine import field_selection
 from haclient_fake_server.engine.field_selection import (
+    MAX_DEPTH,
     MAX_DIRECTIVES,
     FieldSelection,
     SelectError,
@@ -204,3 +205,12 @@ def test_each_leaf_is_there_exactly_if_the_longest_directive_wants_it(
         if path and value != {} and is_wanted(path, directives)
     }
     assert filled == expected
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("selected", [("-/", "+/a/b"), ("-/a/secret",), ("-/b",)])
+def test_a_body_of_too_many_levels_is_sent_whole(
+    opening: str, closing: str, selected: tuple[str, ...]
+) -> None:
+    deep = opening * (MAX_DEPTH + 2) + "1" + closing * (MAX_DEPTH + 2)
+    assert select(f'{{"a":{deep},"b":1}}', *selected) == f'{{"a":{deep},"b":1}}'
