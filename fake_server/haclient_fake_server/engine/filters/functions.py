@@ -96,6 +96,22 @@ def _concat(*values: Value) -> Value:
     return _limited(_bytes(value) for value in values if value is not None)
 
 
+def _upper(text: Number | str) -> Value:
+    return to_text(_bytes(text).upper())
+
+
+def _lower(text: Number | str) -> Value:
+    return to_text(_bytes(text).lower())
+
+
+def _reverse(text: Number | str) -> Value:
+    return to_text(_bytes(text)[::-1])
+
+
+def _strequal_i(one: Number | str, other: Number | str) -> Value:
+    return _bytes(one).lower() == _bytes(other).lower()
+
+
 def _substr(text: Number | str, position: Number | str, length: Number | str = math.inf) -> Value:
     start, count = number_of(position), number_of(length)
     if math.isnan(start) or math.isnan(count) or start < 1 or math.isinf(start):
@@ -155,6 +171,10 @@ def _abs(value: Number | str) -> Value:
     return number if not number < 0 else calculate("-", 0, number)
 
 
+def _crc32(text: Number | str) -> Value:
+    return zlib.crc32(_bytes(text))
+
+
 def _geo_distance(*degrees: Number | str) -> Value:
     """Metres between two places on a sphere, each given by its latitude and longitude."""
     lat, long, other_lat, other_long = (number_of(each) for each in degrees)
@@ -171,6 +191,10 @@ def _geo_distance(*degrees: Number | str) -> Value:
 
 def _present(values: Sequence[Value]) -> list[Number | str]:
     return [value for value in values if value is not None]
+
+
+def _array_count(values: Sequence[Value]) -> Value:
+    return len(_present(values))
 
 
 def _array_to_string(values: Sequence[Value], separator: Number | str = ",") -> Value:
@@ -206,20 +230,20 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "IF": Function(_if, 3, 3, takes_null=True),
     "COALESCE": Function(_coalesce, 1, None, takes_null=True),
     "CONCAT": Function(_concat, 1, None, takes_null=True),
-    "UPPER": Function(lambda text: to_text(_bytes(text).upper()), 1, 1),
-    "LOWER": Function(lambda text: to_text(_bytes(text).lower()), 1, 1),
+    "UPPER": Function(_upper, 1, 1),
+    "LOWER": Function(_lower, 1, 1),
     "SUBSTR": Function(_substr, 2, 3),
-    "REVERSE": Function(lambda text: to_text(_bytes(text)[::-1]), 1, 1),
+    "REVERSE": Function(_reverse, 1, 1),
     "INSTR": Function(_instr, 2, 2),
     "INSTR_I": Function(_instr_i, 2, 2),
-    "STREQUAL_I": Function(lambda one, two: _bytes(one).lower() == _bytes(two).lower(), 2, 2),
+    "STREQUAL_I": Function(_strequal_i, 2, 2),
     "REPLACE": Function(_replace, 3, 3, takes_null=True),
     "REGEXP_REPLACE": Function(_regexp_replace, 3, 3, pattern_at=1, takes_null=True),
     "REGEXP_MATCH": Function(_regexp_match, 2, 2, pattern_at=1),
     "ABS": Function(_abs, 1, 1),
-    "CRC32": Function(lambda text: zlib.crc32(_bytes(text)), 1, 1),
+    "CRC32": Function(_crc32, 1, 1),
     "GEO_DISTANCE": Function(_geo_distance, 4, 4),
-    "ARRAY_COUNT": Function(lambda values: len(_present(values)), 1, 1, takes_array=True),
+    "ARRAY_COUNT": Function(_array_count, 1, 1, takes_array=True),
     "ARRAY_TO_STRING": Function(_array_to_string, 1, 2, takes_array=True),
     "ARRAY_MIN": Function(_array_extreme(min), 1, 1, takes_array=True),
     "ARRAY_MAX": Function(_array_extreme(max), 1, 1, takes_array=True),
