@@ -227,6 +227,7 @@ class StoreSubscription(Resumption):
         super().__init__()  # for as long as this object lives; the store knows only messages
         self._nothing_came = True
         self._seen: dict[int, int] = {}
+        self._following = 1  # higher than the number of each message
         self._conflated = False
         self.paused = False
 
@@ -258,7 +259,14 @@ class StoreSubscription(Resumption):
         with suppress(UsageError):  # the store knows better what it can read
             found = sequences(BookmarkList.parse(bookmark))
             seen.update({each: at for each, at in found.items() if at > seen.get(each, 0)})
-        return self._store.log(self._sub_id, bookmark)
+        number = self._store.log(self._sub_id, bookmark)
+        self._following = max(self._following, number + 1)
+        return number
+
+    @override
+    def caught_up(self, until_us: int) -> None:
+        super().caught_up(until_us)
+        self.server_order.update_discarded_until(self.oldest_undiscarded, self._following)
 
     @override
     def discard(self, number: int) -> None:

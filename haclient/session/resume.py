@@ -16,7 +16,9 @@ Everything that a server had until the caught-up time has arrived if the server 
 older (`completed`). So a list with that time, minus an overlap for clock skew and replication lag,
 is safe. Until a replay was complete once, there is no such time, and only the start is safe. A safe
 time stays safe whatever is received later: a subscription that was lost before its replay was
-complete changes nothing.
+complete changes nothing. If the two logs differ for good, the other server may not have what the
+list names, and then the time alone decides. So while anything is undiscarded, the time is an
+earlier one: everything that had arrived until then is discarded (`discarded_until_us`).
 
 **On the same server**, before anything new of it is finished, the last bookmark that it has sent is
 added to the list: the subscription began at a safe position, and everything from there to this
@@ -450,7 +452,10 @@ class ResumeRule(enum.Enum):
         "the log of this server may have another order, so the list also carries a time before "
         "which everything has arrived"
     )
-    FROM_START = "no replay was complete yet, so only the start is surely before everything missing"
+    FROM_START = (
+        "no replay was complete yet, or nothing of it is discarded, so only the start is surely "
+        "before everything missing"
+    )
 
 
 def resume_rule(
@@ -472,7 +477,13 @@ def resume_rule(
             return ResumeRule.IN_ORDER
         if _is_position(last):
             return ResumeRule.AFTER_LAST
-    return ResumeRule.BY_TIME if server_order.caught_up_us else ResumeRule.FROM_START
+    return ResumeRule.BY_TIME if _safe_time_us(log) else ResumeRule.FROM_START
+
+
+def _safe_time_us(log: SubscriptionLog) -> int:
+    """A time before which nothing is missing or undiscarded; 0 if there is none."""
+    server_order = log.server_order
+    return server_order.discarded_until_us if log.oldest_undiscarded else server_order.caught_up_us
 
 
 def resume_bookmarks(
@@ -495,7 +506,7 @@ def resume_bookmarks(
         case ResumeRule.AFTER_LAST:
             return log.resume_elsewhere(0, last)
         case ResumeRule.BY_TIME:
-            return log.resume_elsewhere(max(1, log.server_order.caught_up_us - overlap_us))
+            return log.resume_elsewhere(max(1, _safe_time_us(log) - overlap_us))
         case ResumeRule.FROM_START:
             return (log.resume_from_start(),)
 

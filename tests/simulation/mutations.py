@@ -207,6 +207,11 @@ def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, resume, "resume_bookmarks", lambda log, _server, **_: (log.resume(),))
 
 
+@_mutation("the time anchor is the caught-up time although a message is undiscarded")
+def _time_anchor_behind_an_undiscarded_message(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, resume, "_safe_time_us", lambda log: log.server_order.caught_up_us)
+
+
 @_mutation("a new process resumes without a time anchor", stories.late_publisher)
 def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
     def recover(self: Ours, *values: Ours, **named: Ours) -> None:

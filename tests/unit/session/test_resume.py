@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from collections.abc import Callable, Generator
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.session.connection_state import LoggedOn, LogStart
+from haclient.session.custom_stores import StoreSubscription
 from haclient.session.resume import (
     CaughtUpClock,
     ResumeContext,
@@ -15,8 +21,15 @@ from haclient.session.resume import (
     resume_bookmarks,
     resume_options,
 )
+from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
+from haclient_stores.bookmark import BookmarkList, Timestamp
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.custom import DictBookmarkStore
 
 KNOWS, KNOWS_NOT = "5.3.5.0", "5.3.4.9"
 
@@ -71,6 +84,7 @@ def entered(*steps: str, start: str = "0", entered_us: int = 0) -> tuple[Subscri
         elif kind == ".":
             log.completed("")
             log.caught_up(HEARD_US)
+            log.update_discarded_until()  # as the stores do
         else:
             last = bookmark
             number = log.log(bookmark)
@@ -156,6 +170,92 @@ def test_what_names_no_message_is_no_place_to_begin(last: str) -> None:
     log, _ = entered("@A", "+1|1|", ".", "@B")
     found = resume_bookmarks(log, "B", last=last, overlap_us=OVERLAP_US)
     assert found == (f"1|1|,{ANCHOR}", "1|1|")
+
+
+@contextlib.contextmanager
+def one_subscription(kind: str, path: Path) -> Generator[SubscriptionLog]:
+    """One subscription of a store of a kind."""
+    with contextlib.ExitStack() as stack:
+        if kind == "custom":
+            yield StoreSubscription(DictBookmarkStore(), "s")
+            return
+        database = stack.enter_context(contextlib.closing(sqlite3.connect(":memory:")))
+        stores: dict[str, Callable[[], TrackedBookmarkStore]] = {
+            "memory": MemoryBookmarkStore,
+            "logged": lambda: LoggedBookmarkStore(path / "s.bm"),
+            "ring": lambda: RingBookmarkStore(path / "s.ring"),
+            "transactional": lambda: TransactionalRecoveryPoint(database),
+        }
+        store = stores[kind]()
+        store.open_for("me")
+        yield store.subscription("s")
+        store.close()
+
+
+KINDS = ["memory", "logged", "ring", "transactional", "custom"]
+
+
+@pytest.mark.row("BS9", "HA17")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_undiscarded_comes_after_the_time_even_where_the_list_is_unknown(
+    tmp_path: Path, kind: str
+) -> None:
+    """Logs may differ for good; then another server finds nothing of the list but the time."""
+    with one_subscription(kind, tmp_path) as log:
+        log.begin(acked=False, start="0")
+        log.entered("A")
+        log.discard(log.log("1|1|"))
+        log.caught_up(12_000_000)
+        number = log.log("1|2|")
+        log.caught_up(40_000_000)
+        assert resume_bookmarks(log, "B", last="", overlap_us=OVERLAP_US)[0] == f"1|1|,{ANCHOR}"
+        log.discard(number)
+        found = resume_bookmarks(log, "B", last="", overlap_us=OVERLAP_US)
+        assert found[0] == "1|2|,19700101T000038Z"
+
+
+@pytest.mark.row("BS9", "HA17")
+def test_the_time_of_what_is_undiscarded_outlives_a_restart(tmp_path: Path) -> None:
+    with one_subscription("logged", tmp_path) as log:
+        log.begin(acked=False, start="0")
+        log.entered("A")
+        log.discard(log.log("1|1|"))
+        log.caught_up(12_000_000)
+        log.log("1|2|")
+        log.caught_up(40_000_000)
+    with one_subscription("logged", tmp_path) as log:
+        log.begin(acked=False, start=None)
+        assert resume_bookmarks(log, "B", last="", overlap_us=OVERLAP_US)[0] == f"1|1|,{ANCHOR}"
+
+
+def test_what_came_before_the_first_caught_up_time_and_is_undiscarded_begins_at_the_start() -> None:
+    log, last = entered("@A", "1|1|", "+2|1|", ".")
+    assert resume_bookmarks(log, "B", last=last, overlap_us=OVERLAP_US) == ("0",)
+
+
+@given(
+    kind=st.sampled_from(["memory", "custom"]),
+    steps=st.lists(st.tuples(st.sampled_from(["message", "discard", "caught up"]), st.integers())),
+)
+def test_no_time_is_later_than_the_oldest_undiscarded_message(
+    kind: str, steps: list[tuple[str, int]]
+) -> None:
+    with one_subscription(kind, Path()) as log:
+        log.begin(acked=False, start="0")
+        log.entered("A")
+        arrivals: dict[int, int] = {}
+        for second, (step, which) in enumerate(steps, start=1):
+            if step == "message":
+                arrivals[log.log(f"{1 + which % 3}|{second}|")] = second * 1_000_000
+            elif step == "caught up":
+                log.caught_up(second * 1_000_000)
+            elif arrivals:
+                number = [*arrivals][which % len(arrivals)]
+                log.discard(number)
+                del arrivals[number]
+            point = BookmarkList.parse(resume_bookmarks(log, "B", last="", overlap_us=0)[0])
+            times = [each.microseconds for each in point if isinstance(each, Timestamp)]
+            assert all(time < arrived for time in times for arrived in arrivals.values())
 
 
 def test_a_range_is_asked_for_again_elsewhere() -> None:
