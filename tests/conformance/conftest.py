@@ -123,43 +123,61 @@ def wire(connect: Callable[..., Wire]) -> Wire:
 @pytest.fixture
 def logged() -> str:
     """A topic of this test alone that is in the transaction log."""
-    return unique(name_of("AMPS_TEST_LOGGED"))
+    return _topic("AMPS_TEST_LOGGED", wanted="success")
+
+
+@pytest.fixture
+def unlogged() -> str:
+    """A topic of this test alone that is in no log."""
+    return _topic("AMPS_TEST_UNLOGGED", wanted="failure")
 
 
 @pytest.fixture
 def plain() -> str:
-    """A topic of this test alone that is in no log."""
+    """A topic of this test alone; whether it is logged makes no difference."""
     return unique(name_of("AMPS_TEST_UNLOGGED"))
 
 
-def _existing(wire: Wire, variable: str) -> str:
+def _topic(variable: str, *, wanted: str) -> str:
+    """A new topic; a bookmark subscription shows whether the server logs it."""
+    name = unique(name_of(variable))
+    if EXTERNAL:
+        with Wire(EXTERNAL) as probe:
+            if probe.ask("subscribe", t=name, bm="0")["status"] != wanted:
+                pytest.skip(f"not applicable: {variable} names topics of the other kind")
+    return name
+
+
+def _existing(variable: str) -> str:
     """The topic that a variable names; another server need not have it."""
     name = name_of(variable)
-    if EXTERNAL and wire.ask("sow", t=name, opts="non_regex_topic")["status"] != "success":
-        pytest.skip(f"not applicable: the server has no {name} ({variable})")
+    if EXTERNAL:
+        with Wire(EXTERNAL) as probe:  # whose records nobody reads
+            if probe.ask("sow", t=name, opts="non_regex_topic")["status"] != "success":
+                pytest.skip(f"not applicable: the server has no {name} ({variable})")
     return name
 
 
 @pytest.fixture
-def sow(wire: Wire) -> str:
+def sow() -> str:
     """A topic with a state of the world of key `/id`."""
-    return _existing(wire, "AMPS_TEST_SOW")
+    return _existing("AMPS_TEST_SOW")
 
 
 @pytest.fixture
-def history(wire: Wire) -> str:
+def history() -> str:
     """A topic with a state of the world of key `/id` that keeps its history."""
-    return _existing(wire, "AMPS_TEST_HISTORY")
+    return _existing("AMPS_TEST_HISTORY")
 
 
 @pytest.fixture
-def keyed(wire: Wire) -> str:
+def keyed() -> str:
     """A topic with one whose publishers give the keys."""
-    return _existing(wire, "AMPS_TEST_USER_KEYS")
+    return _existing("AMPS_TEST_USER_KEYS")
 
 
 def _empty_queue(wire: Wire, variable: str) -> str:
-    name = _existing(wire, variable)
+    name = _existing(variable)
     wire.do("sow_delete", t=name, filter="1=1", a="processed,completed")
     return name
 

@@ -139,19 +139,19 @@ def test_top_n_limits_a_replay(wire: Wire, logged: str) -> None:
     assert replay(wire, logged, "0", top_n=2) == [b"1", b"2"]
 
 
-def test_a_topic_that_is_not_logged_has_no_replay(wire: Wire, plain: str) -> None:
+def test_a_topic_that_is_not_logged_has_no_replay(wire: Wire, unlogged: str) -> None:
     """Such a subscribe fails (docs/protocol.md#decisions)."""
-    assert wire.ask("subscribe", t=plain, bm="0")["status"] == "failure"
+    assert wire.ask("subscribe", t=unlogged, bm="0")["status"] == "failure"
 
 
 def test_a_replay_of_a_pattern_has_the_logged_topics_alone(
-    connect: Callable[..., Wire], logged: str, plain: str
+    connect: Callable[..., Wire], logged: str, unlogged: str
 ) -> None:
     """A pattern is accepted, whatever it matches; the other topics have nothing to replay."""
     wire = connect()
-    wire.publish(plain, b"unlogged")
+    wire.publish(unlogged, b"unlogged")
     fill(wire, logged, b"1")
-    assert replay(wire, f"^({plain}|{logged})$", "0") == [b"1"]
+    assert replay(wire, f"^({unlogged}|{logged})$", "0") == [b"1"]
 
 
 def test_a_filter_holds_for_a_replay(wire: Wire, logged: str) -> None:

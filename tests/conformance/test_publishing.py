@@ -65,9 +65,9 @@ def test_persisted_acks_of_a_logged_topic_are_collected(
     assert acks[-1]["bm"] == f"{publisher}|100|"
 
 
-def test_a_topic_without_a_log_has_a_persisted_ack_all_the_same(wire: Wire, plain: str) -> None:
+def test_a_topic_without_a_log_has_a_persisted_ack_all_the_same(wire: Wire, unlogged: str) -> None:
     """There is nothing to wait for; the publisher is answered nevertheless."""
-    assert wire.ask("publish", t=plain, body=b"1", a="persisted")["status"] == "success"
+    assert wire.ask("publish", t=unlogged, body=b"1", a="persisted")["status"] == "success"
 
 
 def test_a_failure_splits_a_run_of_persisted_acks(
