@@ -69,10 +69,7 @@ class Access:
         allowed = self._verdict(topic) or _Verdict()
         if allowed.filter is None or own is None:
             return text or allowed.text, own or allowed.filter
-        both = own, allowed.filter
-        return f"({text}) AND ({allowed.text})", lambda document: all(
-            each(document) for each in both
-        )
+        return f"({text}) AND ({allowed.text})", _both(own, allowed.filter)
 
     def check_body(self, topic: str, document: Callable[[], Document]) -> None:
         """Check that a body may be published.

@@ -294,6 +294,12 @@ ZLIB_RECEIVE_BYTES: Final = 16 * 1024
 """How much is taken from the inner link at a time."""
 
 
+def _compressor() -> Callable[[memoryview], bytes]:
+    """A function that compresses the next piece of a stream, to be read at once."""
+    stream = zlib.compressobj()
+    return lambda piece: stream.compress(piece) + stream.flush(zlib.Z_SYNC_FLUSH)
+
+
 class ZlibLink(LayeredLink):
     """A compressed connection.
 
@@ -304,7 +310,8 @@ class ZlibLink(LayeredLink):
 
     def __init__(self, inner: Link, received: bytes = b"") -> None:
         super().__init__(inner)
-        self._compressor: zlib._Compress | None = None  # made when it is needed: it takes 256 KiB
+        # Made when it is needed: it takes 256 KiB.
+        self._compress: Callable[[memoryview], bytes] | None = None
         self._decompressor = zlib.decompressobj()
         self._compressed = received
         self._has_more = bool(received)  # maybe, without anything from the inner link
@@ -315,8 +322,9 @@ class ZlibLink(LayeredLink):
         if not self._flush():
             return None
         piece = memoryview(data)[:ZLIB_SEND_BYTES]
-        compressor = self._compressor = self._compressor or zlib.compressobj()
-        self._put(compressor.compress(piece) + compressor.flush(zlib.Z_SYNC_FLUSH))
+        if self._compress is None:
+            self._compress = _compressor()
+        self._put(self._compress(piece))
         self._flush()
         return len(piece)
 
