@@ -25,7 +25,7 @@ from simulation.progress import Progress, is_wanted
 from simulation.shrinking import shrink
 from simulation.simulator import Outcome, simulate
 
-__all__ = ["Summary", "failures_of", "main", "run_seed", "told"]
+__all__ = ["Summary", "failures_of", "hunting_plan_of", "main", "run_seed"]
 
 _SHOWN: Final = 6
 
@@ -89,8 +89,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.steps or options.trace:
         return _repeat(options)
     seeds = _seeds(options)
-    told = is_wanted(seeds=len(seeds), terminal=sys.stderr.isatty())
-    progress = Progress(len(seeds), _say_aside if told else lambda _: None, monotonic)
+    shows_progress = is_wanted(seeds=len(seeds), terminal=sys.stderr.isatty())
+    progress = Progress(len(seeds), _say_aside if shows_progress else lambda _: None, monotonic)
     summaries: list[Summary] = []
     for summary in _summaries(options):
         summaries.append(summary)
@@ -220,7 +220,7 @@ def _repeat(options: argparse.Namespace) -> int:
     return int(bool(outcome.failures))
 
 
-def told(seed: int, mutation: str) -> Plan:
+def hunting_plan_of(seed: int, mutation: str) -> Plan:
     """The plan of a seed that is to find a planted bug: every second one is the bug's story."""
     story = MUTATIONS[mutation].story
     if story is None or seed % 2:
@@ -229,7 +229,7 @@ def told(seed: int, mutation: str) -> Plan:
 
 
 def _failures(seed: int, mutation: str, planted: str) -> tuple[str, ...]:
-    return failures_of(told(seed, mutation), planted)
+    return failures_of(hunting_plan_of(seed, mutation), planted)
 
 
 def _check_mutations(options: argparse.Namespace) -> int:

@@ -261,14 +261,14 @@ class History:
     """The facts of a run.
 
     Args:
-        told: Called with each fact, for a trace.
+        on_fact: Called with each fact, for a trace.
     """
 
-    def __init__(self, told: Callable[[Fact], None] = lambda _: None) -> None:
+    def __init__(self, on_fact: Callable[[Fact], None] = lambda _: None) -> None:
         self.facts: list[Fact] = []
-        self._told = told
+        self._on_fact = on_fact
 
     def add(self, fact: Fact) -> None:
         """Something happened now."""
         self.facts.append(fact)
-        self._told(fact)
+        self._on_fact(fact)

@@ -207,7 +207,9 @@ def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, resume, "resume_bookmarks", lambda log, _server, **_: (log.resume(),))
 
 
-@_mutation("the time anchor is the caught-up time although a message is undiscarded")
+@_mutation(
+    "the time anchor is the caught-up time although a message is undiscarded", stories.forked
+)
 def _time_anchor_behind_an_undiscarded_message(stack: contextlib.ExitStack) -> None:
     replace_attribute(stack, resume, "_safe_time_us", lambda log: log.server_order.caught_up_us)
 
@@ -228,10 +230,10 @@ def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
 def _time_anchor_of_an_incomplete_entry(stack: contextlib.ExitStack) -> None:
     def caught_up_until(self: Ours, link_until: float, now: float) -> float:
         self.is_complete = True
-        at: float = told(self, link_until, now)
+        at: float = original(self, link_until, now)
         return max(at, link_until)
 
-    told = replace_attribute(stack, resume.ResumePosition, "caught_up_until", caught_up_until)
+    original = replace_attribute(stack, resume.ResumePosition, "caught_up_until", caught_up_until)
 
 
 @_mutation("an entry that was cut off counts as complete on the same server")
@@ -363,9 +365,9 @@ def _restored_log_is_the_same(stack: contextlib.ExitStack) -> None:
 )
 def _half_a_frame_counts(stack: contextlib.ExitStack) -> None:
     def nothing_left(self: Ours, _pending_bytes: int) -> Ours:
-        return told(self, 0)
+        return original(self, 0)
 
-    told = replace_attribute(stack, connection.Connection, "_nothing_left", nothing_left)
+    original = replace_attribute(stack, connection.Connection, "_nothing_left", nothing_left)
 
 
 @_mutation(

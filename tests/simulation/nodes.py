@@ -91,7 +91,7 @@ class Node:
         *,
         wires: Wires,
         chance: Random,
-        told: Callable[[str], None],
+        trace: Callable[[str], None],
     ) -> None:
         self.name = name
         self.program = program
@@ -104,7 +104,7 @@ class Node:
         self._lives = 0
         self._wires = wires
         self._chance = chance
-        self._told = told
+        self._trace = trace
         self._down_until = self._booted_at = 0.0
         self._back = trio.Event()
 
@@ -138,7 +138,7 @@ class Node:
         life = self.life
         if life is None or not life.alive:
             return
-        self._told(f"{self.name} {'loses power' if power else 'is killed'}")
+        self._trace(f"{self.name} {'loses power' if power else 'is killed'}")
         life.alive = False
         self.crashes += 1
         self.program.crashed(power=power)
@@ -182,7 +182,7 @@ class Node:
             self._set_clock_right()
             self._lives += 1
             self.life = Life(self._lives, self.disk)
-            self._told(f"{self.name} starts as process {self._lives}")
+            self._trace(f"{self.name} starts as process {self._lives}")
             await self._run(self.life)
 
     async def _run(self, life: Life) -> None:
@@ -194,7 +194,7 @@ class Node:
         if not life.alive:
             return
         met = sum(life.disk.failures.values())
-        self._told(f"{self.name} ends: {type(error).__name__}: {error}")
+        self._trace(f"{self.name} ends: {type(error).__name__}: {error}")
         if not met:
             self.complaints.append(f"crash: {self.name} ended by itself: {error!r}")
         life.alive = False  # a process that ends by a failed disk is killed by it

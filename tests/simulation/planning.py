@@ -25,7 +25,7 @@ from simulation.plans import (
     WhenFull,
 )
 from simulation.queue_planning import queue_plan
-from simulation.stories import told, with_stories
+from simulation.stories import story_plan_of, with_stories
 
 __all__ = ["FAULTS", "plan_of"]
 
@@ -80,7 +80,7 @@ def plan_of(seed: int) -> Plan:
     """The plan that belongs to a seed."""
     if (queued := queue_plan(seed, _fault)) is not None:
         return queued
-    if (story := told(seed)) is not None:
+    if (story := story_plan_of(seed)) is not None:
         return story
     chance = Random(f"plan {seed}")
     brokers = ("b1", "b2", "b3")[: chance.choice((1, 2, 2, 2, 3))]

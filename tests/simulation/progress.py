@@ -31,7 +31,7 @@ class Progress:
         self._seeds = seeds
         self._say = say
         self._clock = clock
-        self._began_at = self._told_at = clock()
+        self._began_at = self._reported_at = clock()
         self._done = self._failed = 0
 
     def done(self, *, failed: bool) -> None:
@@ -39,8 +39,8 @@ class Progress:
         self._done += 1
         self._failed += failed
         now = self._clock()
-        if now - self._told_at >= _EVERY_S:
-            self._told_at = now
+        if now - self._reported_at >= _EVERY_S:
+            self._reported_at = now
             passed_s = now - self._began_at
             left_s = passed_s / self._done * (self._seeds - self._done)
             self._say(

@@ -127,9 +127,9 @@ class Publisher(Program):
                 except DisconnectedError:
                     lost.add(sequence)
         await life.stop_if_dead()
-        self._settle(lost)
+        self._resolve_in_flight(lost)
 
-    def _settle(self, lost: Collection[int]) -> None:
+    def _resolve_in_flight(self, lost: Collection[int]) -> None:
         """It is known what is in flight no more: all but these are promised from now on."""
         now = trio.current_time()
         for sequence, message in self._in_flight.items():
@@ -155,7 +155,7 @@ class Publisher(Program):
 
     @override
     def crashed(self, *, power: bool) -> None:
-        self._settle(self._in_flight)
+        self._resolve_in_flight(self._in_flight)
         self._forget_persisted()
         life, store = self._life, self.store
         self._synced = synced_up_to(

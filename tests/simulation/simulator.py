@@ -239,7 +239,7 @@ class Run:
         programs = {**self.brokers, **clients}
         for name, program in programs.items():
             chance = Random(f"{name} {plan.seed}")
-            self.nodes[name] = Node(name, program, wires=self.wires, chance=chance, told=self._say)
+            self.nodes[name] = Node(name, program, wires=self.wires, chance=chance, trace=self._say)
 
     @property
     def home(self) -> Broker:

@@ -16,6 +16,7 @@ from simulation.plans import (
     Links,
     Plan,
     PublisherPlan,
+    PublishStoreKind,
     Replication,
     Step,
     SubscriberPlan,
@@ -26,6 +27,7 @@ __all__ = [
     "cut_off_replay",
     "failing_disk",
     "flapping",
+    "forked",
     "half_received",
     "late_logon",
     "late_publisher",
@@ -35,13 +37,13 @@ __all__ = [
     "replaced",
     "restored",
     "slow_reader",
-    "told",
+    "story_plan_of",
     "unacknowledged",
     "unstored",
     "with_stories",
 ]
 
-_TOLD_SHARE: Final = 0.25
+_STORY_SHARE: Final = 0.25
 _EVERYTHING: Final = "^(orders|state)$"
 _BOTH_WAYS: Final = (
     Replication(source="b1", target="b2", mode="sync"),
@@ -56,15 +58,15 @@ _NARROW: Final = Links(latency_s=0.02, receive_bytes=700, capacity_bytes=2048)
 _WORK: Final = frozenset({"publish", "discard", "prune", "intrude", "query"})
 
 
-def told(seed: int) -> Plan | None:
+def story_plan_of(seed: int) -> Plan | None:
     """The plan of a seed that is one story; None if the seed belongs to no such."""
     chance = Random(f"told {seed}")
-    if chance.random() >= _TOLD_SHARE:
+    if chance.random() >= _STORY_SHARE:
         return None
     stories = (
         *(late_publisher, late_publisher, cut_off_replay, slow_reader, recycled, replaced),
         *(flapping, restored, no_message_last, half_received, unstored, late_logon),
-        *(unacknowledged, powerless, failing_disk),
+        *(unacknowledged, powerless, failing_disk, forked),
     )
     return chance.choice(stories)(seed, chance)
 
@@ -458,6 +460,39 @@ def late_publisher(seed: int, chance: Random) -> Plan:
         step_s = chance.choice((8.0, 30.0, 7200.0, -30.0))
         script.insert(1, step_of("step_clock", "s1", seconds=step_s))
     return _scripted(plan, [*script, step_of("wait", "", after=20.0)])
+
+
+def forked(seed: int, chance: Random) -> Plan:
+    """Two replicas record different messages of a publisher that has forgotten the first ones.
+
+    They are down in turn: b1 alone has its first messages, one of which the subscriber has finished
+    and others not, and b2 gets those of its next process first. Only a time tells b2 where the
+    subscriber resumes, after a quiet time that is longer than the overlap.
+    """
+    old, new = chance.randint(3, 12), chance.randint(2, 6)
+    store: PublishStoreKind = chance.choice(("memory", "ring_memory"))
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=_BOTH_WAYS,
+        publishers=(replace(_TWO_PUBLISHERS[0], store=store), _TWO_PUBLISHERS[1]),
+        subscribers=(
+            SubscriberPlan(name="s1", servers=("b2", "b1"), topics=(_EVERYTHING,), eager=0.0),
+        ),
+    )
+    script = [
+        step_of("kill", "b2", seconds=4.0, after=0.2),
+        step_of("publish", "p1", count=old, after=1.0),
+        step_of("discard", "s1", count=1, other="p1:0", after=0.5),
+        step_of("kill", "p1", seconds=0.1, after=0.5),
+        step_of("kill", "b1", seconds=4.0, after=chance.uniform(0.3, 1.5)),
+        step_of("publish", "p1", count=new, after=3.0),
+        step_of("discard", "s1", count=1, other=f"p1:{old}", after=4.0),
+        step_of("publish", "p2", count=1, after=chance.uniform(7.0, 15.0)),
+        step_of("discard", "s1", count=1, other="p2:0", after=1.0),
+        step_of("kill", "s1", seconds=0.5, after=3.0),
+    ]
+    return _scripted(plan, [*script, step_of("wait", "", after=10.0)])
 
 
 def cut_off_replay(seed: int, chance: Random) -> Plan:

@@ -6,7 +6,7 @@ import pytest
 
 from haclient.session import connection_state
 from haclient_stores.tracker.tracker import SubscriptionTracker
-from simulation.command import failures_of, run_seed, told
+from simulation.command import failures_of, hunting_plan_of, run_seed
 from simulation.hunting import hunt
 from simulation.mutations import MUTATIONS, planted
 from simulation.queue_mutations import QUEUE_MUTATIONS
@@ -41,7 +41,7 @@ def test_a_planted_bug_is_found(name: str, found_by: int) -> None:
 @pytest.mark.parametrize("name", [name for name, each in MUTATIONS.items() if each.story])
 def test_a_story_finds_the_bug_that_it_is_for(name: str) -> None:
     def run(seed: int, name: str, planted: str) -> tuple[str, ...]:
-        return failures_of(told(seed, name), planted)
+        return failures_of(hunting_plan_of(seed, name), planted)
 
     assert hunt(run, name, STORIES, enough=1).found
 

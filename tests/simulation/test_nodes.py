@@ -37,7 +37,7 @@ def made(*, numbers_from_clock: bool = False) -> Node:
         Idle(numbers_from_clock=numbers_from_clock),
         wires=Wires(Links(), Random(1)),
         chance=Random(1),
-        told=lambda _: None,
+        trace=lambda _: None,
     )
 
 
