@@ -18,7 +18,9 @@ is safe. Until a replay was complete once, there is no such time, and only the s
 time stays safe whatever is received later: a subscription that was lost before its replay was
 complete changes nothing. If the two logs differ for good, the other server may not have what the
 list names, and then the time alone decides. So while anything is undiscarded, the time is an
-earlier one: everything that had arrived until then is discarded (`discarded_until_us`).
+earlier one: everything that had arrived until then is discarded (`discarded_until_us`). Until there
+is one, it is the caught-up time all the same: the start would send the whole log again to everybody
+who fails over with his first messages at work, for the sake of logs that differ for good.
 
 **On the same server**, before anything new of it is finished, the last bookmark that it has sent is
 added to the list: the subscription began at a safe position, and everything from there to this
@@ -452,10 +454,7 @@ class ResumeRule(enum.Enum):
         "the log of this server may have another order, so the list also carries a time before "
         "which everything has arrived"
     )
-    FROM_START = (
-        "no replay was complete yet, or nothing of it is discarded, so only the start is surely "
-        "before everything missing"
-    )
+    FROM_START = "no replay was complete yet, so only the start is surely before everything missing"
 
 
 def resume_rule(
@@ -481,9 +480,10 @@ def resume_rule(
 
 
 def _safe_time_us(log: SubscriptionLog) -> int:
-    """A time before which nothing is missing or undiscarded; 0 if there is none."""
-    server_order = log.server_order
-    return server_order.discarded_until_us if log.oldest_undiscarded else server_order.caught_up_us
+    """A time before which nothing is missing and, once there is one, nothing undiscarded; or 0."""
+    order = log.server_order
+    until_us = order.discarded_until_us if log.oldest_undiscarded else 0
+    return until_us or order.caught_up_us
 
 
 def resume_bookmarks(
