@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, TypedDict, TypeVar, cast, overload
 
+import trio
 from typing_extensions import Unpack
 
 from haclient.client.publishing import PublishingClient
@@ -696,6 +697,7 @@ class BaseClient(PublishingClient):
                 connection when it subscribes to a queue.
         """
         self._core.thread.check("flush_acks")
+        await trio.lowlevel.checkpoint()  # with nothing to wait for it must not hold the loop
         await self._core.flusher.acks(timeout=seconds(timeout))
 
 

@@ -241,6 +241,7 @@ class PublishingClient(ConnectedClient):
         """
         self._core.thread.check("publish_flush")
         if not durable:
+            await trio.lowlevel.checkpoint()  # as `wait_persisted`: it must not hold the loop
             await self._core.flusher.persisted(timeout=seconds(timeout))
             return
         with trio.move_on_after(seconds(timeout)):

@@ -413,13 +413,19 @@ class Publishes:
                 f"{first} as a duplicate: give each publish a sequence, or none"
             )
         if not self.numbered_to:  # what is published again counts as lost no longer
-            self._losses.clear()
+            self._losses = self._lost_below(first)
             self._known_above = 0
         begin = max(first, min(log.last_persisted, last) + 1)
         if begin <= last and begin != log.last_sequence + 1:
             log.number_from(begin)
         self.numbered_to = last
         return begin - first
+
+    def _lost_below(self, first: int) -> list[tuple[int, int, HAClientError | None]]:
+        """The losses below this number: an ack of it says nothing of what no server has seen."""
+        seen = max(self._begins_above, self.seen or 0)
+        cut = [(max(low, seen + 1), min(high, first - 1), why) for low, high, why in self._losses]
+        return [each for each in cut if each[0] <= each[1]]
 
 
 def _as_log(store: PublishStore | None) -> FrameLog:

@@ -210,16 +210,28 @@ async def test_waits_for_what_is_persisted_let_other_tasks_run(store: PublishSto
         await peer.sequences(1)
         await peer.persisted(sequence)
         await client.wait_persisted(sequence)
-        has_run = False
+        has_run = 0
 
         async def run() -> None:
             nonlocal has_run
-            has_run = True
+            has_run += 1
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
-            for _ in range(10):
-                await client.wait_persisted(sequence, timeout=0)
+            await client.wait_persisted(sequence, timeout=0)
+            await client.wait_persisted(sequence, timeout=0)
+            assert has_run
+        has_run = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await client.publish_flush(timeout=0)
+            await client.publish_flush(timeout=0)
+            assert has_run
+        has_run = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await client.flush_acks(timeout=0)
+            await client.flush_acks(timeout=0)
             assert has_run
 
 

@@ -291,6 +291,21 @@ def test_another_connection_may_begin_below_the_last_number() -> None:
 
 
 @pytest.mark.row("SK4")
+def test_what_the_caller_does_not_publish_again_stays_lost() -> None:
+    publishes = without_store()
+    publish_numbered(publishes, 1, 10)
+    publishes.lost(LOST)
+    logged_on(publishes, seen=3, persisted=2)
+    publish_numbered(publishes, 8, 11)
+    publishes.acknowledged(11)
+    for sequence in (2, 3, 8, 10, 11):
+        assert publishes.is_done(sequence, "wait")
+    for sequence in (4, 7):
+        with pytest.raises(DisconnectedError, match=f"publish {sequence} was lost"):
+            publishes.is_done(sequence, "wait")
+
+
+@pytest.mark.row("SK4")
 def test_what_was_lost_without_numbers_of_the_caller_is_told_after_a_publish_with_one() -> None:
     publishes = without_store()
     publish(publishes)
