@@ -42,6 +42,10 @@ PART_LIMIT_S: Final = 0.02
 ALL_AT_ONCE: Final = 2**16
 """More commands than a read has: what is quick is one batch, with one write of the journal."""
 
+QUICK: Final = frozenset({"p", "publish", "delta_publish", "sow_delete", "flush", "heartbeat"})
+"""Commands that are many and take little time each, unless they have a filter. Of others, each may
+take as long as a step of a query, and is a part of its own."""
+
 SEND_BYTES: Final = 256 * 1024
 """How much is offered to the kernel at a time."""
 
@@ -184,9 +188,10 @@ class Session:
 
     async def _execute(self, messages: list[Message]) -> None:
         """Pass commands to the hub, in parts where they take long: others are served in between."""
-        rest = messages
+        at = 0
         while True:
-            part, rest = rest[: self._part], rest[self._part :]
+            part = _first_part(messages[at : at + self._part])
+            at += len(part)
             began = trio.current_time()
             self._hub.received(self, part)
             took = trio.current_time() - began
@@ -194,7 +199,7 @@ class Session:
                 self._part = max(1, int(len(part) * PART_LIMIT_S / took))
             elif took < PART_LIMIT_S / 4 and len(part) == self._part:
                 self._part *= 2
-            if not rest:
+            if at >= len(messages):
                 return
             while self._hub.is_busy(self):
                 await self._pumped.wait()
@@ -257,6 +262,14 @@ class Session:
             parts.append(chunks.popleft())
             size += len(parts[-1])
         return b"".join(parts)
+
+
+def _first_part(messages: list[Message]) -> list[Message]:
+    """The quick commands that some begin with, or the first one: it may take long."""
+    for number, message in enumerate(messages):
+        if message.kind not in QUICK or message.filter:
+            return messages[: max(number, 1)]
+    return messages
 
 
 Dial = Callable[["ReplicateTo", float], Awaitable["Link"]]

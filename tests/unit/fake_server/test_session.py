@@ -88,6 +88,26 @@ async def test_commands_behind_a_long_delete_are_carried_out_after_it() -> None:
             assert (await client.ack("stats", "q")).records_returned == 10
 
 
+async def test_others_are_served_between_the_queries_of_one_read() -> None:
+    config = BrokerConfig(sow_topics=(SowTopic("orders", ()),))
+    query = encode_frame({"c": "sow", "cid": "q", "t": "orders", "filter": "/id = 1"})
+    last = encode_frame({"c": "p", "t": "orders", "k": "last"}, b"{}")
+    async with (
+        running_broker(config) as server,
+        RawClient.connect(server.uris[0]) as one,
+        RawClient.connect(server.uris[0]) as other,
+    ):
+        await one.logon("one")
+        await other.logon("other")
+        await one.send(bytes(512 * KIB), c="p", t="large")  # its buffer has room for all of them
+        await one.send(c="flush", cid="f", a="completed")
+        await one.ack("completed", "f")
+        await one.send_bytes(query * 1000 + last)
+        await other.send(c="sow", cid="c", t="orders", a="stats")
+        with trio.fail_after(LIMIT_S):
+            assert (await other.ack("stats", "c")).topic_matches == 0
+
+
 async def test_a_frame_above_the_limit_ends_the_connection() -> None:
     config = BrokerConfig(max_frame_bytes=1000)
     async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:

@@ -3,7 +3,8 @@
 A function gets the first element of an array, but for those whose name begins with `ARRAY`, which
 get all. Texts are bytes: positions and lengths count bytes, and only ASCII letters have cases. NULL
 in gives NULL out, unless the function is about NULL. A result that would be longer than
-`MOST_TEXT_BYTES` is NULL, since calls in one another could make any message as large as memory.
+`MOST_TEXT_BYTES` is NULL, since calls in one another could make any message as large as memory,
+and take as long.
 Every function gives the same result at each call: those that read a clock are not here.
 """
 
@@ -26,8 +27,8 @@ from haclient_fake_server.engine.filters.values import (
 )
 from haclient_fake_server.engine.patterns import Find, to_bytes, to_text
 
-MOST_TEXT_BYTES: Final = 1024 * 1024
-"""A longer result of a function is NULL."""
+MOST_TEXT_BYTES: Final = 16 * 1024
+"""A longer result of a function is NULL: one filter may have thousands of calls."""
 
 _EARTH_RADIUS_M: Final = 6_371_008.8
 _LARGEST_BYTE: Final = 255

@@ -57,6 +57,7 @@ from haclient_fake_server.engine.sow.table import (
     SowRecord,
     SowTopic,
     parse_sow_keys,
+    weight_of,
 )
 from haclient_fake_server.engine.span import Span, covered_by, span_of
 from haclient_fake_server.engine.state import State
@@ -555,6 +556,7 @@ def _query(request: Request) -> Query:
         top_n=request.top_n,
         skip_n=request.options.skip_n or 0,
         paged=request.options.skip_n is not None,
+        weight=weight_of(request.filter_text),
     )
 
 
@@ -654,7 +656,7 @@ def _query_of_delete(topic: SowTopic, request: Request) -> Query:
     if keys and not message.data:
         return Query(keys=_keys(keys))
     if request.filter is not None:
-        return Query(matches=request.filter)
+        return Query(matches=request.filter, weight=weight_of(request.filter_text))
     if not message.data:
         raise Refused(Reason.BAD_SOW_KEY, "a sow_delete needs a filter, sow_keys or a body")
     try:

@@ -36,6 +36,9 @@ from haclient_fake_server.engine.sow.delta import Delta
 RECORD_BYTES: Final = 512
 """What it counts for to look at a record, besides its body: about as long as to read so much."""
 
+FILTER_CHARACTERS: Final = 128
+"""As many characters of a filter as cost about as much as looking at the record."""
+
 
 class SowError(HAClientError):
     """A publish or delete does not fit its SOW topic; nothing has changed.
@@ -122,6 +125,7 @@ class Query:
     top_n: int | None = None
     skip_n: int = 0
     paged: bool = False
+    weight: int = 1
 
 
 class QueryResult(NamedTuple):
@@ -316,7 +320,7 @@ class Search:
             yield from self._sorted(part_bytes)
             return
         room = sys.maxsize if query.top_n is None else query.top_n
-        for part in _parts(self._records, part_bytes):
+        for part in self.all_parts(part_bytes):
             found = self._matching(part.records)
             self.matches += len(found)
             yield Part(found[:room], part.cost_bytes)
@@ -324,7 +328,7 @@ class Search:
 
     def all_parts(self, part_bytes: int) -> Iterator[Part]:
         """Take all records in parts, whether they fit or not."""
-        yield from _parts(self._records, part_bytes)
+        yield from _parts(self._records, part_bytes, self.query.weight)
 
     def _matching(self, records: list[SowRecord]) -> list[SowRecord]:
         matches, kind = self.query.matches, self.topic.message_type
@@ -337,7 +341,7 @@ class Search:
         query, document = self.query, self.topic.document
         by_key = query.paged or query.skip_n
         runs: list[list[tuple[tuple[Rank, str], SowRecord]]] = []
-        for part in _parts(self._records, part_bytes):
+        for part in self.all_parts(part_bytes):
             found = self._matching(part.records)
             self.matches += len(found)
             rank = query.order_by.rank
@@ -356,12 +360,17 @@ class Search:
                 return
 
 
-def _parts(records: Iterable[SowRecord], part_bytes: int) -> Iterator[Part]:
+def weight_of(filter_text: str) -> int:
+    """How many times as much as a short filter one costs for each record: it may be very long."""
+    return 1 + len(filter_text) // FILTER_CHARACTERS
+
+
+def _parts(records: Iterable[SowRecord], part_bytes: int, weight: int = 1) -> Iterator[Part]:
     part: list[SowRecord] = []
     cost_bytes = 0
     for record in records:
         part.append(record)
-        cost_bytes += RECORD_BYTES + len(record.body)
+        cost_bytes += (RECORD_BYTES + len(record.body)) * weight
         if cost_bytes >= part_bytes:
             yield Part(part, cost_bytes)
             part, cost_bytes = [], 0

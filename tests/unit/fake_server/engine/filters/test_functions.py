@@ -132,6 +132,12 @@ def test_no_call_makes_a_text_larger_than_the_limit() -> None:
         assert compile_expression(text)(document) is None, text
 
 
+def test_calls_in_one_another_make_no_text_that_takes_long() -> None:
+    text = "a" * 255
+    grown = f"REPLACE('{text}', 'a', '{text}')"
+    assert compile_expression(f"REGEXP_REPLACE({grown}, 'a', 'b')")(Document(b"{}")) is None
+
+
 VALUES = st.none() | st.integers() | st.floats() | st.text() | st.lists(st.integers() | st.text())
 
 

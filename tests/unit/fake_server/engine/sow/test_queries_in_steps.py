@@ -359,3 +359,16 @@ def test_a_subscriber_knows_the_records_after_any_interleaving(
     wanted = values_of([m for m in publisher.take() if m.kind == "sow"])
     known = values_of(messages)
     assert known == wanted if kind == "sow_and_subscribe" else known.keys() == wanted.keys()
+
+
+@pytest.mark.parametrize("command", ["sow", "sow_delete"])
+def test_a_long_filter_counts_for_as_much_as_it_costs(command: str) -> None:
+    world, _ = stepped_world(20, step_bytes=20 * 1024)
+    peer = paused(world)
+    short, long = "/v = 0", " OR ".join(["/v = 1"] * 500)
+    peer.send(c=command, cid="c", t="orders", filter=f"{short} AND /id > 99", a="completed")
+    assert peer.acks()
+    peer.send(c=command, cid="c", t="orders", filter=long, a="completed")
+    assert not peer.acks()
+    finish(world, peer)
+    assert peer.acks()
