@@ -102,9 +102,14 @@ class Access:
             found = _Verdict() if texts else None
             if texts and all(texts):
                 text = " OR ".join(f"({each})" for each in texts)
-                found = _Verdict(text, compile_filter(text))
+                # Not compiled as one: it may be too long, and NULL OR true is NULL.
+                found = _Verdict(text, _any_of([compile_filter(each) for each in texts]))
             self._verdicts[topic] = found
         return self._verdicts[topic]
+
+
+def _any_of(filters: list[Filter]) -> Filter:
+    return lambda document: any(each(document) for each in filters)
 
 
 def _both(one: Filter, other: Filter) -> Filter:

@@ -250,12 +250,14 @@ class SystemTopics:
 
     def _position(self, connection: Connection, message: Message) -> Steps[_Answer]:
         query = _read(message, _PositionQuery)
-        state = self._state
+        state, access = self._state, connection.reading
         try:
-            matcher = TopicMatcher(query.topic)
+            matcher = TopicMatcher(query.topic, allowed=None if access is None else access.is_free)
             filter_ = compile_filter(query.filter) if query.filter else None
         except (TopicPatternError, FilterError) as error:
             raise Refused(error.reason, error.detail) from error
+        if access is not None and not matcher.is_regex:
+            _, filter_ = access.with_filter(query.topic, query.filter or "", filter_)
         if not state.logging or not (
             matcher.is_regex or state.is_logged(query.topic, connection.message_type)
         ):

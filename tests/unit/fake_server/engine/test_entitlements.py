@@ -181,3 +181,36 @@ def test_an_entitlement_has_a_text_form(text: str, why: str) -> None:
 def test_entitlements_need_users() -> None:
     with pytest.raises(UsageError, match="entitlements need users"):
         EngineSettings(entitlements=ENTITLEMENTS)
+
+
+@pytest.mark.parametrize("topic", ["trades", "^trades$", "orders"])
+def test_a_position_counts_no_messages_that_the_user_may_not_read(topic: str) -> None:
+    entitlements = (
+        Entitlement("ann", "read", "^trades$", "/desk = 'A'"),
+        Entitlement("ann", "read", "^/HACLIENT/position$"),
+        Entitlement("root", "all", "."),
+    )
+    world = World(users=USERS, entitlements=entitlements)
+    root, ann = user(world, "root"), user(world, "ann")
+    for name in ("trades", "orders"):
+        for desk in ("A", "B"):
+            assert reason(root, b'{"desk":"%b"}' % desk.encode(), c="publish", t=name) == ""
+    body = json.dumps({"topic": topic}).encode()
+    if topic == "orders":
+        assert reason(ann, body, c="sow", t="/HACLIENT/position") == REFUSED
+        return
+    ann.send(body, c="sow", t="/HACLIENT/position", cid="q")
+    world.replay_backlog(ann)
+    (answer,) = [json.loads(each.data) for each in ann.take() if each.kind == "sow"]
+    assert answer["messages"] == (1 if topic == "trades" else 0)
+
+
+@pytest.mark.parametrize("other", ["/flag", "(" * 40 + "/desk = 'B'" + ")" * 40])
+def test_what_several_entitlements_allow_adds_up_whatever_their_filters_are(other: str) -> None:
+    entitlements = (
+        Entitlement("ann", "publish", "^trades$", other),
+        Entitlement("ann", "publish", "^trades$", "/desk = 'A'"),
+    )
+    ann = user(World(users=USERS, entitlements=entitlements), "ann")
+    assert reason(ann, b'{"desk":"A"}', c="publish", t="trades") == ""
+    assert reason(ann, b'{"desk":"C"}', c="publish", t="trades") == REFUSED
