@@ -101,6 +101,7 @@ class Client(BaseClient):
             return
         if core.heartbeat is None:
             core.connection.set_heartbeat(None)
-            core.connection.writer.send(encode_frame({"c": "heartbeat", "opts": "stop"}))
+            # Urgent as the start is, which may follow: else that would overtake it.
+            core.connection.writer.send_urgent(encode_frame({"c": "heartbeat", "opts": "stop"}))
         else:
             await core.start_heartbeat(timeout=TIMEOUT_S)

@@ -122,6 +122,23 @@ async def test_of_two_changes_at_once_the_later_one_is_in_force(server: Server) 
         assert client.state is ConnectionState.LOGGED_ON
 
 
+@pytest.mark.row("HB1")
+async def test_a_start_does_not_overtake_the_stop_before_it(server: Server) -> None:
+    async with Client("c", heartbeat=2.0, exit_timeout=0) as client:
+        peer = await log_on(server, client)
+
+        async def change() -> None:
+            client.publish_nowait("orders", b"a")  # a stop behind it would come after the start
+            await client.set_heartbeat(None)
+            await client.set_heartbeat(2.0)
+
+        async def script() -> None:
+            assert (await peer.expect("heartbeat")).options == "stop"
+            assert (await peer.answer("heartbeat")).options == "start,2"
+
+        await together(change, script)
+
+
 @pytest.mark.row("HB7")
 async def test_a_slow_handler_does_not_starve_the_heartbeat(server: Server) -> None:
     handled: list[bytes] = []
