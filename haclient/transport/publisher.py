@@ -640,6 +640,13 @@ class AuditedPublisher(Publisher):
         super().reconcile(server, clock_us)
 
     @override
+    def lost(self) -> None:
+        count = self.log.unpersisted_count
+        super().lost()
+        if count and not self.log.unpersisted_count:  # no store keeps them
+            self.auditor.log.lost(self.auditor.clock_us())
+
+    @override
     def acknowledged(self, sequence: int) -> None:
         self.auditor.log.acknowledged(sequence, self.auditor.clock_us())
         super().acknowledged(sequence)

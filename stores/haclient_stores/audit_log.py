@@ -26,7 +26,8 @@ offset  bytes  meaning
 kind             payload
 ===============  ======================================================================
 1 session        JSON: version, client, publisher_id, session, boot (the machine's boot id in
-                 hex); begins a segment, and each run
+                 hex), losses (so far in this session, 0 where there is none); begins a
+                 segment, each run, and what follows a loss of publishes
 2 name           UTF-8 of a topic or sub id; names count from 0 within a segment
 3 published      sequences u64[n], times i64[n], names of topics u32[n]
 4 acknowledged   u64: everything up to this sequence is persisted
@@ -50,11 +51,7 @@ gave. Publishes and discards are collected: a killed process loses the last ones
 `COLLECTED_EVENTS` of each; a lost publish is then in the server's log without a record here.
 Nothing is synced: a loss of power may take more. An error of the disk ends the log, not the client.
 
-An ack names a sequence and covers everything up to it that its session can have sent: what the
-session has published, and what its publish store has kept of earlier ones. What an earlier session
-has published and no store has kept was lost with its process, and numbers only have to rise: so of
-this an ack covers only what it names before a later session has published, and after that nothing
-with a number of the later session.
+What an ack covers is told by `haclient_stores.open_publishes`.
 """
 
 from __future__ import annotations
@@ -65,7 +62,7 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
 from typing import Final, NamedTuple
@@ -76,6 +73,7 @@ from haclient_stores.disk.files import Disk, File, RealDisk
 from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 from haclient_stores.logs import logger_of
+from haclient_stores.open_publishes import OpenPublishes, PublishRecord
 
 __all__ = ["AuditLog", "AuditLogReader", "DeliveryRecord", "PublishRecord"]
 
@@ -138,7 +136,8 @@ class AuditLog:
         self._number = 0
         self._end = 0
         self._crc = 0
-        self._session = b""
+        self._facts: dict[str, str | int] = {}
+        self._losses = 0
         self._names: dict[str, int] = {}
         self._published: list[tuple[int, int, str]] = []
         self._are_deletes = False  # what is collected in `_published`
@@ -171,14 +170,13 @@ class AuditLog:
         if self._file is not None:
             raise UsageError(f"{self.path}: an audit log belongs to one client at a time")
         boot = self._disk.boot_id().hex()
-        facts = {
+        self._facts = {
             "version": VERSION,
             "client": client_name,
             "publisher_id": publisher_id,
             "session": f"{now_us}-{self._disk.process_id()}",
             "boot": boot,
         }
-        self._session = json.dumps(facts).encode()
         numbers = _segment_numbers(self._disk, self.path)
         self._number = numbers[-1] if numbers else 1
         file = self._disk.open(_segment(self.path, self._number), create=True)
@@ -188,7 +186,7 @@ class AuditLog:
             file.close()
             raise
         self._file = file
-        self._write(_SESSION, self._session, 1, now_us)
+        self._write_session(now_us)
 
     def _find_end(self, file: File, boot: str) -> None:
         """Find where this session continues, and clear what is behind that."""
@@ -263,6 +261,14 @@ class AuditLog:
             self._write_published()
             self._write(_REFUSED, _U64.pack(sequence), 1, now_us)
 
+    def lost(self, now_us: int) -> None:
+        """The connection is lost, and with it each publish without an ack: no store keeps them."""
+        with self._writing:
+            self._write_published()
+            self._last_published = 0  # it may be published again
+            self._losses += 1
+            self._write_session(now_us)
+
     def received(self, sub_id: str, deliveries: Sequence[tuple[str, int]], now_us: int) -> None:
         """Messages are about to be delivered.
 
@@ -305,6 +311,10 @@ class AuditLog:
                 self._write_discarded()
 
     # -- blocks ------------------------------------------------------------------------
+
+    def _write_session(self, now_us: int) -> None:
+        facts = {**self._facts, "losses": self._losses}
+        self._write(_SESSION, json.dumps(facts).encode(), 1, now_us)
 
     def _write_published(self) -> None:
         events, self._published = self._published, []
@@ -354,7 +364,7 @@ class AuditLog:
             return
         self._end = self._crc = 0
         self._names.clear()
-        self._write(_SESSION, self._session, 1, now_us)
+        self._write_session(now_us)
 
     def _write(self, kind: int, payload: bytes, count: int, now_us: int) -> None:
         file = self._file
@@ -382,30 +392,6 @@ class AuditLog:
 
 
 # -- reading -----------------------------------------------------------------------------
-
-
-class PublishRecord(NamedTuple):
-    """One publish.
-
-    Attributes:
-        client: The client's name.
-        publisher_id: The hash of the name, unsigned.
-        sequence: Its number.
-        topic: Its topic.
-        published_us: When it was published, in microseconds since 1970.
-        acked_us: When the server's ack that covers it came, `None` while there is none.
-        refused_us: When the server refused it, `None` if it did not.
-        is_delete: It is a `sow_delete`.
-    """
-
-    client: str
-    publisher_id: int
-    sequence: int
-    topic: str
-    published_us: int
-    acked_us: int | None
-    refused_us: int | None
-    is_delete: bool = False
 
 
 class DeliveryRecord(NamedTuple):
@@ -458,11 +444,11 @@ class AuditLogReader:
             StoreCorrupt: A segment is damaged before its end.
             StoreError: A segment is of a newer version, or cannot be read.
         """
-        waiting: dict[tuple[str, int], _OpenPublishes] = {}
+        waiting: dict[tuple[str, int], OpenPublishes] = {}
         for session, names, block in self._events():
             key = session.client, session.publisher_id
-            open_ones = waiting.setdefault(key, _OpenPublishes())
-            open_ones.in_session(session.session)
+            open_ones = waiting.setdefault(key, OpenPublishes())
+            open_ones.in_session(session.session, session.losses)
             if block.kind in {_PUBLISHED, _DELETED}:
                 for sequence, time_us, name in block.numbered():
                     open_ones.add(
@@ -530,89 +516,11 @@ class AuditLogReader:
                 file.close()
 
 
-class _Orphans:
-    """Publishes of an earlier session of which no later one is known to have sent any.
-
-    Attributes:
-        records: By sequence, which rise.
-        below: The first sequence that a later session has published, if any: an ack that reaches it
-            may be for that session alone.
-    """
-
-    def __init__(self, records: dict[int, PublishRecord]) -> None:
-        self.records = records
-        self.below: int | None = None
-
-
-class _OpenPublishes:
-    """The publishes of one client that are neither acknowledged nor refused."""
-
-    def __init__(self) -> None:
-        self._session = ""
-        self._has_published = False
-        self._own: dict[int, PublishRecord] = {}  # of this session, and what its store has kept
-        self._orphans: list[_Orphans] = []
-
-    def in_session(self, session: str) -> None:
-        """What follows is of this session."""
-        if session == self._session:
-            return
-        self._session, self._has_published = session, False
-        self._orphans = [each for each in self._orphans if each.records]
-        if self._own:
-            self._orphans.append(_Orphans(self._own))
-            self._own = {}
-
-    def adopt(self, lowest: int, last: int) -> None:
-        """The session sends these again: its acks are for them too."""
-        for orphans in self._orphans:
-            for sequence in [each for each in orphans.records if lowest <= each <= last]:
-                self._own[sequence] = orphans.records.pop(sequence)
-
-    def add(self, record: PublishRecord) -> None:
-        """A publish; published again under its number, the first one counts and has its place."""
-        sequence = record.sequence
-        if sequence in self._own:
-            return
-        if not self._has_published:
-            self._has_published = True
-            for orphans in self._orphans:
-                if orphans.below is None:
-                    orphans.below = sequence
-        for orphans in self._orphans:
-            record = orphans.records.pop(sequence, record)
-        self._own[sequence] = record
-
-    def take(self, sequence: int) -> PublishRecord | None:
-        """Remove one."""
-        for records in (self._own, *(each.records for each in self._orphans)):
-            if sequence in records:
-                return records.pop(sequence)
-        return None
-
-    def take_acknowledged(self, sequence: int) -> Iterator[PublishRecord]:
-        """Remove what an ack covers."""
-        for orphans in self._orphans:
-            if orphans.below is None or sequence < orphans.below:
-                yield from _take_up_to(orphans.records, sequence)
-        yield from _take_up_to(self._own, sequence)
-
-    def records(self) -> Iterator[PublishRecord]:
-        """Those that are left."""
-        for orphans in self._orphans:
-            yield from orphans.records.values()
-        yield from self._own.values()
-
-
-def _take_up_to(records: dict[int, PublishRecord], sequence: int) -> Iterator[PublishRecord]:
-    for each in list(takewhile(lambda number: number <= sequence, records)):  # they rise
-        yield records.pop(each)
-
-
 class _Session(NamedTuple):
     client: str
     publisher_id: int
     session: str
+    losses: int
 
 
 class _Block(NamedTuple):
@@ -652,7 +560,12 @@ def _read_session(path: Path, payload: bytes) -> _Session:
             f"{path}: format version {facts['version']}, where this version of haclient reads "
             f"version {VERSION}: use the version of haclient that has written it"
         )
-    return _Session(str(facts["client"]), int(facts["publisher_id"]), str(facts["session"]))
+    return _Session(
+        str(facts["client"]),
+        int(facts["publisher_id"]),
+        str(facts["session"]),
+        int(facts.get("losses", 0)),
+    )
 
 
 def _blocks(file: File, successor: int | None = None) -> Iterator[_Block]:

@@ -175,6 +175,25 @@ async def test_a_refusal_and_the_sequence_of_a_logon_ack_are_recorded(
     assert [found[n].refused_us is not None for n in (1, 2, 3, 4)] == [False, True, False, False]
 
 
+@pytest.mark.usefixtures("autojump_clock")
+@pytest.mark.parametrize("first", [None, 10], ids=["ours", "the caller's, which fall"])
+async def test_a_publish_that_was_lost_with_its_connection_is_acknowledged_by_no_later_ack(
+    server: Server, tmp_path: Path, first: int | None
+) -> None:
+    path, last = tmp_path / "audit", None if first is None else 5
+    async with Client("c", audit_log=AuditLog(path), exit_timeout=0) as client:
+        await server.log_on(client)
+        lost = await client.publish_many("t", [b"a", b"b", b"c"], first_sequence=first)
+        await client.disconnect()
+        peer = await server.log_on(client, seen=0, persisted=0)
+        sequence = await client.publish("t", b"d", sequence=last)
+        await peer.expect("publish", sequence=sequence)
+        await peer.persisted(sequence)
+        await client.wait_persisted(sequence, timeout=1)
+    found = {each.sequence: each.acked_us is not None for each in AuditLogReader(path).publishes()}
+    assert found == dict.fromkeys(range(lost - 2, lost + 1), False) | {sequence: True}
+
+
 def test_a_client_that_cannot_be_made_closes_its_audit_log(tmp_path: Path) -> None:
     store = MemoryPublishStore()
     store.open_for("someone else")

@@ -163,8 +163,8 @@ def test_an_ack_of_a_later_run_covers_only_what_that_run_can_have_sent(path: Pat
     log.close()
     log = opened(path, 200)
     log.acknowledged(1000, 201)
-    log.published(2000, "t", 202)
-    log.published(9, "t", 203)  # by a program that numbers its messages itself
+    log.published(9, "t", 202)  # by a program that numbers its messages itself
+    log.published(2000, "t", 203)
     log.acknowledged(2000, 204)
     log.close()
     acked = {each.sequence: each.acked_us for each in publishes(path)}
@@ -191,6 +191,50 @@ def test_an_ack_of_a_later_run_covers_what_its_publish_store_has_kept(path: Path
         | dict.fromkeys((4, 6, 7, 8, 11), (104, None))
         | {5: (None, 103)}
     )
+
+
+def test_what_is_lost_with_a_connection_is_acknowledged_by_no_later_ack(path: Path) -> None:
+    log = opened(path)
+    for sequence in range(1, 6):
+        log.published(sequence, "t", sequence)
+    log.received("s", [("7|1|", 1)], 6)
+    log.acknowledged(1, 10)
+    log.lost(11)
+    log.acknowledged(2, 12)  # of the logon: only its ack was lost
+    log.published(5, "t", 13)  # the same again
+    log.published(6, "t", 14)
+    log.acknowledged(6, 15)
+    log.lost(16)  # of nothing
+    log.discarded("s", 1, 17)  # deliveries outlive a connection
+    log.acknowledged(6, 18)
+    log.close()
+    acked = {each.sequence: each.acked_us for each in publishes(path)}
+    assert acked == {1: 10, 2: 12, 3: None, 4: None, 5: 15, 6: 15}
+    assert [each.discarded_us for each in deliveries(path)] == [17]
+
+
+def test_a_new_segment_is_no_loss_and_forgets_none(path: Path) -> None:
+    log = opened(path, segments=256)
+    log.published(1, "t", 1)
+    log.lost(2)
+    for sequence in range(2, 1002):
+        log.published(sequence, "t", sequence)
+        log.flush()
+    log.acknowledged(1001, 2000)
+    log.close()
+    assert len(list(path.glob("*.log"))) > 1
+    acked = {each.sequence: each.acked_us for each in publishes(path)}
+    assert acked == {1: None} | dict.fromkeys(range(2, 1002), 2000)
+
+
+def test_lower_numbers_tell_of_a_loss_that_an_older_log_does_not_record(path: Path) -> None:
+    log = opened(path)
+    for sequence in (10, 11, 5, 6):
+        log.published(sequence, "t", sequence)
+    log.acknowledged(6, 20)
+    log.close()
+    acked = {each.sequence: each.acked_us for each in publishes(path)}
+    assert acked == {10: None, 11: None, 5: 20, 6: 20}
 
 
 def test_a_delete_is_told_from_a_publish(path: Path) -> None:
