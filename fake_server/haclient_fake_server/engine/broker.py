@@ -66,6 +66,9 @@ Command = Callable[[Connection, Message], None]
 BY_OPERATOR: Final = "disconnected by an operator"
 """The reason for the end of a connection that was asked for by `Engine.disconnect`."""
 
+_MAX_DIGITS: Final = 18
+"""Longer texts are no number of a connection; Python refuses to convert the longest."""
+
 
 class Engine:
     """One broker instance.
@@ -196,7 +199,7 @@ class Engine:
         """
         state = self._state
         found = state.names.get(client)
-        if found is None and client.isdecimal():
+        if found is None and client.isdecimal() and len(client) <= _MAX_DIGITS:
             found = state.connections.get(int(client))
         if found is None or found.closing:
             raise UsageError(f"{quoted(client)}: no connection has this name or this number")

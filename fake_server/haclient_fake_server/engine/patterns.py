@@ -33,7 +33,7 @@ MAX_PATTERN_BYTES: Final = 4096
 MAX_TOPIC_CHARACTERS: Final = 65_535
 """A subscription keeps its topic: a client must not fill the memory with one command."""
 
-MAX_MEMORY_BYTES: Final = 8 * 2**20
+MAX_MEMORY_BYTES: Final = 2 * 2**20
 """What one compiled pattern may use, its cache of states included."""
 
 Search: TypeAlias = Callable[[str], bool]

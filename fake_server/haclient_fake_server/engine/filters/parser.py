@@ -374,6 +374,12 @@ MAX_FILTER_CHARACTERS: Final = 65_536
 MAX_NESTING: Final = 40
 """Parentheses, NOTs and signs within one another; each takes some ten frames of the stack."""
 
+MAX_CALLS: Final = 200
+"""Function calls in one filter: each may copy a long value, for each message."""
+
+MAX_PATTERNS: Final = 100
+"""Patterns in one filter: each takes time to compile, and memory for as long as it is used."""
+
 _SUMS: Final = {"+": "+", "-": "-"}
 _PRODUCTS: Final = {"*": "*", "/": "/", "%": "%", "MOD": "%"}
 _CONSTANTS: Final[dict[str, int | None]] = {"NULL": None, "TRUE": 1, "FALSE": 0}
@@ -382,11 +388,18 @@ _KEYWORDS: Final = frozenset(
 )
 
 
-def parse_filter(text: str) -> Node:
+def parse_filter(
+    text: str, *, max_calls: int = MAX_CALLS, max_patterns: int = MAX_PATTERNS
+) -> Node:
     """The syntax tree of `text`.
 
+    Args:
+        text: The filter.
+        max_calls: How many function calls it may have.
+        max_patterns: How many patterns it may have; raw ones are plain texts and do not count.
+
     Raises:
-        FilterError: The text is too long or no filter.
+        FilterError: The text is too long, has too many calls or patterns, or is no filter.
     """
     if len(text) > MAX_FILTER_CHARACTERS:
         raise FilterError(
@@ -394,16 +407,20 @@ def parse_filter(text: str) -> Node:
             expected=f"at most {MAX_FILTER_CHARACTERS} characters",
             found=f"{len(text)}",
         )
-    return _Parser(tokenize(text)).whole()
+    return _Parser(tokenize(text), max_calls=max_calls, max_patterns=max_patterns).whole()
 
 
 class _Parser:
     """One pass over the tokens of one filter."""
 
-    __slots__ = ("_at", "_depth", "_tokens")
+    __slots__ = ("_at", "_calls", "_depth", "_max_calls", "_max_patterns", "_patterns", "_tokens")
 
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[Token], *, max_calls: int, max_patterns: int) -> None:
         self._tokens: Final = tokens
+        self._max_calls: Final = max_calls
+        self._max_patterns: Final = max_patterns
+        self._calls = 0
+        self._patterns = 0
         self._at = 0
         self._depth = 0
 
@@ -449,6 +466,18 @@ class _Parser:
         node = rule()
         self._depth -= 1
         return node
+
+    def _count_call(self, token: Token) -> None:
+        self._calls += 1
+        if self._calls > self._max_calls:
+            expected = f"at most {self._max_calls} function calls"
+            raise FilterError(token.position, expected=expected, found="one more")
+
+    def _count_pattern(self, token: Token) -> None:
+        self._patterns += 1
+        if self._patterns > self._max_patterns:
+            expected = f"at most {self._max_patterns} patterns"
+            raise FilterError(token.position, expected=expected, found="one more")
 
     # --- logic ----------------------------------------------------------
 
@@ -515,6 +544,8 @@ class _Parser:
             raise self._wrong("a pattern in quotes")
         self._next()
         raw = token.kind is TokenKind.RAW_STRING
+        if not raw:
+            self._count_pattern(token)
         return Like(left, str(token.value), raw, token.position)
 
     def _affix(self, left: Node) -> Node:
@@ -589,6 +620,9 @@ class _Parser:
             raise self._wrong("a path or a value")
         self._next()
         if token.word in FUNCTIONS and self._is("("):
+            self._count_call(token)
+            if FUNCTIONS[token.word].pattern_at >= 0:
+                self._count_pattern(token)
             return self._nested(lambda: self._call(token))
         what = "function" if self._is("(") else "word"
         raise FilterError(

@@ -6,8 +6,10 @@ from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters import FilterError, Path, Step, compile_filter, parse_path
 from haclient_fake_server.engine.filters import parser as n
 from haclient_fake_server.engine.filters.parser import (
+    MAX_CALLS,
     MAX_FILTER_CHARACTERS,
     MAX_NESTING,
+    MAX_PATTERNS,
     TokenKind,
     parse_filter,
     tokenize,
@@ -155,6 +157,36 @@ def test_the_length_has_a_limit() -> None:
     parse_filter("1".ljust(MAX_FILTER_CHARACTERS))
     with pytest.raises(FilterError, match="expected at most 65536 characters, found 65537"):
         parse_filter("1".ljust(MAX_FILTER_CHARACTERS + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "refused", "expected"),
+    [
+        ("ABS(/a) + ABS(/a) + UPPER(/b)", "UPPER", "at most 2 function calls"),
+        ("UPPER(UPPER(UPPER(/a))) = 'X'", "UPPER", "at most 2 function calls"),
+        ("/a LIKE 'x' OR /a LIKE 'y' OR /a LIKE r'z' OR /a LIKE 'w'", "'w'", "at most 2 patterns"),
+        (
+            "/a LIKE 'x' OR /a LIKE 'y' OR REGEXP_MATCH(/a, 'z')",
+            "REGEXP_MATCH",
+            "at most 2 patterns",
+        ),
+    ],
+)
+def test_calls_and_patterns_have_a_limit_in_number(text: str, refused: str, expected: str) -> None:
+    parse_filter(text)
+    parse_filter(text, max_calls=3, max_patterns=3)
+    with pytest.raises(FilterError, match=expected) as caught:
+        parse_filter(text, max_calls=2, max_patterns=2)
+    assert caught.value.position == text.rindex(refused)
+
+
+def test_a_filter_has_the_limits_of_the_broker() -> None:
+    parse_filter(" OR ".join(["/a LIKE 'x'"] * MAX_PATTERNS))
+    with pytest.raises(FilterError, match="at most 100 patterns, found one more"):
+        compile_filter(" OR ".join(["/a LIKE 'x'"] * (MAX_PATTERNS + 1)))
+    parse_filter(" + ".join(["ABS(/a)"] * MAX_CALLS))
+    with pytest.raises(FilterError, match="at most 200 function calls, found one more"):
+        compile_filter(" + ".join(["ABS(/a)"] * (MAX_CALLS + 1)))
 
 
 # -- tokens --------------------------------------------------------------------------------------
