@@ -191,7 +191,9 @@ class Command:
         bookmark: Where to start; or what is acknowledged, in a `sow_delete` on a queue.
         sub_id: Id of the subscription; several, or `all`, in an `unsubscribe`.
         query_id: Id of the query.
-        command_id: The id that its acks carry; the client assigns one if it is empty.
+        command_id: The id that its acks carry; the client assigns one if it is empty. None of
+            another command: the refusal of a publish ends a subscription with the same id. `flush`
+            and what begins with `sow_delete-` are ids of the client itself.
         ack_type: Requested acks, as a comma list.
         sow_key: Key of a publish to a topic without key fields.
         sow_keys: Keys, as a comma list.

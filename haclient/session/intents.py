@@ -7,10 +7,12 @@ acknowledges messages. `execute` and `execute_async` carry out what is decided h
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from haclient.errors import UsageError
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.options import Options
 from haclient.session.kept_subscriptions import KeptSubscriptions
@@ -29,6 +31,8 @@ class Intent(enum.Enum):
     SEND = enum.auto()  # everything else: what comes back are messages and acks
 
 
+# A failure that a server names for one of these would end a subscription of the same id.
+_OWN_COMMAND_IDS: Final = re.compile("flush$|sow_delete-")
 _HAS_RECEIVER: Final = (
     "{!r} is active and has its stream or handler already: use execute_async, or pause, resume and "
     "replace of the client"
@@ -51,7 +55,15 @@ def intent_of(command: Command, kept: KeptSubscriptions) -> Intent:
     Args:
         command: The command.
         kept: Knows the active subscriptions.
+
+    Raises:
+        UsageError: Its command id is one of those that the client gives to commands of its own.
     """
+    if _OWN_COMMAND_IDS.match(str(command.command_id)):
+        raise UsageError(
+            f"the command id {command.command_id!r} is one of the client, which flushes and "
+            "deletes under such ids: leave it out, or choose another one"
+        )
     match command.name:
         case CommandName.PUBLISH | CommandName.DELTA_PUBLISH:
             return Intent.PUBLISH

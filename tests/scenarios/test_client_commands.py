@@ -229,6 +229,17 @@ async def test_a_publish_does_not_take_the_command_id_of_a_subscription(
         await client.execute_async(command)
 
 
+@pytest.mark.parametrize("command_id", ["flush", "sow_delete-8"])
+@pytest.mark.parametrize("name", ["subscribe", "sow", "publish"])
+async def test_command_ids_of_the_client_itself_are_refused(
+    client: Client, name: str, command_id: str
+) -> None:
+    """A refusal of the client's own command would end a subscription of that id."""
+    handler = None if name == "publish" else print
+    with pytest.raises(UsageError, match=f"the command id '{command_id}' is one of the client"):
+        await client.execute_async(Command(name, topic="t", command_id=command_id), handler)
+
+
 @pytest.mark.row("CC10")
 @pytest.mark.parametrize("kind", ["processed", "completed", "persisted"])
 async def test_a_flush_may_ask_for_each_kind_of_ack(client: Client, peer: Peer, kind: str) -> None:
