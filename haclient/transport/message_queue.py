@@ -226,6 +226,8 @@ class MessageQueue(SubscriptionQueue):
 
     @override
     def drop(self, *, keep_replaced: bool = False) -> list[Message]:
+        if keep_replaced and self._stops:  # it takes no message again, so what it holds stays
+            return []
         queue, kept = self._batches, 0
         dropped = self.undelivered(keep_replaced=keep_replaced)
         if keep_replaced:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from operator import itemgetter
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 import pytest
 import trio
@@ -21,8 +22,12 @@ from haclient_fake_server.config import BrokerConfig, QueueTopic, SowTopic
 from haclient_fake_server.pytest_plugin import ClusterFactory
 from haclient_fake_server.testing.cluster import Cluster
 from support.clock import in_virtual_time
+from support.instances import durable, instances
 
 pytestmark = in_virtual_time
+
+FIRST: Final = '{"id":1}'
+SECOND: Final = '{"id":2}'
 
 
 @pytest.fixture
@@ -83,6 +88,41 @@ async def test_messages_of_a_plain_subscription_that_have_arrived_are_all_handle
             await wait_all_tasks_blocked()
             await publish(amps_memory_broker.uri, "too late")
         assert handler.seen == ["a", "b", "c"]
+
+
+@pytest.mark.row("HA24")
+@pytest.mark.parametrize("in_a_stream", [False, True])
+async def test_an_orderly_end_delivers_what_a_query_has_queued_when_the_link_is_lost(
+    clients: OpenClients, tmp_path: Path, *, in_a_stream: bool
+) -> None:
+    handler = SlowHandler()
+    async with (
+        instances("east", config=durable(tmp_path)) as (east,),
+        HAClient.memory_backed("pub", servers=[east.uri]) as publisher,
+        HAClient("sub", servers=[east.uri]) as client,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def consume() -> None:
+            async with client.sow_and_stream("prices", resumes=True) as messages:
+                async for message in messages:
+                    await handler(message)
+
+        if in_a_stream:
+            nursery.start_soon(consume)
+        else:
+            await client.sow_and_subscribe("prices", handler=handler)
+        await trio.sleep(5.0)  # the markers of the query are handled
+        for body in (FIRST, SECOND):
+            await publisher.publish("prices", body)
+            await publisher.publish_flush()
+        await trio.sleep(0.5)
+        with trio.fail_after(30):
+            async with trio.open_nursery() as draining:
+                draining.start_soon(clients.finish_consumers)
+                await wait_all_tasks_blocked()
+                await east.cut()
+        assert handler.seen[-2:] == [FIRST, SECOND]
 
 
 @pytest.mark.row("HA24")
