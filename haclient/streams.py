@@ -250,6 +250,7 @@ class MessageStream:
     async def _next_list(self, most: int | None, limit_s: float) -> list[Message]:
         self._finish_taken()
         while True:
+            await self._queue.end_turn()  # before any is taken: a cancelled wait loses none
             batch = self._deliverable(list(self._current)) or await self._arrived(most)
             if most is not None and batch:
                 batch = await self._collected(batch, most, limit_s)

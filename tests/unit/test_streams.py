@@ -196,6 +196,23 @@ async def test_a_list_has_at_most_so_many_messages_and_nothing_is_waited_for() -
     assert (await anext(bench.stream)).data == b"d"
 
 
+async def test_lists_that_take_long_let_others_run_and_lose_nothing_when_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    bench = await Bench().opened()
+    sent = [b"%d" % number for number in range(100)]
+    bench.put(*sent)
+    batches, found = bench.stream.batches(1), list[bytes]()
+    with trio.move_on_after(0.02):
+        while len(found) < len(sent):
+            found += bodies(await anext(batches))
+            autojump_clock.jump(0.01)  # the work of the application
+    assert 0 < len(found) < 10
+    while len(found) < len(sent):
+        found += bodies(await anext(batches))
+    assert found == sent
+
+
 @pytest.mark.row("MS9")
 async def test_a_list_is_complete_when_it_is_full_or_late_or_at_the_end() -> None:
     bench = await Bench().opened()
