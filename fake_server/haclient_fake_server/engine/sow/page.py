@@ -12,21 +12,35 @@ What leaves comes first, so that the subscriber never has more than `top_n` reco
 
 A page of deltas sends of a record that changes within it what has changed, and a record that enters
 it whole.
+
+A page is built in steps, between which others are served. It is that of the moment at which it is
+complete: what changes before is taken note of and sent to nobody.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from heapq import merge
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from haclient.protocol.codec import encode_string
 from haclient_fake_server.engine.connections import Connection, Selection, Subscription
 from haclient_fake_server.engine.filters.ordering import Rank
-from haclient_fake_server.engine.sow.table import Query, SowRecord, SowTopic
+from haclient_fake_server.engine.sow.table import (
+    RECORD_BYTES,
+    Query,
+    Search,
+    SowRecord,
+    SowTopic,
+)
 
 MAX_PAGE_RECORDS: Final = 10_000
 """The longest page: each change within it or before it compares it with the one before."""
+
+_CHANGES: Final = 100
+"""How many changes a page follows in the first of the steps that complete it."""
 
 Place: TypeAlias = tuple[Rank, str]
 
@@ -46,14 +60,14 @@ class PageChange(NamedTuple):
 
 
 class Page:
-    """The window of a query's result that a subscriber sees.
+    """The window of a query's result that a subscriber sees; empty until it was built.
 
     Args:
         topic: The topic; its records are read when they change.
         query: Its filter, keys, order, `top_n` and `skip_n`.
     """
 
-    __slots__ = ("_end", "_order", "_places", "_query", "_start", "_wanted", "topic")
+    __slots__ = ("_changed", "_end", "_order", "_places", "_query", "_start", "_wanted", "topic")
 
     def __init__(self, topic: SowTopic, query: Query) -> None:
         self.topic = topic
@@ -62,19 +76,53 @@ class Page:
         self._start = query.skip_n
         self._end = query.skip_n + (query.top_n or 0)
         self._places: dict[str, Place] = {}
-        for record in topic:
-            place = self._place_of(record)
-            if place is not None:
-                self._places[record.key] = place
-        self._order: list[Place] = sorted(self._places.values())
+        self._order: list[Place] = []
+        self._changed: set[str] | None = set()  # while it is built
+
+    def build(self, part_bytes: int) -> Generator[None, None, None]:
+        """Build the page, once, with the changes of which `update` takes note meanwhile.
+
+        Args:
+            part_bytes: Where a step ends: see `Search.parts`.
+        """
+        runs: list[list[Place]] = []
+        for part in Search(self.topic, self._query).all_parts(part_bytes):
+            places = map(self._place_of, part.records)
+            runs.append(sorted(place for place in places if place is not None))
+            self._places.update((place[1], place) for place in runs[-1])
+            if part.cost_bytes >= part_bytes:
+                yield
+        merged, count = merge(*runs), max(part_bytes // RECORD_BYTES, 1)
+        while chunk := list(islice(merged, count)):
+            self._order += chunk
+            if len(chunk) == count:
+                yield
+        count = _CHANGES
+        while self._changed:
+            keys = [self._changed.pop() for _ in range(min(count, len(self._changed)))]
+            self._move({key: self._new_place(key) for key in keys})
+            if len(keys) == count:
+                count *= 2  # it must end, however fast the records change
+                yield
+        self._changed = None
+
+    @property
+    def matches(self) -> int:
+        """How many records are in the result of which the page is a part."""
+        return len(self._order)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the records in the page, in its order."""
+        if self._changed is not None:
+            return ()
         return tuple(key for _, key in self._order[self._start : self._end])
 
     def update(self, keys: Iterable[str]) -> PageChange:
         """Take note that the records of some keys were published or deleted."""
+        if self._changed is not None:
+            self._changed.update(keys)
+            return PageChange()
         changed = frozenset(keys)
         places = {key: self._new_place(key) for key in changed}
         if self._is_beyond(places):
@@ -128,9 +176,10 @@ class PageSubscription(Subscription):
 
     Attributes:
         page: The page.
+        had: The records of the page that it has replaced, until its own are sent.
     """
 
-    __slots__ = ("page",)
+    __slots__ = ("had", "page")
 
     def __init__(
         self,
@@ -143,6 +192,12 @@ class PageSubscription(Subscription):
     ) -> None:
         super().__init__(connection, sub_id, number=number, selection=selection)
         self.page = page
+        self.had: tuple[SowRecord, ...] = ()
+
+    @property
+    def records(self) -> tuple[SowRecord, ...]:
+        """The records that the subscriber has."""
+        return self.had or self.page.topic.records(self.page.keys)
 
 
 def page_headers(record: SowRecord, *, dated: bool, reason: str = "") -> bytes:

@@ -6,7 +6,7 @@ moment at which it came. Its answer is sent at the pace of its reader.
 
 What changes while the query of a subscription is answered is held back (see `Hold`) and follows the
 answer. The subscription to a query of the past has its place in the log from the beginning, and
-gets nothing before the group has ended.
+gets nothing before the group has ended. A page is built in steps, and answered as it is then.
 
 A delete that takes several steps looks at the records that there were when it came, each as it is
 when its turn comes. The commands that follow it on its connection wait for its end. Only then is
@@ -281,15 +281,29 @@ class Queries:
 
         Records that only the other page had go out of focus; all records of this page are sent.
         """
-        page = Page(topics[0], query)
-        before = replaced.page.keys if isinstance(replaced, PageSubscription) else ()
+        topic, page = topics[0], Page(topics[0], query)
+        had = replaced.records if isinstance(replaced, PageSubscription) else ()
         item = self._subscribing.subscribe_page(connection, request, str(ids["sub_id"]), page)
-        if item.oof:
-            now = frozenset(page.keys)
-            left = (page.topic.get(key) for key in before if key not in now)
-            self._applier.leave(item, page.topic.name, (each for each in left if each is not None))
-        for _ in self._answer(connection, request, [Search(topics[0], query)], query, ids):
-            pass  # at once: a page has few records, and they change while it is sent
+        item.had = had
+
+        def build_then_answer() -> LongCommand:
+            yield from page.build(self._state.settings.query_step_bytes)
+            records, item.had = topic.records(page.keys), ()
+            if item.oof:
+                now = frozenset(page.keys)
+                left = [topic.get(each.key) or each for each in had if each.key not in now]
+                self._applier.leave(item, topic.name, left)
+            # All of it in one step: it has few records, and they change while it is sent.
+            answer = Answer(self._state, connection, request.message, ids)
+            for record in records:
+                body = request.wanted_of(record.body, topic.message_type)
+                answer.add(topic.name, _fields(record, request.style), body)
+            answer.end(topic_matches=len(topic), matches=page.matches)
+            self._subscribing.go_on(item)
+
+        if self._begin(connection, build_then_answer()):
+            item.query = connection.queries[-1]
+            connection.subscription_queries += 1
 
     def _span(
         self,

@@ -32,6 +32,12 @@ CHANGES = st.lists(
 )
 
 
+def built(topic: SowTopic, query: Query) -> Page:
+    page = Page(topic, query)
+    assert list(page.build(2**20)) == []
+    return page
+
+
 def put(topic: SowTopic, key: str, px: int, kind: int = 0) -> None:
     topic.apply(Document(b'{"px":%d,"kind":%d}' % (px, kind)), key)
 
@@ -60,7 +66,7 @@ def test_a_page_is_what_a_query_gives_at_each_moment(
     )
     for number, key in enumerate("gca"):
         put(topic, key, number % 2)
-    page = Page(topic, query)
+    page = built(topic, query)
     for change in changes:
         before = page.keys
         if isinstance(change, frozenset):
@@ -84,7 +90,7 @@ def test_changes_behind_a_full_page_are_not_seen() -> None:
     topic = SowTopic("named")
     for number in range(5):
         put(topic, str(number), number)
-    page = Page(topic, Query(order_by=parse_order_by("/px"), top_n=2, skip_n=1, paged=True))
+    page = built(topic, Query(order_by=parse_order_by("/px"), top_n=2, skip_n=1, paged=True))
     put(topic, "4", 9)
     assert page.update(["4"]) == PageChange()
     topic.delete_keys(["3"])
@@ -346,3 +352,76 @@ def apply_page(
                 del page[each.sow_key]
             case _:
                 assert each.kind in {"ack", "group_begin", "group_end"}
+
+
+@pytest.mark.parametrize("part_bytes", [1, 1100, 2**20])
+@given(data=st.data())
+def test_a_page_that_changes_while_it_is_built_is_what_a_query_gives_then(
+    data: st.DataObject, part_bytes: int
+) -> None:
+    topic, numbers = SowTopic("named"), st.integers(0, 7)
+    query = Query(
+        compile_filter("/px != 3"),
+        order_by=parse_order_by("/px DESC"),
+        top_n=3,
+        skip_n=1,
+        paged=True,
+    )
+    for number in range(6):
+        put(topic, str(number), number % 4)
+    page = Page(topic, query)
+    for _ in page.build(part_bytes):
+        if data.draw(st.booleans()):
+            key = str(data.draw(numbers))
+            if data.draw(st.booleans()):
+                topic.delete_keys([key])
+            else:
+                put(topic, key, data.draw(numbers))
+            assert page.update([key]) == PageChange()
+    found = topic.query(query)
+    assert page.keys == tuple(record.key for record in found.records)
+    assert page.matches == found.matches
+
+
+def stepped(world: World, peer: Peer) -> None:
+    """Let the broker take one step for a client."""
+    world.apply(world.engine.pump(peer.number, world.now))
+
+
+def test_others_are_served_while_a_page_is_built_and_replaced() -> None:
+    world = World(sow_topics=SOW, query_step_bytes=1)
+    publisher, peer = world.client(), world.client("pager")
+    for number in range(1, 4):
+        publisher.publish(None, order(number, number * 10).encode())
+    command: dict[str, str | int] = {"c": "sow_and_subscribe", "t": "orders", "sub_id": "1"}
+    command |= {"a": "stats", "bs": 10, "orderby": "/px"}
+    peer.send(**command, cid="1", opts="top_n=2,skip_n=0,oof")
+    world.replay_backlog(peer)
+    assert shown(peer.take()) == [("sow", "", order(1, 10)), ("sow", "", order(2, 20))]
+    peer.stalled = True
+    for cid in ("2", "3"):  # the second one takes the place of the first, which is not complete
+        peer.send(**command, cid=cid, opts="top_n=2,skip_n=1,oof,replace")
+        stepped(world, peer)
+        assert shown(peer.take()) == []
+    publisher.send(c="sow_delete", t="orders", filter="/id = 1", cid="d", a="completed")
+    publisher.publish(None, order(4, 25).encode())
+    publisher.publish(None, order(3, 5).encode())
+    assert publisher.take()[-1].ack_type == "completed"
+    peer.stalled = False
+    world.replay_backlog(peer)
+    messages = peer.take()
+    assert shown(messages) == [
+        ("oof", "match", order(1, 10)),  # as the subscriber has it
+        ("sow", "", order(2, 20)),
+        ("sow", "", order(4, 25)),
+    ]
+    assert [each.query_id for each in messages if each.kind == "group_begin"] == ["1"]
+    assert (messages[-1].records_returned, messages[-1].matches) == (2, 3)
+    publisher.publish(None, order(3, 30).encode())
+    assert shown(peer.take()) == [("oof", "match", order(2, 20)), ("p", "", order(3, 30))]
+    peer.stalled = True
+    peer.send(**command, cid="4", opts="top_n=2,skip_n=0,oof,replace")
+    peer.send(c="unsubscribe", cid="5", sub_id="1")
+    peer.stalled = False
+    world.replay_backlog(peer)
+    assert shown(peer.take()) == []
