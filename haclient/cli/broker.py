@@ -66,6 +66,8 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
     check_reachable(request.listen)
     if request.data is not None:
         check_data_directory(request.data)
+    elif request.parquet:
+        raise UsageError("--parquet: its files are in the directory of the log: give --data DIR")
     users = None if request.user_file is None else config.read_users(request.user_file)
     if request.tls_cert is None and any(each.startswith("tcps:") for each in request.listen):
         raise UsageError("--listen tcps://...: TLS needs a certificate: give --tls-cert FILE")

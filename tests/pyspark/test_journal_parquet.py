@@ -361,15 +361,16 @@ async def test_a_broker_whose_export_fails_goes_on_and_says_why(
                 await client.ack("processed", "f")
 
 
-def test_the_command_exports_also_a_log_that_has_a_place_of_its_own(
+def test_the_command_takes_the_option_with_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def stop(_text: str, *, aside: bool) -> None:
         assert aside
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("haclient.cli.broker.print_result", stop)
-    code = run(["broker", "run", "--listen", "tcp://127.0.0.1:0", "--parquet"])
+    data = tmp_path / "data"
+    listen = ["--listen", "tcp://127.0.0.1:0"]
+    code = run(["broker", "run", *listen, "--parquet", "--data", str(data)])
     assert code == 0, capfd.readouterr().err
-    assert len(list(tmp_path.iterdir())) == 1
+    assert [*data.glob("journal.*")]

@@ -179,6 +179,7 @@ WRONG: Final[list[tuple[str, int, str]]] = [
     ("broker run --user-file none", USAGE, "--user-file none: No such file"),
     ("broker run --user-file rows", USAGE, "rows: line 1 is not of the form user:password"),
     ("broker run --user-file twice", USAGE, "twice: line 2 names a user for the second time"),
+    ("broker run --parquet", USAGE, "give --data DIR"),
     ("broker run --data rows", USAGE, "'rows' is a file"),
     ("broker run --data full", USAGE, "--data full: it holds 'file' and no broker's log"),
     # -- the demo
