@@ -199,6 +199,8 @@ class OpenLog:
         Raises:
             StoreFull: There is none; nothing has changed.
         """
+        # Nothing is being logged here, so no room is promised but for what is undiscarded.
+        self._promised = sum(each.undiscarded_count for each in self.trackers)
         file.reserve(_ROOM + self._seals * self._promised)
 
     def introduce(self) -> None:
