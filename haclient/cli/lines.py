@@ -173,10 +173,13 @@ class LineReader:
         return self._splitter.finish()
 
     async def _read(self) -> bytes:
-        if self._left is None:  # a pipe or terminal may block: only a thread may wait for it
-            return await trio.to_thread.run_sync(
-                os.read, self._fd, _PIPE_READ_BYTES, abandon_on_cancel=True
-            )
+        while self._left is None:  # a pipe or terminal may block: only a thread may wait for it
+            try:
+                return await trio.to_thread.run_sync(
+                    os.read, self._fd, _PIPE_READ_BYTES, abandon_on_cancel=True
+                )
+            except BlockingIOError:  # another process that has it too made it non-blocking
+                await trio.lowlevel.wait_readable(self._fd)
         await trio.lowlevel.checkpoint()
         chunk = os.read(self._fd, min(_READ_BYTES, self._left))
         self._left -= len(chunk)

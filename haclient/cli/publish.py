@@ -91,8 +91,12 @@ class PublishRequest:
 
     @property
     def is_regular_file(self) -> bool:
-        """Whether the input can be read again: a named pipe is read like stdin."""
-        return self.path is not None and self.path.is_file()
+        """Whether the input can be read again: a named pipe and a file of /proc are not."""
+        if self.path is None or not self.path.is_file():
+            return False
+        with self.path.open("rb") as file:  # those of /proc have contents, and the size 0
+            is_empty = not file.read(1)
+        return is_empty or self.path.stat().st_size > 0
 
 
 class PublishSummary(msgspec.Struct, kw_only=True):
@@ -135,8 +139,8 @@ class PublishRun:
     @property
     def source(self) -> Source | None:
         """The key of the input in the ledger; `None` when nothing can be resumed."""
-        path = self.request.path
-        if path is None or not path.is_file() or not isinstance(self.store, FilePublishStore):
+        path, is_kept = self.request.path, isinstance(self.store, FilePublishStore)
+        if path is None or not is_kept or not self.request.is_regular_file:
             return None
         return Source(str(path.resolve()), self.request.topic, self.delimiter)
 

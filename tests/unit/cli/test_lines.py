@@ -129,6 +129,24 @@ async def test_a_stream_is_read_to_its_end() -> None:
     assert found == [b"one", b"two"]
 
 
+async def test_a_stream_that_another_process_has_made_non_blocking_is_waited_for() -> None:
+    reader_fd, writer_fd = os.pipe()
+    os.set_blocking(reader_fd, False)
+    reader, found = LineReader(reader_fd, b"\n", limit=None), list[bytes]()
+
+    async def read() -> None:
+        while (batch := await reader.batch()) is not None:
+            found.extend(batch)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked(0.01)  # the first read finds nothing
+        os.write(writer_fd, b"one\ntwo")
+        os.close(writer_fd)
+    os.close(reader_fd)
+    assert found == [b"one", b"two"]
+
+
 async def test_a_named_pipe_that_nobody_writes_holds_nothing_up(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -109,6 +109,17 @@ def test_a_delimiter_may_be_white_space(
     assert json.loads(line)["published"] == 3
 
 
+def test_a_file_that_does_not_tell_its_size_is_read_to_its_end(
+    haclient: CommandLine, tmp_path: Path
+) -> None:
+    words = ("publish", "--topic", "kernel", "--file", "/proc/self/mounts", "--json")
+    expected = len(Path("/proc/self/mounts").read_bytes().splitlines())
+    for more in ((), ("--store", tmp_path / "store"), ("--store", tmp_path / "store")):
+        code, [line], err = haclient(*words, *more)
+        assert (code, err) == (0, "")
+        assert json.loads(line)["published"] == expected > 0
+
+
 @pytest.mark.row("CLI9")
 def test_stdin_settles_the_book_of_an_open_file(
     haclient: CommandLine, rows: Path, tmp_path: Path
