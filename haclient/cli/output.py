@@ -67,15 +67,13 @@ class OutputWriter:
             OutputClosed: The reader of the pipe has closed it.
             OSError: The output cannot be written, for example because the disk is full.
         """
-        if self._is_ready() and (len(record) <= _READY_PIPE_BYTES or not self._waits):
-            self._write_now(record)
-            return
-        await self._wait()
-        with trio.CancelScope(shield=True):
-            for start in range(0, len(record), _READY_PIPE_BYTES):
-                if start:
-                    await self._wait()
-                self._write_now(record[start : start + _READY_PIPE_BYTES])
+        if not (self._is_ready() and (len(record) <= _READY_PIPE_BYTES or not self._waits)):
+            await self._wait()
+        rest = self._write_some(memoryview(record))
+        while rest:
+            with trio.CancelScope(shield=True):
+                await self._wait()
+            rest = self._write_some(rest)
 
     async def wait_closed(self) -> None:
         """Wait until the reader of a pipe has closed it; for ever if the output is not a pipe."""
@@ -97,11 +95,12 @@ class OutputWriter:
             except PermissionError:  # epoll refuses such a descriptor (a device): it never blocks
                 return
 
-    def _write_now(self, data: bytes) -> None:
-        view = memoryview(data)
+    def _write_some(self, data: memoryview) -> memoryview:
+        """Write what a ready output takes; return the rest."""
         try:
-            while view:
-                view = view[os.write(self._fd, view) :]
+            return data[os.write(self._fd, data[:_READY_PIPE_BYTES] if self._waits else data) :]
+        except BlockingIOError:  # another process that has it too made it non-blocking
+            return data
         except OSError as error:
             if error.errno in {errno.EPIPE, errno.ECONNRESET}:
                 raise OutputClosed from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pty
+import tty
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +56,21 @@ async def test_a_full_pipe_is_waited_for_and_the_record_comes_whole(pipe: tuple[
         while len(found) < len(record):
             await wait_all_tasks_blocked()
             found += drain(pipe[0])
+    assert found == record
+
+
+async def test_a_terminal_that_was_made_non_blocking_gets_the_record_whole() -> None:
+    screen, terminal = pty.openpty()
+    tty.setraw(terminal)
+    os.set_blocking(terminal, False)
+    output, record, found = OutputWriter(terminal), b"x" * 30_000, b""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(output.write, record)
+        while len(found) < len(record):
+            await trio.lowlevel.wait_readable(screen)
+            found += drain(screen)
+    os.close(terminal)
+    os.close(screen)
     assert found == record
 
 
