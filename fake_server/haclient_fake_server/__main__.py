@@ -100,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--entitle", action="append", default=[], help="USER:read|publish|all:TOPIC[:FILTER]"
     )
-    parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
+    parser.add_argument(
+        "--replicate-to", action="append", default=[], help="URI[,sync|async][,downgrade=SECONDS]"
+    )
     parser.add_argument("--fsync", choices=[*FsyncPolicy], default=FsyncPolicy.NONE)
     parser.add_argument(
         "--parquet", action="store_true", help="also write closed journal files as Parquet"

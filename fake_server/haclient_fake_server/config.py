@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from haclient.errors import UsageError
 from haclient.protocol.framing import MAX_PUBLISH_BYTES
@@ -438,20 +439,30 @@ def read_users(path: Path) -> dict[str, str]:
     return users
 
 
+_SECONDS_TEXT: Final = re.compile(r"\d{1,9}(\.\d{1,6})?")
+
+
 def parse_replicate_to(text: str) -> ReplicateTo:
-    """`URI[,sync|async]`, as on a command line; without a mode it is synchronous.
+    """`URI[,sync|async][,downgrade=SECONDS]`, as on a command line; by default it is synchronous.
 
     Raises:
         UsageError: It is not of that form.
     """
-    uri, _, mode = text.partition(",")
-    match mode:
-        case "" | "sync":
-            return ReplicateTo(uri)
-        case "async":
-            return ReplicateTo(uri, "async")
-        case _:
-            raise UsageError(f"--replicate-to: {mode!r} after the address is not sync or async")
+    uri, *options = text.split(",")
+    mode: Literal["sync", "async"] = "sync"
+    downgrade_after_s: float | None = None
+    for option in options:
+        name, _, value = option.partition("=")
+        if option in {"sync", "async"}:
+            mode = "async" if option == "async" else "sync"
+        elif name == "downgrade" and _SECONDS_TEXT.fullmatch(value):
+            downgrade_after_s = float(value)
+        else:
+            raise UsageError(
+                f"--replicate-to: {option!r} after the address is not sync, async or "
+                "downgrade=SECONDS"
+            )
+    return ReplicateTo(uri, mode, downgrade_after_s)
 
 
 def _boolean(text: str) -> bool:

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from haclient._version import __version__
 from haclient.cli.broker import broker
+from haclient.cli.broker_cluster import cluster
 from haclient.cli.demo.run import demo
 from haclient.cli.ping import ping
 from haclient.cli.publish import publish
@@ -57,6 +58,7 @@ def commands() -> None:
     """Publish to and subscribe from AMPS servers, losing and repeating nothing."""
 
 
+broker.add_command(cluster)
 for _command in (
     *(broker, demo, ping, publish, pyspark_commands, queue, sow, sow_and_subscribe, sow_delete),
     *(store, subscribe),

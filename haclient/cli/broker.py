@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -138,6 +139,55 @@ async def _serve(config: BrokerConfig, request: _BrokerRequest) -> int:
     return ExitCode.OK
 
 
+_TOPIC_OPTIONS = (
+    click.option(
+        "--log-topic",
+        "log_topics",
+        multiple=True,
+        default=(".*",),
+        show_default=True,
+        metavar="REGEX",
+        help="Topics that are kept in the transaction log. May be given several times.",
+    ),
+    click.option(
+        "--sow",
+        "sow_topics",
+        multiple=True,
+        metavar="TOPIC:/key[,/key][,history]",
+        help="A topic with a state of the world, its keys, and whether it keeps its history. May "
+        "be given several times.",
+    ),
+    click.option(
+        "--queue",
+        "queues",
+        multiple=True,
+        metavar="NAME[:TOPIC][,OPTION=VALUE]...",
+        help="A message queue over a topic, by default the topic of its name, such as "
+        "jobs,max_backlog=10,lease=30. Options: max_backlog (unacknowledged messages of one "
+        "consumer; default: 1), queue_backlog (of all consumers), lease (seconds), semantics "
+        "(at-least-once, at-most-once), delivery (proportional, round-robin, fast), leasing "
+        "(sublet, strict), max_deliveries, max_cancels, expiration (seconds), priority "
+        "(expression), barrier (filter), dead_letter (topic), recovery_point (epoch, now, a "
+        "bookmark or a time), file_backed. May be given several times.",
+    ),
+    click.option(
+        "--message-type",
+        "message_types",
+        multiple=True,
+        metavar="NAME",
+        help="A message type that clients may use besides those of AMPS. May be given several "
+        "times.",
+    ),
+)
+
+
+def topic_options(function: Callable[..., object]) -> Callable[..., object]:
+    """Add the options that say what a broker does with topics."""
+    for option in reversed(_TOPIC_OPTIONS):
+        function = option(function)
+    return function
+
+
 @click.group()
 def broker() -> None:
     """The reference broker."""
@@ -185,49 +235,14 @@ def verify_config(path: Path, user_file: Path | None) -> None:
     help="The directory of the log. Default: a temporary one, which is removed at the end.",
 )
 @click.option("--name", default="broker", show_default=True, help="The instance's name.")
-@click.option(
-    "--log-topic",
-    "log_topics",
-    multiple=True,
-    default=(".*",),
-    show_default=True,
-    metavar="REGEX",
-    help="Topics that are kept in the transaction log. May be given several times.",
-)
-@click.option(
-    "--sow",
-    "sow_topics",
-    multiple=True,
-    metavar="TOPIC:/key[,/key][,history]",
-    help="A topic with a state of the world, its keys, and whether it keeps its history. May be "
-    "given several times.",
-)
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="NAME[:TOPIC][,OPTION=VALUE]...",
-    help="A message queue over a topic, by default the topic of its name, such as "
-    "jobs,max_backlog=10,lease=30. Options: max_backlog (unacknowledged messages of one consumer; "
-    "default: 1), queue_backlog (of all consumers), lease (seconds), semantics (at-least-once, "
-    "at-most-once), delivery (proportional, round-robin, fast), leasing (sublet, strict), "
-    "max_deliveries, max_cancels, expiration (seconds), priority (expression), barrier (filter), "
-    "dead_letter (topic), recovery_point (epoch, now, a bookmark or a time), file_backed. May be "
-    "given several times.",
-)
-@click.option(
-    "--message-type",
-    "message_types",
-    multiple=True,
-    metavar="NAME",
-    help="A message type that clients may use besides those of AMPS. May be given several times.",
-)
+@topic_options
 @click.option(
     "--replicate-to",
     multiple=True,
-    metavar="URI[,sync|async]",
+    metavar="URI[,sync|async][,downgrade=SECONDS]",
     help="Another broker, with another --name, that gets everything that is logged; `sync`, the "
-    "default, holds back confirmations until it has it. May be given several times.",
+    "default, holds back confirmations until it has it, `downgrade` for how long at most. May be "
+    "given several times.",
 )
 @click.option(
     "--user-file",

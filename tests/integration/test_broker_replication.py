@@ -153,4 +153,4 @@ async def _send_until_broken(client: RawClient, data: bytes) -> None:
 
 def test_a_mode_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--replicate-to", "tcp://127.0.0.1:1,maybe"]) == 1
-    assert "'maybe' after the address is not sync or async" in capsys.readouterr().err
+    assert "'maybe' after the address is not sync, async or downgrade" in capsys.readouterr().err

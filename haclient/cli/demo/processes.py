@@ -202,20 +202,31 @@ async def open_process_group() -> AsyncGenerator[ProcessGroup]:
 
 
 @contextmanager
-def reserved_ports(count: int) -> Generator[list[int]]:
+def reserved_ports(count: int, *, first: int = 0) -> Generator[list[int]]:
     """Loopback ports, reserved so that no other program is given them.
+
+    Args:
+        count: How many.
+        first: The first of consecutive ones; 0 for any that are free.
 
     Each is held by a socket that is bound and does not listen. A server with SO_REUSEADDR can still
     listen on the port, but no other program can take it while that server is down. Without this, a
     client that dials a free loopback port may be given that very port as its own and connect to
     itself.
+
+    Raises:
+        OSError: One of them is in use.
     """
     with ExitStack() as stack:
         ports: list[int] = []
-        for _ in range(count):
+        for number in range(count):
             holder = stack.enter_context(socket.socket())
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind(("127.0.0.1", 0))
+            port = first and first + number
+            try:
+                holder.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, f"127.0.0.1:{port}") from error
             ports.append(holder.getsockname()[1])
         yield ports
 

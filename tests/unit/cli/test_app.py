@@ -17,6 +17,7 @@ from haclient.cli.app import add_verbose, commands, run
 
 OFFERED = [
     "broker",
+    "broker cluster",
     "broker run",
     "broker sample-config",
     "broker verify-config",

@@ -106,7 +106,10 @@ def test_a_configuration_file_says_it_all(
         (("--log-topic", "("), "--log-topic"),
         (("--listen", "nonsense"), "nonsense"),
         (("--listen", "mem://broker:1"), "no other process reaches it"),
-        (("--replicate-to", "tcp://west:1,maybe"), "'maybe' after the address is not sync or"),
+        (
+            ("--replicate-to", "tcp://west:1,maybe"),
+            "'maybe' after the address is not sync, async or",
+        ),
         (("--replicate-to", "west"), "west"),
         (("--message-type", "a/b"), "message type 'a/b': wanted 1 to 255 characters, no slash"),
         (("--queue", "a\nb"), "character 1 of the topic is a control character"),

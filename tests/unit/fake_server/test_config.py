@@ -134,12 +134,26 @@ def test_a_sow_topic_without_keys_is_a_mistake(text: str) -> None:
 
 @pytest.mark.row("CLI5", "RE4")
 @pytest.mark.parametrize(
-    ("text", "mode"),
-    [("tcp://west:1", "sync"), ("tcp://west:1,sync", "sync"), ("tcp://west:1,async", "async")],
+    ("text", "mode", "downgrade_after_s"),
+    [
+        ("tcp://west:1", "sync", None),
+        ("tcp://west:1,sync", "sync", None),
+        ("tcp://west:1,async", "async", None),
+        ("tcp://west:1,sync,downgrade=2.5", "sync", 2.5),
+    ],
 )
-def test_a_destination_is_synchronous_unless_told_otherwise(text: str, mode: str) -> None:
+def test_a_destination_is_synchronous_unless_told_otherwise(
+    text: str, mode: str, downgrade_after_s: float | None
+) -> None:
     to = parse_replicate_to(text)
     assert (to.address, to.mode) == ("tcp://west:1", mode)
+    assert to.downgrade_after_s == downgrade_after_s
+
+
+@pytest.mark.parametrize("option", ["downgrade=", "downgrade=0", "downgrade=nan", "sync=1", ""])
+def test_what_a_destination_is_not_is_a_mistake(option: str) -> None:
+    with pytest.raises(UsageError, match="downgrade"):
+        parse_replicate_to(f"tcp://west:1,{option}")
 
 
 @pytest.mark.parametrize("text", ["(", "(?=a)", r"(a)\1"])

@@ -114,7 +114,9 @@ def test_it_cannot_be_started_twice() -> None:
 def test_a_broker_that_does_not_start_is_told_with_its_words() -> None:
     broker = BrokerProcess("--replicate-to", "tcp://127.0.0.1:1,maybe")
     assert broker.err == ""
-    with pytest.raises(HAClientError, match="'maybe' after the address is not sync or async"):
+    with pytest.raises(
+        HAClientError, match="'maybe' after the address is not sync, async or downgrade"
+    ):
         broker.start()
     for use in (broker.pause, broker.resume, broker.stop):
         with pytest.raises(UsageError, match="does not run"):
