@@ -103,18 +103,6 @@ class OpenLog:
         syncs: Whether each record may be followed by a sync, which adds a seal.
     """
 
-    __slots__ = (
-        "_promised",
-        "_seals",
-        "_skips",
-        "file",
-        "gate",
-        "introduced",
-        "publishers",
-        "resize",
-        "trackers",
-    )
-
     def __init__(
         self,
         file: RecordFile,

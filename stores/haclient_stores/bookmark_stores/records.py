@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import compress, islice, pairwise
 from operator import ne
-from typing import Final
+from typing import Final, TypeAlias
 
 from typing_extensions import override
 
@@ -95,6 +95,12 @@ _NAMING_A_TIME: Final = {
     RecordKind.ENTERED,
     RecordKind.CAUGHT_UP,
     RecordKind.DISCARDED_UNTIL,
+}
+_TEXTS: Final[dict[int, int]] = {  # the kind of the last part
+    RecordKind.NAME: RecordKind.NAME_END,
+    RecordKind.NAME_END: RecordKind.NAME_END,
+    RecordKind.SERVER: RecordKind.SERVER_END,
+    RecordKind.SERVER_END: RecordKind.SERVER_END,
 }
 
 
@@ -332,8 +338,7 @@ class BookmarkLogReader:
         names: The subscription ids by number; "" for one whose name was cut off.
         trackers: Their trackers, by number.
         publishers: What publisher numbers mean.
-        alias_number: The number of the next `ALIAS_OF`.
-        pending_before: The number of the next `PENDING_ACK`.
+        number: The number of the next `ALIAS_OF` or `PENDING_ACK`.
     """
 
     def __init__(self, publishers: Publishers) -> None:
@@ -343,8 +348,7 @@ class BookmarkLogReader:
         self._parts: dict[tuple[int, int], bytes] = {}
         self._gathered: dict[int, _Gathered] = {}
         self._purged: dict[int, int] = {}  # the next number of each that nothing is known of
-        self.alias_number = 0
-        self.pending_before = 0
+        self.number = 0
         self._is_sealed = True
         self._barrier = _Barrier(self._apply)
         self._targets = _Targets(self._target)
@@ -417,7 +421,7 @@ class BookmarkLogReader:
             found = self.trackers[subscription] = SubscriptionTracker(self.publishers)
             if subscription in self._purged:
                 found.next_number = self._purged.pop(subscription)
-                found.purge()
+                found.purge(1)
             self._gathered[subscription] = _Gathered(found, self)
         return found
 
@@ -445,30 +449,26 @@ class BookmarkLogReader:
         kind = first >> _KIND_SHIFT
         subscription = first >> _SUBSCRIPTION_SHIFT & _SUBSCRIPTION_MASK
         publisher = first & _PUBLISHER_MASK
-        if kind in {RecordKind.PARTIAL_SEAL, RecordKind.SEAL}:
+        if kind >= RecordKind.PARTIAL_SEAL:
             return
         if kind == RecordKind.PUBLISHER:
             if self.publishers.index(value) != publisher:
                 raise BadRecord(f"publisher {value} has another number than {publisher}")
-        elif kind in {RecordKind.NAME, RecordKind.NAME_END}:
-            if (name := self._text(subscription, RecordKind.NAME_END, kind, value)) is not None:
-                self.names[subscription] = name
-                self.tracker(subscription)
-        elif kind in {RecordKind.SERVER, RecordKind.SERVER_END}:
-            if (server := self._text(subscription, RecordKind.SERVER_END, kind, value)) is not None:
-                tracker = self.tracker(subscription)
-                self._gathered[subscription].apply()
-                tracker.entered(server)
-        else:
-            tracker = self.tracker(subscription)
-            self._gathered[subscription].apply()
-            move = _MOVES.get(kind)
-            if move is None:
-                raise BadRecord(f"a record of unknown kind {pair}")
+            return
+        if kind in _TEXTS:
+            self._take_text(subscription, kind, value)
+            return
+        tracker = self.tracker(subscription)
+        self._gathered[subscription].apply()
+        if kind in {RecordKind.ALIAS_NUMBER, RecordKind.PENDING_BEFORE}:
+            self.number = value
+        elif kind in _MOVES:
             self._check(kind, first, value)
-            move(self, tracker, publisher, value)
+            _MOVES[kind](self, tracker, publisher, value)
             if kind == RecordKind.PURGED and value == 1:
                 self._drop(subscription)
+        else:
+            raise BadRecord(f"a record of unknown kind {pair}")
 
     def _drop(self, subscription: int) -> None:
         """Keep only the next number of one that was purged, as its process may go on with it."""
@@ -482,40 +482,29 @@ class BookmarkLogReader:
         elif kind in _NAMING_A_TIME and value > LAST_MICROSECOND:
             raise BadRecord(f"a time of {value} microseconds")
 
-    def _text(self, subscription: int, last: RecordKind, kind: int, value: int) -> str | None:
-        """One more part of a text; the text once it is whole.
+    def _take_text(self, subscription: int, kind: int, value: int) -> None:
+        """One more part of the name of a subscription, or of its server's.
 
         A process that is killed between two parts leaves the first ones, and the next process
         begins the same text or another one from its first part.
         """
+        last = _TEXTS[kind]
         count, *_ = data = value.to_bytes(8, "little")
         earlier = self._parts.pop((subscription, last), b"")
         part = data[1 : 1 + (count & ~_FIRST_PART)]
         whole = part if count & _FIRST_PART else earlier + part
-        if kind == last:
-            return whole.decode("utf-8", "surrogateescape")
-        self._parts[subscription, last] = whole
-        return None
+        if kind != last:
+            self._parts[subscription, last] = whole
+            return
+        text, tracker = whole.decode("utf-8", "surrogateescape"), self.tracker(subscription)
+        if last == RecordKind.NAME_END:
+            self.names[subscription] = text
+        else:
+            self._gathered[subscription].apply()
+            tracker.entered(text)
 
 
-def _begun(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, flags: int) -> None:
-    tracker.begin(
-        acked=bool(flags & _FLAG_ACKED), start=None, conflated=bool(flags & _FLAG_CONFLATED)
-    )
-
-
-def _purged(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, generation: int) -> None:
-    tracker.purge()
-    tracker.generation = generation
-
-
-def _discarded_until(
-    _: BookmarkLogReader, tracker: SubscriptionTracker, __: int, value: int
-) -> None:
-    tracker.server_order.discarded_until_us = value
-
-
-def _alias(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, old: int) -> None:
+def _alias(tracker: SubscriptionTracker, old: int) -> None:
     """An expected entry came again."""
     if old in tracker.redelivery.awaiting:
         tracker.redeliver(*tracker.redelivery.awaiting[old])
@@ -523,97 +512,48 @@ def _alias(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, old: int
         tracker.skip_numbers(tracker.next_number + 1)
 
 
-def _persisted_while_paused(
-    _: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
-) -> None:
+def _persisted_while_paused(tracker: SubscriptionTracker, publisher: int, sequence: int) -> None:
     tracker.paused = True
     tracker.persisted_at(publisher, sequence)
     tracker.paused = False
 
 
-def _start_bookmark(
-    reader: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
-) -> None:
-    item = Bookmark(reader.publishers.ids[publisher], sequence)
-    tracker.start.items = (*tracker.start.items, item)
+def _begun(tracker: SubscriptionTracker, flags: int) -> None:
+    acked, conflated = bool(flags & _FLAG_ACKED), bool(flags & _FLAG_CONFLATED)
+    tracker.begin(acked=acked, start=None, conflated=conflated)
 
 
-def _start_time(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
-    tracker.start.items = (*tracker.start.items, Timestamp(value))
-
-
-def _entered(_: BookmarkLogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
+def _entered(tracker: SubscriptionTracker, value: int) -> None:
     tracker.start.entered_us = value
 
 
-def _seen(
-    _: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
-) -> None:
-    tracker.seen[publisher] = sequence
+def _discarded_until(tracker: SubscriptionTracker, value: int) -> None:
+    tracker.server_order.discarded_until_us = value
 
 
-def _covered(
-    _: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
-) -> None:
-    tracker.finished.cover[publisher] = sequence
-
-
-def _before(
-    reader: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, value: int
-) -> None:
-    tracker.server_order.before[reader.publishers.ids[publisher]] = value
-
-
-def _alias_number(reader: BookmarkLogReader, _: SubscriptionTracker, __: int, number: int) -> None:
-    reader.alias_number = number
-
-
-def _pending_before(
-    reader: BookmarkLogReader, _: SubscriptionTracker, __: int, number: int
-) -> None:
-    reader.pending_before = number
-
-
-def _pending_ack(
-    reader: BookmarkLogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
-) -> None:
-    tracker.finished.set_pending_ack(publisher, sequence, before=reader.pending_before)
-    tracker.apply_pending_ack()
-
-
-def _alias_of(reader: BookmarkLogReader, tracker: SubscriptionTracker, _: int, old: int) -> None:
-    tracker.add_alias(reader.alias_number, old)
-
-
-_MOVES: Final[dict[int, Callable[[BookmarkLogReader, SubscriptionTracker, int, int], None]]] = {
-    RecordKind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_all_up_to(number),
-    RecordKind.ALIAS: _alias,
-    RecordKind.PERSISTED: lambda _, tracker, publisher, value: tracker.persisted_at(
-        publisher, value
-    ),
-    RecordKind.PERSISTED_WHILE_PAUSED: _persisted_while_paused,
-    RecordKind.COMPLETED: lambda _, tracker, publisher, value: tracker.completed_at(
-        publisher, value
-    ),
-    RecordKind.COMPLETED_SOMEWHERE: lambda _, tracker, __, ___: tracker.completed(""),
-    RecordKind.CONDENSED: lambda _, tracker, __, ___: tracker.condense(),
-    RecordKind.LOST: lambda _, tracker, __, number: tracker.link_lost(number),
-    RecordKind.BEGUN: _begun,
-    RecordKind.PURGED: _purged,
-    RecordKind.START_BOOKMARK: _start_bookmark,
-    RecordKind.START_TIME: _start_time,
-    RecordKind.ENTERED: _entered,
-    RecordKind.NEXT: lambda _, tracker, __, number: tracker.skip_numbers(number),
-    RecordKind.SEEN: _seen,
-    RecordKind.RECOVERED: lambda _, tracker, publisher, value: tracker.finished.recover(
-        {publisher: value}
-    ),
-    RecordKind.COVERED: _covered,
-    RecordKind.ALIAS_NUMBER: _alias_number,
-    RecordKind.ALIAS_OF: _alias_of,
-    RecordKind.BEFORE: _before,
-    RecordKind.PENDING_BEFORE: _pending_before,
-    RecordKind.PENDING_ACK: _pending_ack,
-    RecordKind.CAUGHT_UP: lambda _, tracker, __, value: tracker.caught_up(value),
-    RecordKind.DISCARDED_UNTIL: _discarded_until,
+_Move: TypeAlias = "Callable[[BookmarkLogReader, SubscriptionTracker, int, int], object]"
+# What a record does to its tracker: `t`, the index of the publisher `p` and the value `v`.
+_MOVES: Final[dict[int, _Move]] = {
+    RecordKind.DISCARDED_UP_TO: lambda _, t, __, v: t.discard_all_up_to(v),
+    RecordKind.ALIAS: lambda _, t, __, v: _alias(t, v),
+    RecordKind.PERSISTED: lambda _, t, p, v: t.persisted_at(p, v),
+    RecordKind.PERSISTED_WHILE_PAUSED: lambda _, t, p, v: _persisted_while_paused(t, p, v),
+    RecordKind.COMPLETED: lambda _, t, p, v: t.completed_at(p, v),
+    RecordKind.COMPLETED_SOMEWHERE: lambda _, t, __, ___: t.completed(""),
+    RecordKind.CONDENSED: lambda _, t, __, ___: t.condense(),
+    RecordKind.LOST: lambda _, t, __, v: t.link_lost(v),
+    RecordKind.BEGUN: lambda _, t, __, v: _begun(t, v),
+    RecordKind.PURGED: lambda _, t, __, v: t.purge(v),
+    RecordKind.START_BOOKMARK: lambda r, t, p, v: t.start.add(Bookmark(r.publishers.ids[p], v)),
+    RecordKind.START_TIME: lambda _, t, __, v: t.start.add(Timestamp(v)),
+    RecordKind.ENTERED: lambda _, t, __, v: _entered(t, v),
+    RecordKind.NEXT: lambda _, t, __, v: t.skip_numbers(v),
+    RecordKind.SEEN: lambda _, t, p, v: t.seen.update({p: v}),
+    RecordKind.RECOVERED: lambda _, t, p, v: t.finished.recover({p: v}),
+    RecordKind.COVERED: lambda _, t, p, v: t.finished.cover.update({p: v}),
+    RecordKind.ALIAS_OF: lambda r, t, _, v: t.add_alias(r.number, v),
+    RecordKind.BEFORE: lambda r, t, p, v: t.server_order.before.update({r.publishers.ids[p]: v}),
+    RecordKind.PENDING_ACK: lambda r, t, p, v: t.hold_pending_ack(p, v, before=r.number),
+    RecordKind.CAUGHT_UP: lambda _, t, __, v: t.caught_up(v),
+    RecordKind.DISCARDED_UNTIL: lambda _, t, __, v: _discarded_until(t, v),
 }

@@ -132,8 +132,6 @@ class HybridSegment(Segment):
         twin: The same frames in a file, as far as they were copied; None before that.
     """
 
-    __slots__ = ("region", "twin")
-
     def __init__(self, region: Region, *, first: int) -> None:
         super().__init__(first=first, begin=HEADER_BYTES, size=len(region.view))
         self.region: Region | None = region

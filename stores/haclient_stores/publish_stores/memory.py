@@ -61,8 +61,6 @@ class MemoryPublishStore(PublishLog):
 class MemorySegment(Segment):
     """A segment in anonymous memory."""
 
-    __slots__ = ("region",)
-
     def __init__(self, region: Region, *, first: int) -> None:
         super().__init__(first=first, begin=0, size=len(region.view))
         self.region = region

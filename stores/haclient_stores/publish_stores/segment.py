@@ -101,17 +101,6 @@ class Segment:
         released: It was returned to the storage: remaining references must not read it.
     """
 
-    __slots__ = (
-        "begin",
-        "end",
-        "first",
-        "mark_offsets",
-        "mark_sequences",
-        "next_sequence",
-        "released",
-        "size",
-    )
-
     def __init__(self, *, first: int, begin: int, size: int) -> None:
         self.first = first
         self.begin = begin

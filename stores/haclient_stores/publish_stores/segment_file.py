@@ -144,16 +144,6 @@ class FileSegment(Segment):
         rewrite_before_fsync: See `DurableFile`.
     """
 
-    __slots__ = (
-        "_disk",
-        "_file",
-        "_region",
-        "header_on_disk",
-        "path",
-        "rewrite_before_fsync",
-        "synced_end",
-    )
-
     def __init__(self, disk: Disk, path: Path, *, first: int, size: int) -> None:
         super().__init__(first=first, begin=HEADER_BYTES, size=size)
         self._disk = disk

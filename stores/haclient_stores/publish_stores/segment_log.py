@@ -66,28 +66,6 @@ class SegmentLog:
         unsent_bytes: How much `peek` would show, over all segments.
     """
 
-    __slots__ = (
-        "_active",
-        "_at",
-        "_boundary",
-        "_closed_bytes",
-        "_cursor",
-        "_cursor_segment",
-        "_granted_bytes",
-        "_held_bytes",
-        "_jumped",
-        "_limit",
-        "_limits",
-        "_lock",
-        "_memory",
-        "_segments",
-        "_storage",
-        "_tail_bytes",
-        "_thread",
-        "_window",
-        "unsent_bytes",
-    )
-
     def __init__(
         self,
         storage: SegmentStorage,

@@ -38,19 +38,6 @@ class PublishWindow:
         numbers_uncertain: Whether higher numbers may have been used of which no record is left.
     """
 
-    __slots__ = (
-        "_closed",
-        "_closed_count",
-        "_open_from",
-        "_seen",
-        "_skipped_to",
-        "_used_before_skip",
-        "last_persisted",
-        "last_sequence",
-        "numbers_uncertain",
-        "reconciled",
-    )
-
     def __init__(self) -> None:
         self.last_sequence = 0
         self.last_persisted = 0

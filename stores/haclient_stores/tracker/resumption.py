@@ -194,6 +194,10 @@ class Start:
             case point:
                 self.items = (_NOW,) if point == NOW else ()
 
+    def add(self, item: Bookmark | Timestamp) -> None:
+        """Begin after one more bookmark or timestamp."""
+        self.items = (*self.items, item)
+
     def resume_items(self, *, nothing_arrived: bool) -> tuple[Bookmark | Timestamp, ...]:
         """Where to begin while nothing is finished.
 

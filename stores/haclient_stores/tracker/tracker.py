@@ -83,17 +83,21 @@ class SubscriptionTracker(Resumption):
     def __init__(self, publishers: Publishers | None = None) -> None:
         self.publishers = publishers or Publishers()
         self.next_number = 1
-        self.generation = 1
         self.paused = False
         self.redeliveries = 0
         self.fresh: list[Chunk | Alias | None] = []
         self.conflated = False
         self._has_warned = False
         super().__init__()
-        self.purge()
+        self.purge(1)
 
-    def purge(self) -> None:
-        """Forget everything but the next number: an old one must never mean a new entry."""
+    def purge(self, generation: int) -> None:
+        """Forget everything but the next number: an old one must never mean a new entry.
+
+        Args:
+            generation: Which one begins.
+        """
+        self.generation = generation
         self.low_watermark = self.next_number
         self.slow_path_at = self.next_number
         self.chunks: deque[Chunk] = deque()
@@ -459,6 +463,11 @@ class SubscriptionTracker(Resumption):
         self.finished.covered(publisher, sequence, open_chunks=reversed(self.chunks))
         self.apply_pending_ack()
 
+    def hold_pending_ack(self, publisher: int, sequence: int, *, before: int) -> None:
+        """Make an ack a recovery point once all before it is discarded, which it may be now."""
+        self.finished.set_pending_ack(publisher, sequence, before=before)
+        self.apply_pending_ack()
+
     def apply_pending_ack(self) -> bool:
         """Make the pending ack a recovery point if all that came before it is discarded.
 
@@ -493,8 +502,7 @@ class SubscriptionTracker(Resumption):
         if self.nothing_arrived and self.start.is_now and not finished.recovered:
             self.start.items = (Bookmark(self.publishers.ids[publisher], sequence),)
         elif not finished.acked and not self.conflated:
-            finished.set_pending_ack(publisher, sequence, before=self.next_number)
-            self.apply_pending_ack()
+            self.hold_pending_ack(publisher, sequence, before=self.next_number)
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -588,16 +596,14 @@ class SubscriptionTracker(Resumption):
             server_order: In which server's order that is.
             generation: How often the subscription was started over, here or elsewhere.
         """
-        self.purge()
-        self.generation = generation
+        self.purge(generation)
         self.set_server_order(server_order)
         self.seen.update(newest)
         self.finished.recover(newest)
 
     def forget(self) -> None:
         """`purge`, and invalidate the copies of it that adapters keep: a new generation."""
-        self.purge()
-        self.generation += 1
+        self.purge(self.generation + 1)
 
     @property
     def is_unknown(self) -> bool:

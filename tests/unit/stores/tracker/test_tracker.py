@@ -430,7 +430,7 @@ def test_what_arrived_on_an_earlier_link_is_no_part_of_a_start_at_now(
 def test_numbers_go_on_after_a_purge() -> None:
     tracker = entered()
     arrive(tracker, "A|1", "A|2")
-    tracker.purge()
+    tracker.purge(2)
     tracker.discard(1)
     assert arrive(tracker, "A|1") == [3]
     assert tracker.oldest_undiscarded == 3
