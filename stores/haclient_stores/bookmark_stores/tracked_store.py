@@ -6,9 +6,11 @@ with a file also inherit the lock and the ownership of the file.
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from typing_extensions import override
 
@@ -16,7 +18,7 @@ from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPoint
 from haclient_stores.bookmark import LAST_MICROSECOND, Bookmark, BookmarkList
 from haclient_stores.bookmark_stores.subscription import SubscriptionHandle
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
-from haclient_stores.checks import check_utf8
+from haclient_stores.checks import check_count, check_utf8
 from haclient_stores.disk.durable_file import Durability, check_durability
 from haclient_stores.disk.files import Disk, RealDisk
 from haclient_stores.disk.ownership import Ownership, check_path
@@ -29,6 +31,8 @@ from haclient_stores.tracker.server_order import NOWHERE, ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 __all__ = ["BookmarkFileStore", "TrackedBookmarkStore", "point_of", "server_order_of"]
+
+_HIGHEST_GENERATION: Final = 2**63 - 1  # the files have 64 bits, and later ones are counted up
 
 
 class TrackedBookmarkStore(BookmarkStore):
@@ -242,7 +246,8 @@ class TrackedBookmarkStore(BookmarkStore):
             points: What an adapter has kept.
 
         Raises:
-            UsageError: A point is no list of bookmarks; nothing was taken over.
+            UsageError: A point is no list of bookmarks, or has a value that cannot be; nothing was
+                taken over.
         """
         self._thread.check()
         self._has_copies = True
@@ -265,6 +270,10 @@ class TrackedBookmarkStore(BookmarkStore):
 
     def _positions(self, point: RecoveryPoint) -> dict[int, int]:
         try:
+            for name in ("sub_id", "bookmark", "server"):
+                check_utf8(name, getattr(point, name))
+            check_count("generation", point.generation, 0, _HIGHEST_GENERATION)
+            check_count("caught_up_us", point.caught_up_us, -sys.maxsize)  # as none if impossible
             found = positions(BookmarkList.parse(point.bookmark))
         except UsageError as error:
             raise UsageError(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,33 @@ def test_a_point_that_is_no_list_is_refused_and_nothing_is_taken_over(
     points = [RecoveryPoint("s", "1|5|"), RecoveryPoint("t", "five")]
     with pytest.raises(UsageError, match=r"'t' cannot be used: 'five' is no bookmark.*delete it"):
         store.seed(points)
+    assert str(store.most_recent("s")) == "0"
+
+
+@pytest.mark.row("RP6")
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sub_id": 7},
+        {"sub_id": "\ud800"},
+        {"bookmark": None},
+        {"server": None},
+        {"caught_up_us": "20240131"},
+        {"caught_up_us": 1.5},
+        {"generation": 2**64},
+        {"generation": -1},
+        {"generation": "2"},
+        {"generation": None},
+    ],
+    ids=str,
+)
+def test_a_point_with_a_value_that_cannot_be_is_refused_and_nothing_is_taken_over(
+    store: TrackedBookmarkStore, values: dict[str, Any]
+) -> None:
+    damaged = RecoveryPoint(**{"sub_id": "t", "bookmark": "1|5|", **values})
+    name, wanted = next(iter(values)), r"cannot be used: {} is .*; delete it where"
+    with pytest.raises(UsageError, match=wanted.format(name)):
+        store.seed([RecoveryPoint("s", "1|5|"), damaged])
     assert str(store.most_recent("s")) == "0"
 
 
