@@ -446,7 +446,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         tracker = SubscriptionTracker(self._publishers)
         with self._log.gate.standstill():
             records = list(name_records(index, sub_id))
-            self._log.file.reserve(len(records) + _NAME_RECORDS)
+            self._log.reserve_moves(len(records) + _NAME_RECORDS)
             self._log.file.put_all(records)
             found = self._subscriptions[sub_id] = self._handle(index, tracker)
             self._next_index = index + 1

@@ -420,6 +420,28 @@ def test_acks_and_times_take_no_room_from_discards_on_a_full_disk(
     reopened.close()
 
 
+@pytest.mark.usefixtures("small_growth")
+def test_new_subscriptions_take_no_room_from_discards_on_a_full_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a program that tries again and again to open streams, with ids of their own."""
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    logged = 0
+    with pytest.raises(StoreFull):  # noqa: PT012  the loop is the point
+        while True:
+            log.log(f"1|{logged + 1}|")
+            logged += 1
+    with pytest.raises(StoreFull):  # noqa: PT012  likewise
+        for number in range(10_000):
+            store.subscription(f"{number:032}")
+    for number in range(1, logged + 1):
+        log.discard(number)
+    assert str(log.recovery_point()) == f"1|{logged}|"
+    store.close()
+
+
 def test_sync_seals_and_tells(path: Path) -> None:
     store = LoggedBookmarkStore(path, durability="fsync")
     assert store.durability == "fsync"
