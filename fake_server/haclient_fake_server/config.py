@@ -67,6 +67,7 @@ _BYTES: Final = {
 }
 _SECONDS: Final = (
     "ack_interval_s",
+    "replication_ack_interval_s",
     "flush_interval_s",
     "dial_timeout_s",
     "redial_s",
@@ -116,6 +117,8 @@ class BrokerConfig:
         log_topics: The topics that the journal records; none when empty.
         sow_topics: Topics with a state of the world.
         ack_interval_s: How long persisted acks are collected, unless a logon asks for another time.
+        replication_ack_interval_s: How long the acks to other instances, whose destination this one
+            is, are collected; persisted acks of their publishers wait for so long, too.
         flush_interval_s: Time between two syncs of policy `interval`.
         fsync: When the journal is synced to the disk.
         parquet: Whether each segment that is sealed is also written to `data_dir/parquet`, by a
@@ -158,6 +161,7 @@ class BrokerConfig:
     log_topics: tuple[LogTopic, ...] = (LogTopic(".*"),)
     sow_topics: tuple[SowTopic, ...] = ()
     ack_interval_s: float = 1.0
+    replication_ack_interval_s: float = 0.0
     flush_interval_s: float = 0.1
     fsync: FsyncPolicy = FsyncPolicy.NONE
     parquet: bool = False
@@ -213,6 +217,7 @@ class BrokerConfig:
             log_topics=self.log_topics,
             sow_topics=self.sow_topics,
             ack_interval_s=self.ack_interval_s,
+            replication_ack_interval_s=self.replication_ack_interval_s,
             version=self.version,
             replicate_to=self.replicate_to,
             queues=self.queues,
@@ -242,7 +247,7 @@ def _check_bytes(name: str, lowest: int, config: object) -> str:
 
 def _check_seconds(name: str, config: object) -> str:
     found: object = getattr(config, name)
-    lowest = "0" if name == "ack_interval_s" else "more than 0"
+    lowest = "0" if name.endswith("ack_interval_s") else "more than 0"
     if isinstance(found, int | float) and 0 <= found < float("inf") and (found or lowest == "0"):
         return ""
     return f"{name}={found!r}: wanted {lowest} seconds" + (" or more" if lowest == "0" else "")

@@ -289,6 +289,7 @@ _TRANSPORT: Final[_Fields] = {
     "Certificate": ("cert", Path),
     "PrivateKey": ("key", Path),
     "CACertificate": ("client_ca", Path),
+    "AckConflationInterval": ("ack_interval_s", parse_interval),
 }
 
 
@@ -297,6 +298,7 @@ def _transports(element: _Element) -> dict[str, object]:
     listen: list[str] = []
     types: list[str] = []
     certificates: list[TlsFiles] = []
+    intervals: set[float] = set()
     for transport in found["Transport"]:
         values, _ = _contents(transport, _TRANSPORT)
         kind, address, path = values.get("type", "tcp"), values.get("address"), values.get("path")
@@ -306,6 +308,11 @@ def _transports(element: _Element) -> dict[str, object]:
         listen.append(f"{scheme}://{address}" if path is None else f"unix://{quote(str(path))}")
         if "message_type" in values and values["message_type"] not in MESSAGE_TYPES:
             types.append(str(values["message_type"]))
+        if "ack_interval_s" in values:
+            intervals.add(cast("float", values["ack_interval_s"]))
+            if kind != "amps-replication" or len(intervals) > 1:
+                wanted = "is for type amps-replication, and the same for all of them"
+                raise transport.refusal(f"an <AckConflationInterval> {wanted}")
         files = {name: values[name] for name in ("cert", "key", "client_ca") if name in values}
         if ("cert" in files) != (kind == "tcps") or (files and "cert" not in files):
             raise transport.refusal("a <Certificate> is for type tcps, which needs one")
@@ -319,6 +326,7 @@ def _transports(element: _Element) -> dict[str, object]:
         "listen": tuple(listen),
         "message_types": tuple(dict.fromkeys(types)),
         "tls": certificates[0] if certificates else None,
+        "replication_ack_interval_s": max(intervals, default=0.0),
     }
 
 

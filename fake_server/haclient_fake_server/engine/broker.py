@@ -248,7 +248,6 @@ class Engine:
             self._carry_out(connection, messages)
         except Exception as error:  # a fault of one command must not end the broker
             state.fail(connection, error)
-        self._replicas.acknowledge()
         return self._finish()
 
     def _carry_out(self, connection: Connection, messages: Sequence[Message]) -> None:

@@ -373,6 +373,7 @@ class EngineSettings:
         log_topics: The topics that the journal records; none when empty.
         sow_topics: Topics with a state of the world.
         ack_interval_s: How long persisted acks are collected unless the logon says otherwise.
+        replication_ack_interval_s: How long acks to other instances are collected.
         version: The server version of the logon ack.
         replicate_to: Where it sends its log.
         queues: The message queues.
@@ -394,6 +395,7 @@ class EngineSettings:
     log_topics: tuple[LogTopic, ...] = (LogTopic(".*"),)
     sow_topics: tuple[SowTopic, ...] = ()
     ack_interval_s: float = 1.0
+    replication_ack_interval_s: float = 0.0
     version: str = "5.3.5.0.reference"
     replicate_to: tuple[ReplicateTo, ...] = ()
     queues: tuple[QueueTopic, ...] = ()

@@ -68,6 +68,22 @@ def test_transports_of_all_types(tmp_path: Path) -> None:
     assert found.tls == TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
 
 
+@pytest.mark.row("RE7")
+def test_the_interval_of_replication_acks_is_that_of_the_transport_for_replication(
+    tmp_path: Path,
+) -> None:
+    def found(kind: str) -> float:
+        more = f"<Type>{kind}</Type><AckConflationInterval>250ms</AckConflationInterval>"
+        transport = TRANSPORT.replace("<Inet", f"{more}<Inet")
+        return config_of(
+            tmp_path, f"<Transports>{transport}</Transports>"
+        ).replication_ack_interval_s
+
+    assert found("amps-replication") == 0.25
+    with pytest.raises(UsageError, match="an <AckConflationInterval> is for type amps-replication"):
+        found("tcp")
+
+
 def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
     found = config_of(
         tmp_path,

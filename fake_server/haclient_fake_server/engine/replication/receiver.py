@@ -5,8 +5,9 @@ rule for duplicates is the same as for clients. It gets a position, a topic numb
 this instance, since each has its own order and clock. Then it is logged, changes the state of the
 world, is delivered, and is sent to this instance's own destinations.
 
-One ack covers everything that arrived together, after the block is written here. It never waits for
-this instance's own destinations: two instances that are synchronous to each other would deadlock.
+One ack covers everything that arrived together, or within `replication_ack_interval_s`, after the
+block is written here. It never waits for this instance's own destinations: two instances that are
+synchronous to each other would deadlock.
 
 A record below the highest sequence of its publisher is usually in the log already. When it is not,
 its publisher has lost it and continued here: appending it would reverse the publisher's order, and
@@ -35,6 +36,7 @@ from __future__ import annotations
 import bisect
 from array import array
 from collections import deque
+from functools import partial
 from typing import Final
 
 from haclient.protocol.framing import MAX_FRAME_BYTES
@@ -144,6 +146,7 @@ class _Source:
         position: The position in its log of the last record received.
         begun: The beginning of a body that the next frame continues.
         missing: By publisher id, the records that were dropped since the last ack.
+        is_ack_due: Whether records were received since the last ack.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -152,6 +155,7 @@ class _Source:
         self.position = 0
         self.begun = bytearray()
         self.missing: dict[int, wire.Missing] = {}
+        self.is_ack_due = False
 
     def drop(self, record: Record) -> None:
         """Count a record that is dropped, since the log has later ones of its publisher."""
@@ -177,7 +181,6 @@ class Replicas:
         self._state = state
         self._applier = applier
         self._sources: dict[str, _Source] = {}
-        self._unacknowledged: list[_Source] = []
         self._unit = (0, 0)
         self._dropped = (0, 0)
         self._holdings = Holdings(state.journal, state.batch)
@@ -218,19 +221,28 @@ class Replicas:
     def leave(self, connection: Connection) -> None:
         """A connection has ended."""
         source = self._sources.get(connection.name)
+        self._state.timers.cancel(("replication-ack", connection.id))
         if source is not None and source.connection is connection:
             del self._sources[connection.name]
             self._watch_sources()
 
-    def acknowledge(self) -> None:
-        """Send one ack for everything that a source has sent in this batch."""
-        for source in self._unacknowledged:
-            missing = source.missing.values()
-            self._state.send(source.connection, wire.written(source.position, missing))
-            for each in missing:
-                self._report(source, each)
-            source.missing.clear()
-        self._unacknowledged.clear()
+    def _schedule_ack(self, source: _Source) -> None:
+        """Send one ack for everything that comes from a source in the interval."""
+        if source.is_ack_due:
+            return
+        source.is_ack_due = True
+        state, connection = self._state, source.connection
+        due = state.now + state.settings.replication_ack_interval_s
+        key = ("replication-ack", connection.id)
+        state.timers.set(key, due, partial(self._acknowledge, source), client=connection.id)
+
+    def _acknowledge(self, source: _Source) -> None:
+        source.is_ack_due = False
+        missing = source.missing.values()
+        self._state.send(source.connection, wire.written(source.position, missing))
+        for each in missing:
+            self._report(source, each)
+        source.missing.clear()
 
     def _report(self, source: _Source, missing: wire.Missing) -> None:
         self.missing += missing.records
@@ -305,8 +317,7 @@ class Replicas:
             self._refuse(connection, str(error))
             return
         source.position = position
-        if source not in self._unacknowledged:
-            self._unacknowledged.append(source)
+        self._schedule_ack(source)
 
     def _define(self, source: _Source, record: Record) -> None:
         """Define a topic of the sender.

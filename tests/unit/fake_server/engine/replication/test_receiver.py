@@ -90,6 +90,23 @@ def test_what_came_together_is_acknowledged_once() -> None:
     assert ack.sequence == 2
 
 
+@pytest.mark.row("RE7")
+def test_what_came_within_an_interval_is_acknowledged_once_at_its_end() -> None:
+    world = World(replication_ack_interval_s=0.5)
+    peer, other = source(world), source(world, "west")
+    peer.send_all([wire.records([TOPIC, record(1)], 1)])
+    other.send_all([wire.records([TOPIC, record(1)], 7)])
+    world.advance(0.4)
+    peer.send_all([wire.records([record(2)], 2)])
+    assert (peer.take(), other.take()) == ([], [])
+    world.advance(0.1)
+    assert [ack.sequence for ack in (*peer.take(), *other.take())] == [2, 7]
+    peer.send_all([wire.records([record(3)], 3)])
+    peer.close()
+    world.advance(0.5)
+    assert [each.sequence for each in log(world)] == [1, 2, 3]
+
+
 @pytest.mark.row("RE2", "TL15")
 def test_the_state_of_the_world_follows() -> None:
     group = Group(
