@@ -124,8 +124,14 @@ class Publisher:
 
     async def measure(self) -> None:
         """Before `open_log`: find out how much there is to send; other tasks run meanwhile."""
-        while isinstance(self.log, SendingStore) and not self.log.measure():
-            await trio.lowlevel.checkpoint()
+        log, is_measured = self.log, False
+        while isinstance(log, SendingStore) and not is_measured:
+            unsent_bytes = log.unsent_bytes
+            is_measured = log.measure()
+            if self.writer is not None:  # what it was told to send since then comes after all this
+                self.writer.found_earlier(log.unsent_bytes - unsent_bytes)
+            if not is_measured:
+                await trio.lowlevel.checkpoint()
 
     def open_log(self) -> None:
         """Start to send the log: first what is not persisted, then every new publish."""

@@ -132,6 +132,10 @@ class Writer:
         self._log_sent_bytes += count
         self.wake()
 
+    def found_earlier(self, count: int) -> None:
+        """Note bytes of the log that come before every queued frame, and were not known before."""
+        self._log_sent_bytes -= count
+
     def pump(self) -> bool:
         """Send what the socket takes within a turn; whether all of it has left.
 

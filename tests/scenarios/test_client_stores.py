@@ -20,6 +20,7 @@ from haclient.errors import (
     UsageError,
     WouldBlock,
 )
+from haclient.protocol.codec import publish_head
 from haclient.stores import (
     FilePublishStore,
     HybridPublishStore,
@@ -114,6 +115,26 @@ async def test_publish_waits_for_an_ack_where_the_store_asks_for_it(
         await peer.expect("publish", sequence=number, data=b"late")
         await peer.persisted(number)
         await client.publish_flush(timeout=1)
+
+
+@in_virtual_time
+@pytest.mark.row("PS1", "PS7")
+async def test_a_command_waits_for_a_backlog_that_is_still_being_measured() -> None:
+    store, backlog = DictPublishStore(), 50
+    for _ in range(backlog):
+        store.store(publish_head("orders"), b"}", KIB * 300)
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.connect(client)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.logon)
+            await peer.log_on()
+            while not client.connection_info["seen_sequence"]:  # the logon was accepted
+                await trio.lowlevel.checkpoint()
+            await client.publish("orders", b"new")
+            nursery.start_soon(client.publish_flush)
+            assert await peer.sequences(backlog + 1) == list(range(1, backlog + 2))
+            await peer.expect("flush")
+            await peer.persisted(backlog + 1)
 
 
 @in_virtual_time
