@@ -398,7 +398,7 @@ def parse_log_topic(text: str) -> LogTopic:
 
 
 def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
-    """`TOPIC:/key[,/key][,history]`, as on a command line.
+    """`TOPIC:/key[,/key][,history][,expiration=SECONDS]`, as on a command line.
 
     Args:
         text: The argument.
@@ -409,13 +409,21 @@ def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
     """
     topic, _, keys = text.rpartition(":")
     parts = tuple(part.strip() for part in keys.split(",") if keys)
-    paths = tuple(part for part in parts if part != "history")
-    history = len(paths) < len(parts)
-    if allow_user_keys and topic and not paths:
-        return SowTopic(topic, history=history)
-    if not topic or not paths or not all(path.startswith("/") and len(path) > 1 for path in paths):
-        raise UsageError(f"--sow {text}: expected TOPIC:/key[,/key][,history], such as orders:/id")
-    return SowTopic(topic, keys=paths, history=history)
+    paths = tuple(part for part in parts if part.startswith("/"))
+    options = {part.partition("=")[0]: part for part in parts if not part.startswith("/")}
+    history = options.pop("history", None) == "history"
+    lifetime = options.pop("expiration", None)
+    has_keys = paths or allow_user_keys
+    if not topic or not has_keys or options or not all(len(path) > 1 for path in paths):
+        raise UsageError(
+            f"--sow {text}: expected TOPIC:/key[,/key][,history][,expiration=SECONDS], such as"
+            " orders:/id"
+        )
+    try:
+        expiration_s = None if lifetime is None else float(lifetime.partition("=")[2])
+    except ValueError as error:
+        raise UsageError(f"--sow {text}: {lifetime}: wanted expiration=SECONDS") from error
+    return SowTopic(topic, keys=paths, history=history, expiration_s=expiration_s)
 
 
 def read_users(path: Path) -> dict[str, str]:
@@ -557,7 +565,10 @@ def sow_argument(topic: SowTopic) -> str:
     Args:
         topic: The topic; its message type is left out.
     """
-    return f"{topic.name}:{','.join((*topic.keys, *(['history'] if topic.history else [])))}"
+    parts = [*topic.keys, *(["history"] if topic.history else [])]
+    if topic.expiration_s is not None:
+        parts.append(f"expiration={topic.expiration_s!r}")
+    return f"{topic.name}:{','.join(parts)}"
 
 
 def _queue_options(text: str, parts: Sequence[str]) -> dict[str, object]:

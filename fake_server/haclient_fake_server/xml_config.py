@@ -371,11 +371,18 @@ _QUEUE: Final[_Fields] = {
 }
 
 
+def _lifetime(text: str) -> float | None:
+    """How long a record lives: by its publisher alone if that is just enabled."""
+    words = {"disabled": None, "enabled": 0.0}
+    return words[text] if text in words else parse_interval(text)
+
+
 def _sow(element: _Element) -> dict[str, object]:
     _, found = _contents(element, {}, ("Topic", "Queue"))
     topics: list[SowTopic] = []
     for each in found["Topic"]:
-        values, more = _contents(each, _TOPIC, ("Key",))
+        fields = {**_TOPIC, "Expiration": ("expiration_s", _lifetime)}
+        values, more = _contents(each, fields, ("Key",))
         values["keys"] = tuple(str(_value(key, str)) for key in more["Key"])
         topics.append(_make(each, SowTopic, values))
     queues: list[QueueTopic] = []

@@ -153,9 +153,9 @@ _TOPIC_OPTIONS = (
         "--sow",
         "sow_topics",
         multiple=True,
-        metavar="TOPIC:/key[,/key][,history]",
-        help="A topic with a state of the world, its keys, and whether it keeps its history. May "
-        "be given several times.",
+        metavar="TOPIC:/key[,/key][,history][,expiration=SECONDS]",
+        help="A topic with a state of the world, its keys, whether it keeps its history, and how "
+        "long its records live. May be given several times.",
     ),
     click.option(
         "--queue",

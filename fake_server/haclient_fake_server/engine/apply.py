@@ -13,7 +13,9 @@ views, conflation) consumes the same value.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from haclient.protocol.codec import encode_string
@@ -31,6 +33,7 @@ from haclient_fake_server.engine.routes import FanoutGroup, Route, frame_head
 from haclient_fake_server.engine.sow.delta import Delta
 from haclient_fake_server.engine.sow.page import PageSubscription, page_headers
 from haclient_fake_server.engine.sow.table import (
+    NEVER_US,
     Changes,
     SowError,
     SowRecord,
@@ -38,15 +41,24 @@ from haclient_fake_server.engine.sow.table import (
     recorded_keys,
 )
 from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.timers import timestamp_text
+from haclient_fake_server.engine.timers import NEVER, timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
 
 # Plain numbers: of an enumeration, `&` takes a microsecond.
 _USER_KEY: Final = int(RecordFlag.USER_KEY)
 _REPLICATED: Final = int(RecordFlag.REPLICATED)
 
+MAX_EXPIRED: Final = 1000
+"""Records that expire in one step; others are served between two steps."""
 
-def apply(route: Route, record: Record, document: Document | None = None) -> Changes:
+
+def apply(
+    route: Route,
+    record: Record,
+    document: Document | None = None,
+    *,
+    clock_us: int = sys.maxsize,
+) -> Changes:
     """Apply a record to the state of the world of its topic, if the topic has one.
 
     A message without a key may come from an instance without that state, or from before the topic
@@ -57,6 +69,8 @@ def apply(route: Route, record: Record, document: Document | None = None) -> Cha
         route: The topic.
         record: The record, as it is or will be in the log.
         document: The message, if it was parsed already.
+        clock_us: The running wall clock, which the log may be ahead of: then the life of a record
+            begins now.
     """
     sow = route.sow
     if record.command == RecordCommand.SOW_DELETE:
@@ -75,7 +89,10 @@ def apply(route: Route, record: Record, document: Document | None = None) -> Cha
     taken = timestamp_text(record.timestamp_us).decode("ascii")
     correlation_id = to_text(record.correlation_id)
     bookmark = record.bookmark if route.logged else ""
-    stored = SowRecord(key, record.payload, taken, correlation_id, bookmark)
+    lifetime_s = sow.lifetime_s(record.expiration_s)
+    begin_us = min(record.timestamp_us, clock_us)
+    expires_us = begin_us + int(lifetime_s * 1e6) if lifetime_s else NEVER_US
+    stored = SowRecord(key, record.payload, taken, correlation_id, bookmark, expires_us)
     return Changes(document, key, sow.restore(stored))
 
 
@@ -89,6 +106,25 @@ class Applier:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        for topic in state.all_sow_topics:
+            self._watch(topic)
+
+    def _watch(self, sow: SowTopic) -> None:
+        """Be called when the next record expires."""
+        state = self._state
+        due_us = sow.next_expiry_us
+        due = NEVER if due_us == NEVER_US else state.due_at_us(due_us)
+        key = ("expiration of records of", sow.message_type, sow.name)
+        state.timers.set(key, due, partial(self._expire, sow))
+
+    def _expire(self, sow: SowTopic) -> None:
+        """Remove records that have expired, and notify those that had them in focus."""
+        expired = sow.take_expired(self._state.clock_us, MAX_EXPIRED)
+        self._watch(sow)
+        if expired:
+            route = self._state.tables[sow.message_type].route(sow.name)
+            nothing = Record(0, 0, 0, 0, 0)
+            self.deliver(route, nothing, Changes(None, deleted=expired, reason="expire"))
 
     def apply(
         self,
@@ -122,7 +158,9 @@ class Applier:
             state.last = (publisher.id, record.sequence)
         elif not record.flags & RecordFlag.ASSIGNED:
             state.unnoted[publisher.id] = publisher
-        changes = apply(route, record, document)
+        changes = apply(route, record, document, clock_us=state.clock_us)
+        if route.sow is not None and route.sow.expiration_s is not None:
+            self._watch(route.sow)
         if route.queues and changes.document is not None:
             state.queues.enter(
                 route.queues,
@@ -144,7 +182,7 @@ class Applier:
         if plan.conflated:
             self.conflate(route, record, changes)
         if document is None:
-            self._report_deleted(route, changes.deleted)
+            self._report_deleted(route, changes)
             return
         bookmark = record.bookmark.encode("ascii") if route.logged else b""
         correlation_id = to_text(record.correlation_id)
@@ -188,7 +226,7 @@ class Applier:
             return
         for item in pages:
             try:
-                self._turn_page(route, item, keys, deleted, changes.previous)
+                self._turn_page(route, item, keys, deleted, changes)
             except Exception as error:
                 self._state.fail(item.connection, error)
 
@@ -198,7 +236,7 @@ class Applier:
         item: PageSubscription,
         keys: tuple[str, ...],
         deleted: Mapping[str, SowRecord],
-        previous: SowRecord | None,
+        changes: Changes,
     ) -> None:
         sow = route.sow
         if sow is None:
@@ -209,13 +247,13 @@ class Applier:
             if record is not None:
                 self._send_record(route, item, record, reason="match")
             else:
-                self._send_record(route, item, deleted[key], reason="deleted")
+                self._send_record(route, item, deleted[key], reason=changes.reason)
         for key in change.present:
             record = sow.get(key)
             if record is None:
                 continue
             if item.style & Style.DELTA and key not in change.entered:
-                self._send_delta_of_page(route, item, record, previous)
+                self._send_delta_of_page(route, item, record, changes.previous)
             else:
                 self._send_record(route, item, record)
 
@@ -264,14 +302,14 @@ class Applier:
         body = record.body if delta is None else delta
         self.fan_out((group,), body, bookmark, _wire_key(record.key), more)
 
-    def _report_deleted(self, route: Route, deleted: Iterable[SowRecord]) -> None:
-        """Notify the subscribers that had a deleted record in focus."""
+    def _report_deleted(self, route: Route, changes: Changes) -> None:
+        """Notify the subscribers that had a record in focus that is gone."""
         plan, sow = route.plan, route.sow
         if plan is None or sow is None or not plan.watched:
             return
-        for record in deleted:
-            document = sow.document(record)
-            key, reason = _wire_key(record.key), b',"reason":"deleted"'
+        reason = b',"reason":' + encode_string(changes.reason)
+        for record in changes.deleted:
+            document, key = sow.document(record), _wire_key(record.key)
             self.fan_out(plan.losing(document, None), document.body, b"", key, reason)
 
     def fan_out(

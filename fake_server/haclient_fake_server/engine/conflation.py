@@ -11,7 +11,6 @@ Out-of-focus messages and deltas concern records, so with either the key is that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from haclient.protocol.codec import encode_string
@@ -86,7 +85,7 @@ def conflate(
     if conflator is None:
         return
     if document is None:
-        _conflate_deleted(state, item, conflator, route, changes.deleted)
+        _conflate_deleted(state, item, conflator, route, changes)
         return
     was_in_focus = previous is not None and _is_in_focus(item, route, previous)
     reason = ""
@@ -111,14 +110,14 @@ def _conflate_deleted(
     item: Subscription,
     conflator: Conflator,
     route: Route,
-    deleted: Iterable[SowRecord],
+    changes: Changes,
 ) -> None:
-    """Hold an out-of-focus message for each deleted record, if the subscription has `oof`."""
+    """Hold an out-of-focus message for each record that is gone, if the subscription has `oof`."""
     if route.sow is None or not item.oof:
         return
-    for each in deleted:
+    for each in changes.deleted:
         if _is_in_focus(item, route, each):
-            update = Update(route.wire, each.body, each.key, reason="deleted")
+            update = Update(route.wire, each.body, each.key, reason=changes.reason)
             conflator.hold((route.wire, each.key), update, now=state.now, before=each.body)
     arm(state, item)
 

@@ -8,6 +8,7 @@ the first of these places on. A snapshot moves the place of its consumer towards
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -172,6 +173,7 @@ class _SowTables:
 
     def __init__(self, state: State) -> None:
         self.start = state.journal.seek(state.journal.first_position)
+        self._clock_us = state.clock_us
         self._routes = {n: each for n, each in state.topics.items() if each.sow is not None}
         # By topic and key the record as it is in the log; in the order of the first insertion.
         self._latest: dict[int, dict[bytes, bytes]] = {number: {} for number in self._routes}
@@ -199,8 +201,11 @@ class _SowTables:
     def finish(self) -> None:
         for number, table in self._latest.items():
             for record in table.values():
-                apply(self._routes[number], _decode(record))
+                apply(self._routes[number], _decode(record), clock_us=self._clock_us)
             table.clear()
+        for route in self._routes.values():
+            if route.sow is not None:
+                route.sow.take_expired(self._clock_us, sys.maxsize)
 
     def _delete(self, table: dict[bytes, bytes], record: bytes) -> None:
         for key in recorded_keys(to_text(_decode(record).payload)):

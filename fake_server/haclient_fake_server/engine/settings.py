@@ -70,12 +70,15 @@ class SowTopic:
         message_type: The message type of its records.
         history: Whether queries may ask for the records of an earlier moment. The journal must
             record the topic.
+        expiration_s: How long a record lives whose publisher gives it no `expiration`, in seconds;
+            0 for ever. With `None` records do not expire, whatever their publishers say.
     """
 
     name: str
     keys: tuple[str, ...] = ()
     message_type: str = "json"
     history: bool = False
+    expiration_s: float | None = None
 
 
 EVERY_USER: Final = "*"
@@ -435,23 +438,32 @@ class EngineSettings:
             if problem := topic_problem(log_topic.pattern):
                 raise UsageError(f"log topic {log_topic.pattern!r}: {problem}")
         for topic in self.sow_topics:
-            if topic.name.startswith("/HACLIENT/"):
-                raise UsageError(
-                    f"sow topic {topic.name!r}: names under /HACLIENT/ are the broker's own, "
-                    "give it another one"
-                )
-            if problem := topic_problem(topic.name):
-                raise UsageError(f"sow topic {topic.name!r}: {problem}")
-            if topic.history and not self._is_logged(topic):
-                raise UsageError(
-                    f"sow topic {topic.name!r} keeps a history, which is in the log, but no log "
-                    "topic matches it: add one, or leave the history out"
-                )
+            self._check_sow_topic(topic)
         addresses = [to.address for to in self.replicate_to]
         if len(set(addresses)) < len(addresses):
             raise UsageError(f"an instance is named twice to replicate to: {addresses}")
         if addresses and not self.log_topics:
             raise UsageError("replication sends the log, and no topic is logged")
+
+    def _check_sow_topic(self, topic: SowTopic) -> None:
+        if topic.name.startswith("/HACLIENT/"):
+            raise UsageError(
+                f"sow topic {topic.name!r}: names under /HACLIENT/ are the broker's own, "
+                "give it another one"
+            )
+        if problem := topic_problem(topic.name):
+            raise UsageError(f"sow topic {topic.name!r}: {problem}")
+        lifetime_s = topic.expiration_s
+        if lifetime_s is not None and not 0 <= lifetime_s <= MAX_QUEUE_TIME_S:
+            raise UsageError(
+                f"sow topic {topic.name!r}: expiration_s={lifetime_s!r}, wanted 0 to "
+                f"{MAX_QUEUE_TIME_S} seconds, or None"
+            )
+        if topic.history and not self._is_logged(topic):
+            raise UsageError(
+                f"sow topic {topic.name!r} keeps a history, which is in the log, but no log "
+                "topic matches it: add one, or leave the history out"
+            )
 
 
 def check_queues(

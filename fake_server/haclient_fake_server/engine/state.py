@@ -35,6 +35,7 @@ from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 from haclient_fake_server.engine.routes import Route, RouteTables
 from haclient_fake_server.engine.settings import TOPIC_BYTES, EngineSettings
+from haclient_fake_server.engine.settings import SowTopic as SowSettings
 from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Action, Timers
 from haclient_fake_server.journal.format import RecordFlag
@@ -179,10 +180,7 @@ class State:
         self.queues = QueueRegistry(settings.queues, journal)
         self.tables = RouteTables(self._make_route)
         self._sow = {
-            (topic.message_type, topic.name): SowTopic(
-                topic.name, topic.keys, message_type=topic.message_type
-            )
-            for topic in settings.sow_topics
+            (each.message_type, each.name): _table_of(each) for each in settings.sow_topics
         }
         self._log = [
             (TopicMatcher(topic.pattern), topic.message_type) for topic in settings.log_topics
@@ -597,6 +595,15 @@ class State:
 def bytes_of_topic(topic: str) -> int:
     """What a topic counts towards `EngineSettings.max_topic_bytes`."""
     return TOPIC_BYTES + len(to_bytes(topic))
+
+
+def _table_of(topic: SowSettings) -> SowTopic:
+    return SowTopic(
+        topic.name,
+        topic.keys,
+        message_type=topic.message_type,
+        expiration_s=topic.expiration_s,
+    )
 
 
 def _text_of(key: object) -> str:

@@ -119,17 +119,25 @@ def test_a_sow_topic_has_keys() -> None:
     assert parse_sow_topic("orders:/id") == SowTopic("orders", keys=("/id",))
     kept = parse_sow_topic("orders:/id,history,/b")
     assert kept == SowTopic("orders", keys=("/id", "/b"), history=True)
+    kept = parse_sow_topic("orders:/id,expiration=2.5")
+    assert kept == SowTopic("orders", keys=("/id",), expiration_s=2.5)
     kept = parse_sow_topic("orders:history", allow_user_keys=True)
     assert kept == SowTopic("orders", history=True)
     assert parse_sow_topic("a:b:/id,/sub/key") == SowTopic("a:b", keys=("/id", "/sub/key"))
 
 
 @pytest.mark.parametrize(
-    "text", ["orders", ":/id", "orders:", "orders:id", "orders:/id,", "orders:/"]
+    "text", ["orders", ":/id", "orders:", "orders:id", "orders:/id,", "orders:/", "orders:/id,x=1"]
 )
 def test_a_sow_topic_without_keys_is_a_mistake(text: str) -> None:
     with pytest.raises(UsageError, match="TOPIC:/key"):
         parse_sow_topic(text)
+
+
+@pytest.mark.parametrize("lifetime", ["expiration", "expiration=", "expiration=2s"])
+def test_the_lifetime_of_records_is_in_seconds(lifetime: str) -> None:
+    with pytest.raises(UsageError, match="wanted expiration=SECONDS"):
+        parse_sow_topic(f"orders:/id,{lifetime}")
 
 
 @pytest.mark.row("CLI5", "RE4")
@@ -292,7 +300,9 @@ def test_a_queue_is_the_same_after_it_was_an_argument(text: str) -> None:
     assert parse_queue(queue_argument(queue)) == queue
 
 
-@pytest.mark.parametrize("text", ["a:/id", "a:/id,/px,history", "a:", "a:history"])
+@pytest.mark.parametrize(
+    "text", ["a:/id", "a:/id,/px,history", "a:", "a:history", "a:/id,expiration=0"]
+)
 def test_a_topic_with_a_state_is_the_same_after_it_was_an_argument(text: str) -> None:
     topic = parse_sow_topic(text, allow_user_keys=True)
     assert parse_sow_topic(sow_argument(topic), allow_user_keys=True) == topic

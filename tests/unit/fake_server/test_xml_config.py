@@ -84,6 +84,15 @@ def test_the_interval_of_replication_acks_is_that_of_the_transport_for_replicati
         found("tcp")
 
 
+@pytest.mark.parametrize(
+    ("text", "expiration_s"), [("30s", 30.0), ("enabled", 0.0), ("disabled", None)]
+)
+def test_records_may_expire(tmp_path: Path, text: str, expiration_s: float | None) -> None:
+    topic = f"<Topic><Name>a</Name><Key>/id</Key><Expiration>{text}</Expiration></Topic>"
+    (found,) = config_of(tmp_path, f"<SOW>{topic}</SOW>").sow_topics
+    assert found == SowTopic("a", ("/id",), expiration_s=expiration_s)
+
+
 def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
     found = config_of(
         tmp_path,

@@ -34,6 +34,7 @@ reason: to acknowledge such records would be wrong.
 from __future__ import annotations
 
 import bisect
+import math
 from array import array
 from collections import deque
 from functools import partial
@@ -352,5 +353,21 @@ class Replicas:
             return
         self._unit = unit
         flags = (record.flags & RecordFlag.USER_KEY) | state.source_flags
-        own = record._replace(flags=flags, timestamp_us=state.now_us)
+        own = record._replace(
+            flags=flags,
+            timestamp_us=state.now_us,
+            expiration_s=_expiration_here(route, record, clock_us=state.clock_us),
+        )
         self._applier.apply(route, publisher, own)
+
+
+def _expiration_here(route: Route, record: Record, *, clock_us: int) -> int | None:
+    """The expiration of a record from its arrival here on, so that it ends as it does there.
+
+    That of a message of a queue stays: its origin expires it.
+    """
+    lifetime_s = route.sow.lifetime_s(record.expiration_s) if route.sow is not None else 0
+    passed_s = (clock_us - record.timestamp_us) / 1e6
+    if not lifetime_s or route.queues or passed_s < 1:
+        return record.expiration_s
+    return max(1, math.ceil(lifetime_s - passed_s))

@@ -7,6 +7,7 @@ broker does other work; it is only ever appended to, so what is found does not c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterable
 from typing import Final
 
@@ -38,10 +39,13 @@ def records_at(
         topic.name: Route(topic.name, topic.message_type, logged=True, sow=topic)
         for topic in past.values()
     }
+    expiring = [topic for topic in past.values() if topic.expiration_s is not None]
     cursor = state.journal.seek(state.journal.first_position)
     while True:
         chunk, cursor = state.journal.read(cursor, STEP_BYTES)
         for record in records_of(chunk):
+            for topic in expiring if record.position else ():
+                topic.take_expired(record.timestamp_us, sys.maxsize)
             if record.position >= position:
                 return list(past.values())
             now = state.topics.get(record.topic_id) if record.position else None
@@ -49,5 +53,7 @@ def records_at(
             if now is not None and route is not None and now.message_type == route.message_type:
                 apply(route, record)
         if not chunk:
+            for topic in expiring:
+                topic.take_expired(state.clock_us, sys.maxsize)
             return list(past.values())
         yield

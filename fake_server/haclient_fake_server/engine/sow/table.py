@@ -9,6 +9,10 @@ that no two lists of values run together. A key that a publisher sends as well i
 A topic without key fields takes the publisher's own key, and any body: only then may a body be
 something other than JSON.
 
+Where the topic lets records expire, they do so at a moment of this instance's clock, whatever else
+happens to the topic. The log has when each was published and how long it lives, so an expired
+record is not recorded as deleted, and a restart or a replica comes to the same records.
+
 The table is a dict in order of first insertion, and everything here happens at one instant: a query
 and the subscription that follows it see the same state. Bodies are kept as bytes and parsed again
 when queried, since parsed they would take several times the memory.
@@ -19,7 +23,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import merge
+from heapq import heapify, heappop, heappush, merge
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -35,6 +39,12 @@ from haclient_fake_server.engine.sow.delta import Delta
 
 RECORD_BYTES: Final = 512
 """What it counts for to look at a record, besides its body: about as long as to read so much."""
+
+NEVER_US: Final = sys.maxsize
+"""Later than any moment."""
+
+_SLACK: Final = 1024
+"""Deadlines of records that are gone which are kept in any case."""
 
 FILTER_CHARACTERS: Final = 128
 """As many characters of a filter as cost about as much as looking at the record."""
@@ -70,6 +80,7 @@ class SowRecord:
         timestamp: When the server accepted it, as wire text; empty when unknown.
         correlation_id: The publisher's correlation id; empty for none.
         bookmark: Its position in the log; empty when the topic is not logged.
+        expires_us: When it expires, in microseconds since 1970.
     """
 
     key: str
@@ -77,6 +88,7 @@ class SowRecord:
     timestamp: str = ""
     correlation_id: str = ""
     bookmark: str = ""
+    expires_us: int = NEVER_US
 
 
 class Changes(NamedTuple):
@@ -86,13 +98,15 @@ class Changes(NamedTuple):
         document: The message; `None` for a delete.
         key: Its key; empty where it has none.
         previous: The record of the same key that it has replaced.
-        deleted: The records that a delete has removed.
+        deleted: The records that a delete has removed, or that have expired.
+        reason: Why they are out of focus.
     """
 
     document: Document | None
     key: str = ""
     previous: SowRecord | None = None
     deleted: tuple[SowRecord, ...] = ()
+    reason: str = "deleted"
 
 
 _AS_THEY_ARE: Final = OrderBy()
@@ -149,15 +163,38 @@ class SowTopic:
         name: The topic.
         keys: Paths of the key fields, such as `/id`; none when publishers name the key.
         message_type: Of all bodies; only `json` has fields.
+        expiration_s: How long a record lives whose publisher does not say it, 0 for ever; with
+            `None` all records live for ever.
 
     Raises:
         FilterError: A key is no path.
     """
 
-    __slots__ = ("_paths", "_records", "_snapshot", "message_type", "name")
+    __slots__ = (
+        "_deadlines",
+        "_paths",
+        "_queued",
+        "_records",
+        "_snapshot",
+        "expiration_s",
+        "message_type",
+        "name",
+    )
 
-    def __init__(self, name: str, keys: Iterable[str] = (), *, message_type: str = "json") -> None:
+    def __init__(
+        self,
+        name: str,
+        keys: Iterable[str] = (),
+        *,
+        message_type: str = "json",
+        expiration_s: float | None = None,
+    ) -> None:
         self.name: Final = name
+        self.expiration_s: Final = expiration_s
+        # A later deadline of a record changes nothing here: the entry comes up too early, and is
+        # put back. So a record that changes constantly has one entry, and idle ones cost nothing.
+        self._deadlines: list[tuple[int, str]] = []  # a heap
+        self._queued: dict[str, int] = {}
         self._paths: Final[tuple[Path, ...]] = tuple(parse_path(key) for key in keys)
         self.message_type: Final = message_type
         self._records: Final[dict[str, SowRecord]] = {}
@@ -181,7 +218,12 @@ class SowTopic:
 
     def blank(self) -> SowTopic:
         """The same topic without records."""
-        return SowTopic(self.name, self.key_paths, message_type=self.message_type)
+        return SowTopic(
+            self.name,
+            self.key_paths,
+            message_type=self.message_type,
+            expiration_s=self.expiration_s,
+        )
 
     def get(self, key: str) -> SowRecord | None:
         """The record under `key`, if any."""
@@ -249,6 +291,8 @@ class SowTopic:
         previous = self._records.get(record.key)
         self._records[record.key] = record
         self._snapshot = None
+        if record.expires_us != NEVER_US:
+            self._set_deadline(record.key, record.expires_us)
         return previous
 
     def records(self, keys: Iterable[str] | None = None) -> tuple[SowRecord, ...]:
@@ -272,7 +316,67 @@ class SowTopic:
         self._snapshot = None
         for record in records:
             del self._records[record.key]
+        if len(self._deadlines) > 2 * len(self._records) + _SLACK:
+            self._drop_stale_deadlines()
         return records
+
+    def lifetime_s(self, expiration_s: float | None) -> float:
+        """How long a record lives, 0 for ever.
+
+        Args:
+            expiration_s: What its publisher says, `None` for nothing.
+        """
+        if self.expiration_s is None:
+            return 0
+        return self.expiration_s if expiration_s is None else expiration_s
+
+    @property
+    def next_expiry_us(self) -> int:
+        """When the next record may expire."""
+        return self._deadlines[0][0] if self._deadlines else NEVER_US
+
+    def take_expired(self, now_us: int, limit: int) -> tuple[SowRecord, ...]:
+        """Remove records that have expired, the oldest first.
+
+        Args:
+            now_us: The present moment.
+            limit: How many deadlines to look at.
+        """
+        heap, expired = self._deadlines, list[SowRecord]()
+        while limit and heap and heap[0][0] <= now_us:
+            limit -= 1
+            due_us, key = heappop(heap)
+            if self._queued.get(key) != due_us:
+                continue  # an earlier entry has taken its place
+            del self._queued[key]
+            record = self._records.get(key)
+            if record is None or record.expires_us == NEVER_US:
+                continue
+            if record.expires_us > now_us:
+                self._set_deadline(key, record.expires_us)
+                continue
+            del self._records[key]
+            expired.append(record)
+        if expired:
+            self._snapshot = None
+        return tuple(expired)
+
+    def _set_deadline(self, key: str, due_us: int) -> None:
+        if due_us < self._queued.get(key, NEVER_US):
+            self._queued[key] = due_us
+            heappush(self._deadlines, (due_us, key))
+            if len(self._deadlines) > 2 * len(self._records) + _SLACK:
+                self._drop_stale_deadlines()
+
+    def _drop_stale_deadlines(self) -> None:
+        """Free the memory of deadlines of records that are gone: they may be due in years."""
+        self._queued = {
+            each.key: each.expires_us
+            for each in self._records.values()
+            if each.expires_us != NEVER_US
+        }
+        self._deadlines = [(due_us, key) for key, due_us in self._queued.items()]
+        heapify(self._deadlines)
 
 
 class Part(NamedTuple):
