@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from haclient_stores.bookmark import BookmarkList
 from haclient_stores.errors import PublishGap, StoreError, UsageError
-from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore
+from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
 from haclient_stores.tracker.resumption import Resumption, sequences
 
 _LENGTH_BYTES: Final = 4
@@ -218,7 +218,7 @@ class SendingStore(FrameLog):
         self._store.close()
 
 
-class StoreSubscription(Resumption):
+class StoreSubscription(Resumption, SubscriptionLog):
     """One subscription of a `BookmarkStore` that handles messages one by one."""
 
     def __init__(self, store: BookmarkStore, sub_id: str) -> None:

@@ -91,7 +91,8 @@ class Twins(RuleBasedStateMachine):
     def ack(self, publisher: int, back: int) -> None:
         sequence = max(0, self.sequences[publisher] - back)
         for each in self.both:
-            each.persisted(f"{publisher}|{sequence}|")
+            if sequence:
+                each.persisted_at(each.publishers.index(publisher), sequence)
         by_sequence = {(p, q) for p, q in self.arrived if p == publisher and q <= sequence}
         to = max((self.arrived[place] for place in by_sequence), default=0)
         this_link = range(self.link_first, to + 1)

@@ -7,9 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from typing_extensions import override
 
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.bookmark_world import World
 from support.lengths import length
+from support.tracked_log import TrackedLog
 from support.tracker_invariants import assert_consistent
 
 pytestmark = pytest.mark.row("BS2", "BS3", "BS4", "BS6", "BS9", "BS10", "BS11")
@@ -19,7 +19,7 @@ class TrackerMachine(RuleBasedStateMachine):
     """Any order of arrivals, discards, lost links, acks and restarts against the model."""
 
     def first_subscription(self) -> SubscriptionLog:
-        return SubscriptionTracker()
+        return TrackedLog()
 
     def after_restart(self) -> SubscriptionLog:
         self.world.subscription.ended()
@@ -98,14 +98,14 @@ class TrackerMachine(RuleBasedStateMachine):
         self.world.restart(self.after_restart())
 
     @property
-    def tracker(self) -> SubscriptionTracker:
-        assert isinstance(self.world.subscription, SubscriptionTracker)
+    def tracker(self) -> TrackedLog:
+        assert isinstance(self.world.subscription, TrackedLog)
         return self.world.subscription
 
     @invariant()
     def the_numbers_are_consistent(self) -> None:
         if hasattr(self, "world"):
-            assert_consistent(self.tracker)
+            assert_consistent(self.tracker.tracker)
 
     @invariant()
     def the_recovery_point_skips_nothing(self) -> None:

@@ -11,8 +11,8 @@ import random
 import pytest
 
 from haclient_stores.tracker.entries import Publishers
-from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.lengths import length
+from support.tracked_log import TrackedLog
 from support.tracker_invariants import assert_consistent
 
 pytestmark = pytest.mark.row("BS3", "BS4", "BS6")
@@ -34,7 +34,7 @@ class Walk:
         publishers = Publishers()
         for publisher_id in (1, 2, 3):
             publishers.index(publisher_id)
-        self.tracker = SubscriptionTracker(publishers)
+        self.tracker = TrackedLog(publishers)
         self.tracker.begin(acked=False, start=None)
         self.sequences = dict.fromkeys((1, 2, 3), 0)
         self.numbers: dict[int, tuple[int, int]] = {}
@@ -113,7 +113,7 @@ class Walk:
 
     def check(self) -> None:
         tracker = self.tracker
-        assert_consistent(tracker)
+        assert_consistent(tracker.tracker)
         assert tracker.undiscarded_count == len(self.newest)
         opened = next((n for n, e in enumerate(self.order) if e in self.newest), len(self.order))
         applied = dict(self.order[:opened])

@@ -55,7 +55,7 @@ class MemoryBookmarkStore(TrackedBookmarkStore):
     def close(self) -> None:
         """Release the store. The next client of the process gets all undiscarded messages again."""
         for each in self._subscriptions.values():
-            each.tracker.ended()
+            each.tracker.link_lost(0)
         self._thread.release()
 
 

@@ -230,7 +230,7 @@ class SubscriptionHandle(SubscriptionLog):
     @override
     def ended_except(self, numbers: Collection[int]) -> None:
         with self._moving():
-            self.tracker.ended_except(numbers)
+            self.tracker.link_lost(0, exempt=numbers)
             self.journal.note(RecordKind.LOST, 1)  # the reader's process holds none of them
 
     def forget(self, *, has_copies: bool = True) -> None:
@@ -294,11 +294,12 @@ class SubscriptionHandle(SubscriptionLog):
     def completed(self, bookmark: str) -> None:
         tracker, journal = self.tracker, self.journal
         with self._moving():
-            tracker.completed(bookmark)
             place = tracker.position(bookmark)
             if place is None:
+                tracker.completed()
                 journal.note(RecordKind.COMPLETED_SOMEWHERE)
             else:
+                tracker.completed(*place)
                 journal.note(RecordKind.COMPLETED, place[1], place[0])
 
     # -- whose order it is --------------------------------------------------------------------
@@ -356,7 +357,7 @@ class SubscriptionHandle(SubscriptionLog):
     @property
     @override
     def redelivered_count(self) -> int:
-        return self.tracker.redelivered_count
+        return self.tracker.redeliveries
 
     @override
     def is_discarded(self, bookmark: str) -> bool:

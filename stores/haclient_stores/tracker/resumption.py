@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Final
 
-from typing_extensions import override
-
 from haclient_stores.bookmark import (
     NOW,
     Bookmark,
@@ -22,11 +20,10 @@ from haclient_stores.bookmark import (
     Timestamp,
     parse_bookmark,
 )
-from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.server_order import ServerOrder
 
 
-class Resumption(SubscriptionLog):
+class Resumption:
     """Computes where a subscription resumes.
 
     Attributes:
@@ -54,11 +51,7 @@ class Resumption(SubscriptionLog):
         self._server_order = other.server_order.copy()
 
     def set_server_order(self, server_order: ServerOrder) -> None:
-        """Take over the server order of another process.
-
-        Args:
-            server_order: The server order.
-        """
+        """Take over the server order of another process."""
         self._server_order = server_order
 
     # -- what the store knows -----------------------------------------------------------------
@@ -86,18 +79,18 @@ class Resumption(SubscriptionLog):
 
     # -- asking -------------------------------------------------------------------------------
 
-    @override
     def recovery_point(self) -> BookmarkList:
+        """See `SubscriptionLog.recovery_point`."""
         if (finished := self.finished_point()).items:
             return finished
         return BookmarkList(self.start.resume_items(nothing_arrived=self.nothing_arrived))
 
-    @override
     def resume(self) -> str:
+        """See `SubscriptionLog.resume`."""
         return self.start.resume(self.recovery_point())
 
-    @override
     def resume_elsewhere(self, since_us: int, after: str = "") -> tuple[str, ...]:
+        """See `SubscriptionLog.resume_elsewhere`."""
         finished = self.finished_point()
         named = sequences(finished)
         if any(publisher not in named for publisher in self.awaiting_redelivery()):
@@ -108,32 +101,32 @@ class Resumption(SubscriptionLog):
             self.recovery_point(), since_us, finished=bool(finished.items), after=after
         )
 
-    @override
     def resume_from_start(self) -> str:
+        """See `SubscriptionLog.resume_from_start`."""
         return str(self.start.on_any_server) if self.start.range is None else str(self.start.range)
 
     # -- server order ---------------------------------------------------------------------------
 
     @property
-    @override
     def server_order(self) -> ServerOrder:
+        """See `SubscriptionLog.server_order`."""
         return self._server_order
 
     @property
-    @override
     def in_order(self) -> bool:
+        """See `SubscriptionLog.in_order`."""
         return self._server_order.orders(sequences(self.finished_point()))
 
-    @override
     def entered(self, server: str) -> None:
+        """See `SubscriptionLog.entered`."""
         arrived = dict(self.arrived())
         if self.start.entered_us and not self.start.is_now:  # where the log ended, over there
             for publisher, sequence in sequences(BookmarkList(self.start.items)).items():
                 arrived.setdefault(publisher, sequence)
         self._server_order.entered(server, arrived)
 
-    @override
     def caught_up(self, until_us: int) -> None:
+        """See `SubscriptionLog.caught_up`."""
         self._server_order.caught_up(until_us)
 
 

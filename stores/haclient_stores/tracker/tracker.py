@@ -113,7 +113,6 @@ class SubscriptionTracker(Resumption):
 
     # -- entering and leaving -----------------------------------------------------------------
 
-    @override
     def begin(
         self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
     ) -> None:
@@ -130,18 +129,10 @@ class SubscriptionTracker(Resumption):
         self._take_front()
         self.finished.begin(self.next_number, acked=acked)
 
-    @override
-    def link_lost(self, first_queued: int) -> None:
-        self.redelivery.link_lost(first_queued, self.chunks, is_open=self._is_open)
-        self._set_slow_path()
-
-    @override
-    def ended(self) -> None:
-        self.link_lost(0)
-
-    @override
-    def ended_except(self, numbers: Collection[int]) -> None:
-        self.redelivery.link_lost(0, self.chunks, is_open=self._is_open, exempt=numbers)
+    def link_lost(self, first_queued: int, exempt: Collection[int] = ()) -> None:
+        """See `SubscriptionLog.link_lost`; `exempt` are messages that a handler still processes."""
+        redelivery = self.redelivery
+        redelivery.link_lost(first_queued, self.chunks, is_open=self._is_open, exempt=exempt)
         self._set_slow_path()
 
     def _is_open(self, number: int) -> bool:
@@ -149,8 +140,8 @@ class SubscriptionTracker(Resumption):
 
     # -- arrival ------------------------------------------------------------------------------
 
-    @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
+        """See `SubscriptionLog.log_batch`."""
         parsed = self.publishers.parse_batch(bookmarks)
         if parsed is None:
             return self._log_each(bookmarks)
@@ -254,20 +245,16 @@ class SubscriptionTracker(Resumption):
         self._set_slow_path()
         return number
 
-    @override
-    def log(self, bookmark: str) -> int:
-        return self.log_batch([bookmark])[0]
-
-    @override
     def is_discarded(self, bookmark: str) -> bool:
+        """See `SubscriptionLog.is_discarded`."""
         publisher, sequence = self.publishers.parse(bookmark)
         seen = 0 < sequence <= self.seen.get(publisher, 0)
         return seen and not self.redelivery.awaits(publisher, sequence)
 
     # -- discarding ---------------------------------------------------------------------------
 
-    @override
     def discard(self, number: int) -> None:
+        """See `SubscriptionLog.discard`."""
         if number == self.low_watermark != self.slow_path_at:
             self.low_watermark = number + 1
         else:
@@ -316,14 +303,6 @@ class SubscriptionTracker(Resumption):
             above.add(number)
         self._set_slow_path()
         return True
-
-    @override
-    def discard_up_to(self, number: int) -> None:
-        if self.redelivery:
-            for current in self.held_up_to(number):
-                self.discard_slowly(current)
-        else:
-            self.discard_all_up_to(number)
 
     def held_up_to(self, number: int) -> list[int]:
         """The current numbers of all delivered, undiscarded entries up to a number.
@@ -443,13 +422,6 @@ class SubscriptionTracker(Resumption):
         """
         return self.publishers.position(bookmark)
 
-    @override
-    def persisted(self, bookmark: str) -> None:
-        for item in bookmark.split(","):
-            place = self.publishers.position(item)
-            if place is not None:
-                self.persisted_at(*place)
-
     def persisted_at(self, publisher: int, sequence: int) -> None:
         """Apply a persisted ack.
 
@@ -481,21 +453,16 @@ class SubscriptionTracker(Resumption):
         self.finished.reach(*pending)
         return True
 
-    @override
-    def completed(self, bookmark: str) -> None:
-        place = self.publishers.position(bookmark)
-        self.at_end = True
-        if place is not None:
-            self.completed_at(*place)
-
-    def completed_at(self, publisher: int, sequence: int) -> None:
-        """The replay is over, at a known position.
+    def completed(self, publisher: int = 0, sequence: int = 0) -> None:
+        """The replay is over.
 
         Args:
-            publisher: The index of the position's publisher.
-            sequence: Its sequence.
+            publisher: The index of the publisher of its position.
+            sequence: The sequence of that; 0 where the position is unknown.
         """
         self.at_end = True
+        if not sequence:
+            return
         finished = self.finished
         # Of this link alone it would not do: what an earlier one brought may be undiscarded, and is
         # a duplicate when the server repeats it.
@@ -507,18 +474,13 @@ class SubscriptionTracker(Resumption):
     # -- asking -------------------------------------------------------------------------------
 
     @property
-    @override
     def oldest_undiscarded(self) -> int:
+        """See `SubscriptionLog.oldest_undiscarded`."""
         return self.low_watermark if self.low_watermark < self.next_number else 0
 
     @property
-    @override
-    def redelivered_count(self) -> int:
-        return self.redeliveries
-
-    @property
-    @override
     def undiscarded_count(self) -> int:
+        """See `SubscriptionLog.undiscarded_count`."""
         return (
             self.next_number - self.low_watermark - self.discarded_above.count - self.unused.count
         )

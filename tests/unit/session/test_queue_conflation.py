@@ -21,7 +21,7 @@ from haclient.session.back_pressure import (
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import MessageQueue
-from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracked_log import TrackedLog
 
 pytestmark = pytest.mark.row("MS6")
 
@@ -31,7 +31,7 @@ class Bench:
 
     def __init__(self, *, conflating: bool = True) -> None:
         self.delivery = MessageQueue()
-        self.tracker = SubscriptionTracker()
+        self.tracker = TrackedLog()
         self.tracker.begin(acked=False, start=None)
         self.stream = MessageStream(self.delivery, open_=self._open, close=self._close)
         self._sequence = 0

@@ -28,8 +28,8 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.custom import DictBookmarkStore
+from support.tracked_log import TrackedLog
 
 KNOWS, KNOWS_NOT = "5.3.5.0", "5.3.4.9"
 
@@ -66,13 +66,13 @@ HEARD_US = 12_000_000
 ANCHOR = "19700101T000010Z"
 
 
-def entered(*steps: str, start: str = "0", entered_us: int = 0) -> tuple[SubscriptionTracker, str]:
+def entered(*steps: str, start: str = "0", entered_us: int = 0) -> tuple[TrackedLog, str]:
     """A subscription after some steps, and the last bookmark that came from its server.
 
     `@A` is an entry at a server, `+1|2|` a message that is finished, `1|2|` one that is in hand,
     `?1|2|` one that is forgotten unread, `=1|2|` one that came before, and `.` the `completed`.
     """
-    log, last = SubscriptionTracker(), ""
+    log, last = TrackedLog(), ""
     log.begin(acked=False, start=start, entered_us=entered_us)
     for step in steps:
         kind, bookmark = step[0], step.lstrip("+?=")
@@ -268,7 +268,7 @@ def test_a_range_is_asked_for_again_elsewhere() -> None:
 
 
 def test_progress_that_was_taken_over_is_trusted() -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     log.discard(log.log("1|1|"))
     for server in "AB":
         assert resume_bookmarks(log, server, last="", overlap_us=OVERLAP_US) == ("1|1|",)
@@ -309,7 +309,7 @@ def logged(*starts: tuple[int, int], seen: int | None = None, bm: int | None = N
 
 @pytest.mark.row("BS9")
 def test_what_another_server_has_sent_last_says_nothing() -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     log.begin(acked=False, start="0")
     place = ResumePosition(log)
     place.accepted("a")
@@ -325,7 +325,7 @@ def test_the_caught_up_time_is_that_of_the_wall_clock() -> None:
     now = 0.0
     context = ResumeContext(lambda: NOW_US + int(now * 1_000_000))
     assert context.now_us(now) == NOW_US
-    log = SubscriptionTracker()
+    log = TrackedLog()
     log.begin(acked=False, start="0")
     place = ResumePosition(log)
     place.sending(now)

@@ -23,9 +23,9 @@ from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, SubscribeRequest, Subscription
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.requests import request_of
 from support.sinks import NoQueue
+from support.tracked_log import TrackedLog
 
 
 def enter(  # noqa: PLR0913  # the parts of one entry
@@ -129,7 +129,7 @@ def test_messages_for_nobody_are_kept_apart(session: Session) -> None:
 
 @pytest.mark.row("BS2")
 def test_every_message_is_logged_and_numbered_before_anybody_sees_it(session: Session) -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     enter(session, "1", log=log)
     received = session.receive([message("1", b"a", "7|1|"), message("1", b"b", "7|2|")])
     ((_, batch),) = received.deliveries
@@ -171,7 +171,7 @@ def test_the_answer_to_a_command_about_a_subscription_is_not_the_subscriptions(
 
 
 def test_the_last_bookmark_and_the_end_of_a_replay_are_noted(session: Session) -> None:
-    one = enter(session, "1", command_id="7", log=SubscriptionTracker())
+    one = enter(session, "1", command_id="7", log=TrackedLog())
     place = one.position
     session.receive([message("1", b"a", "7|1|"), message("1", b"b", "7|2|")])
     assert (place.last_bookmark, place.is_complete) == ("7|2|", False)
@@ -183,7 +183,7 @@ def test_the_last_bookmark_and_the_end_of_a_replay_are_noted(session: Session) -
 
 @pytest.mark.row("BS11", "BS12")
 def test_a_duplicate_goes_to_nobody_but_is_told(session: Session) -> None:
-    enter(session, "1", log=SubscriptionTracker())
+    enter(session, "1", log=TrackedLog())
     received = session.receive(
         [message("1", b"a", "7|1|"), message("1", b"a", "7|1|"), message("1", b"b", "7|2|")]
     )
@@ -194,7 +194,7 @@ def test_a_duplicate_goes_to_nobody_but_is_told(session: Session) -> None:
 
 
 def test_a_message_without_a_bookmark_is_delivered_and_not_tracked(session: Session) -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     enter(session, "1", log=log)
     received = session.receive([message("1", b"a")])
     assert told(received) == [("1", [b"a"])]
@@ -202,7 +202,7 @@ def test_a_message_without_a_bookmark_is_delivered_and_not_tracked(session: Sess
 
 
 def test_a_store_that_is_full_stops_the_delivery(session: Session) -> None:
-    class Full(SubscriptionTracker):
+    class Full(TrackedLog):
         @override
         def log_batch(self, bookmarks: list[str]) -> list[int] | range:
             raise StoreFull("no room")
@@ -213,7 +213,7 @@ def test_a_store_that_is_full_stops_the_delivery(session: Session) -> None:
 
 
 def test_a_store_that_cannot_read_a_bookmark_blames_the_server(session: Session) -> None:
-    class Strict(SubscriptionTracker):
+    class Strict(TrackedLog):
         @override
         def log_batch(self, bookmarks: list[str]) -> list[int] | range:
             if "what" in bookmarks:
@@ -317,7 +317,7 @@ def test_an_ended_subscription_is_not_replaced_by_a_late_answer(session: Session
 def test_a_query_of_the_past_has_caught_up_with_its_replay_and_not_with_its_records(
     session: Session,
 ) -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     one = enter(session, "1", command_id="5", query_id="1", log=log)
     fields = {"c": "sow_and_subscribe", "t": "orders", "bm": "7|1|"}
     one.request = SubscribeRequest.complete(fields, b"", command_id="5", has_store=True)
@@ -340,7 +340,7 @@ def test_a_query_of_the_past_has_caught_up_with_its_replay_and_not_with_its_reco
 
 @pytest.mark.row("CC15")
 def test_records_and_messages_under_one_id_are_told_apart(session: Session) -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     enter(session, "1", query_id="1", log=log)
     record = Message(kind="sow", query_id="1", data=b"r")
     received = session.receive([record, message("1", b"m", "7|2|"), message("1", b"m", "7|2|")])
@@ -404,7 +404,7 @@ def test_a_refusal_as_a_duplicate_is_a_success(session: Session) -> None:
 
 @pytest.mark.row("BS10")
 def test_persisted_acks_of_a_subscription_go_to_its_bookmark_store(session: Session) -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     log.begin(acked=True, start=None)
     enter(session, "1", command_id="5", log=log)
     session.receive([message("1", b"", "7|1|"), message("1", b"", "7|2|")])
@@ -416,7 +416,7 @@ def test_persisted_acks_of_a_subscription_go_to_its_bookmark_store(session: Sess
 
 
 def test_a_refused_ack_moves_no_recovery_point(session: Session) -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     enter(session, "1", command_id="5", log=log)
     session.receive([ack("completed", command_id="5", bookmark="7|9|", status="failure")])
     assert str(log.recovery_point()) == "0"

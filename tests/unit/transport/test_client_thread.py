@@ -14,9 +14,9 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.tasks import ClientThread, LoggedBy
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
-from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.client_threads import bound_thread
 from support.forks import refusals
+from support.tracked_log import TrackedLog
 
 
 async def test_a_thread_of_its_own_is_refused_by_name() -> None:
@@ -61,7 +61,7 @@ async def test_a_client_that_could_not_be_entered_is_as_before() -> None:
 
 
 async def test_a_message_is_discarded_on_the_clients_thread_before_the_call_returns() -> None:
-    log, where = SubscriptionTracker(), list[int]()
+    log, where = TrackedLog(), list[int]()
     log.begin(acked=False, start="0")
 
     discard: Callable[[int], None] = log.discard
@@ -70,7 +70,7 @@ async def test_a_message_is_discarded_on_the_clients_thread_before_the_call_retu
         where.append(threading.get_ident())
         discard(number)
 
-    log.discard = noting  # type: ignore[method-assign]  # to see by whom it is called
+    log.discard = noting  # to see by whom it is called
     messages = [Message(number=log.log(f"7|{n}|")) for n in (1, 2)]
     owner = LoggedBy(log, bound_thread())
     for message in messages:
@@ -78,7 +78,7 @@ async def test_a_message_is_discarded_on_the_clients_thread_before_the_call_retu
 
     def work() -> bool:
         messages[0].discard()
-        return log.is_discarded("7|1|")
+        return log.tracker.is_discarded("7|1|")
 
     assert await trio.to_thread.run_sync(work)
     messages[1].discard()
@@ -87,7 +87,7 @@ async def test_a_message_is_discarded_on_the_clients_thread_before_the_call_retu
 
 
 def test_a_discard_after_the_trio_run_is_a_usage_error() -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     log.begin(acked=False, start="0")
     number, threads = log.log("7|1|"), list[ClientThread]()
 
@@ -115,7 +115,7 @@ def test_a_discard_after_the_trio_run_is_a_usage_error() -> None:
 
 
 async def test_a_second_trio_run_is_not_blocked_and_told_how_to_discard() -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     log.begin(acked=False, start="0")
     message = Message(number=log.log("7|1|"), owner=LoggedBy(log, bound_thread()))
 
@@ -148,7 +148,7 @@ async def test_a_discard_after_the_store_was_closed_is_refused_in_every_thread(
 
 async def test_a_forked_process_has_no_thread_of_the_client() -> None:
     """Not even the one that forked, which has the same ident."""
-    log, thread = SubscriptionTracker(), bound_thread()
+    log, thread = TrackedLog(), bound_thread()
     log.begin(acked=False, start="0")
     message = Message(number=log.log("7|1|"), owner=LoggedBy(log, thread))
 

@@ -15,7 +15,7 @@ from haclient.session.subscriptions import Marker
 from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue
 from haclient.transport.tasks import TURN_S
 from haclient.workers.message_runner import MessageRunner
-from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracked_log import TrackedLog
 
 
 def batch(*bodies: bytes) -> list[Message]:
@@ -103,7 +103,7 @@ async def test_by_default_the_error_of_a_handler_leaves() -> None:
 async def test_a_policy_says_whether_a_failed_message_is_finished(
     policy: HandlerErrorPolicy, left: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = SubscriptionTracker()
+    log = TrackedLog()
     log.log_batch(["7|1|", "7|2|"])
     delivery = MessageQueue()
     messages = [Message(data=b"secret", topic="t", sub_id="s") for _ in range(2)]

@@ -149,9 +149,9 @@ def test_a_snapshot_keeps_every_part_of_a_subscription() -> None:
     tracker.begin(acked=True, start="5|5|,20240131T120000Z", entered_us=17)
     tracker.log_batch(["1|1|", "2|1|", "1|2|", "2|2|"])
     tracker.discard(1)
-    tracker.persisted("1|1|")
+    tracker.persisted_at(publishers.index(1), 1)
     tracker.discard(3)
-    tracker.completed("")
+    tracker.completed()
     tracker.begin(acked=True, start=None, conflated=True)
     tracker.log_batch(["1|3|", "2|3|"])
     tracker.discard(6)
@@ -188,7 +188,7 @@ def test_a_second_delivery_that_is_in_hand_is_in_the_snapshot() -> None:
     publishers = Publishers()
     tracker = SubscriptionTracker(publishers)
     tracker.log_batch(["1|1|", "1|2|"])
-    tracker.ended()
+    tracker.link_lost(0)
     tracker.log_batch(["1|1|"])
     again = written(tracker, publishers)
     again.discard(3)
@@ -198,9 +198,9 @@ def test_a_second_delivery_that_is_in_hand_is_in_the_snapshot() -> None:
 def test_a_subscription_at_now_that_saw_nothing_stays_at_now() -> None:
     publishers = Publishers()
     tracker = SubscriptionTracker(publishers)
-    tracker.log("1|1|")
+    tracker.log_batch(["1|1|"])
     tracker.begin(acked=True, start="0|1|")
-    tracker.completed("")
+    tracker.completed()
     again = written(tracker, publishers)
     assert again.resume() == "0|1|"
     assert again.at_end
@@ -229,12 +229,12 @@ def test_a_frozen_tracker_is_written_down_as_it_was_when_the_client_goes_on() ->
     tracker.log_batch([f"{1 + n % 2}|{n}|" for n in range(1, 41)])
     tracker.discard(7)
     tracker.link_lost(20)
-    tracker.log("1|20|")
+    tracker.log_batch(["1|20|"])
     before = snapshot_of(tracker, publishers)
     twin = frozen(tracker)
     tracker.log_batch(["1|60|", "3|1|"])
-    tracker.discard_up_to(100)
-    tracker.persisted("1|60|")
+    tracker.discard_all_up_to(100)
+    tracker.persisted_at(publishers.index(1), 60)
     tracker.link_lost(1)
     tracker.start.entered_us = 5
     assert snapshot_of(twin, publishers) == before

@@ -18,7 +18,7 @@ def explained(survival: Survival, *, acked: bool = False) -> Explanation:
     tracker.log_batch([f"7|{n}|" for n in range(3, 11)])
     for number in (1, 2, 3, 5):
         tracker.discard(number)
-    tracker.persisted("7|1|")
+    tracker.persisted_at(publishers.index(7), 1)
     return explain("s1", tracker, publishers, survival)
 
 

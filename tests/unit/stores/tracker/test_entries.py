@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from haclient_stores.tracker.entries import MIXED, Chunk, Publishers, condensed
-from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracked_log import TrackedLog
 
 
 def test_publishers_are_numbered_in_the_order_of_their_coming() -> None:
@@ -74,13 +74,13 @@ def test_what_is_condensed_again_stays_the_same() -> None:
     assert [number for number, _, _ in once[0].entries()] == [1, 3, 4, 8, 9]
 
 
-def kept(tracker: SubscriptionTracker) -> int:
+def kept(tracker: TrackedLog) -> int:
     return sum(len(chunk.numbers) for chunk in tracker.chunks)
 
 
 @pytest.mark.parametrize("publishers", [1, 3])
 def test_memory_is_bounded_while_one_message_stays_open(publishers: int) -> None:
-    tracker = SubscriptionTracker(Publishers())
+    tracker = TrackedLog(Publishers())
     tracker.begin(acked=False, start=None)
     most = 0
     for first in range(0, 500_000, 500):
@@ -105,7 +105,7 @@ def test_memory_is_bounded_while_one_message_stays_open(publishers: int) -> None
 
 
 def test_a_message_open_in_each_thousand_costs_no_more_than_itself() -> None:
-    tracker = SubscriptionTracker(Publishers())
+    tracker = TrackedLog(Publishers())
     for first in range(1, 400_001, 500):
         for number in tracker.log_batch([f"7|{n}|" for n in range(first, first + 500)]):
             if number % 1000:
@@ -120,7 +120,7 @@ def test_a_message_open_in_each_thousand_costs_no_more_than_itself() -> None:
 
 
 def test_a_number_that_was_forgotten_is_still_discarded() -> None:
-    tracker = SubscriptionTracker(Publishers())
+    tracker = TrackedLog(Publishers())
     tracker.log_batch([f"7|{n}|" for n in range(1, 101)])
     for number in range(2, 101):
         tracker.discard(number)
@@ -132,7 +132,7 @@ def test_a_number_that_was_forgotten_is_still_discarded() -> None:
 
 
 def test_the_front_that_is_discarded_is_finished_when_the_rest_is_condensed() -> None:
-    tracker = SubscriptionTracker(Publishers())
+    tracker = TrackedLog(Publishers())
     tracker.log_batch([f"7|{n}|" for n in range(1, 11)])
     for number in (1, 2, 3, 7, 8):
         tracker.discard(number)

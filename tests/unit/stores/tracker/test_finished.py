@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from haclient_stores.tracker.entries import MIXED, Chunk
 from haclient_stores.tracker.finished import Finished
-from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracked_log import TrackedLog
 
 
 @pytest.mark.row("BS10")
@@ -75,7 +75,7 @@ def test_an_ack_costs_the_same_however_many_chunks_are_open(publishers: int) -> 
 
 
 def test_an_ack_is_placed_among_chunks_that_were_condensed_and_reused() -> None:
-    tracker = SubscriptionTracker()
+    tracker = TrackedLog()
     tracker.begin(acked=True, start=None)
     tracker.log("7|1|")
     for sequence in range(1, 40_001):

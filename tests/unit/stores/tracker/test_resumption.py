@@ -5,13 +5,13 @@ import pytest
 from haclient_stores.bookmark import Bookmark, BookmarkList, Timestamp
 from haclient_stores.errors import UsageError
 from haclient_stores.tracker.resumption import Start, sequences
-from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracked_log import TrackedLog
 
 pytestmark = pytest.mark.row("BS9")
 
 
-def tracker(*finished: str, start: str = "0", entered_us: int = 0) -> SubscriptionTracker:
-    log = SubscriptionTracker()
+def tracker(*finished: str, start: str = "0", entered_us: int = 0) -> TrackedLog:
+    log = TrackedLog()
     log.begin(acked=False, start=start, entered_us=entered_us)
     for bookmark in finished:
         log.discard(log.log(bookmark))
@@ -56,7 +56,7 @@ def test_where_a_log_ended_at_an_entry_at_now_is_no_start_elsewhere() -> None:
 
 def test_an_ack_that_is_not_taken_yet_belongs_to_the_server_that_sent_it() -> None:
     """Taken later, it is no sign that the next server's order is known."""
-    log = SubscriptionTracker()
+    log = TrackedLog()
     log.begin(acked=True, start="0")
     log.entered("a")
     log.completed("")

@@ -8,16 +8,17 @@ import pytest
 from typing_extensions import override
 
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracked_log import TrackedLog
 from support.tracker_invariants import assert_consistent
 
 
-def entered(*, acked: bool = False, start: str | None = None) -> SubscriptionTracker:
-    tracker = SubscriptionTracker()
+def entered(*, acked: bool = False, start: str | None = None) -> TrackedLog:
+    tracker = TrackedLog()
     tracker.begin(acked=acked, start=start)
     return tracker
 
 
-def arrive(tracker: SubscriptionTracker, *bookmarks: str) -> list[int]:
+def arrive(tracker: TrackedLog, *bookmarks: str) -> list[int]:
     return list(
         tracker.log_batch(
             [
@@ -28,7 +29,7 @@ def arrive(tracker: SubscriptionTracker, *bookmarks: str) -> list[int]:
     )
 
 
-def point(tracker: SubscriptionTracker) -> str:
+def point(tracker: TrackedLog) -> str:
     return ",".join(
         f"{'ABC'[int(item[0]) - 1]}{item[1:]}" for item in str(tracker.recovery_point()).split(",")
     )
@@ -223,7 +224,7 @@ def test_the_low_watermark_passes_numbers_that_stand_for_no_entry() -> None:
         arrive(tracker, *[f"B|{n}" for n in range(begin, begin + 100)])
     for number in (1, *range(51, 199), 201, 203, 202, *range(204, tracker.next_number)):
         tracker.discard(number)
-    assert_consistent(tracker)
+    assert_consistent(tracker.tracker)
     assert (tracker.undiscarded_count, tracker.oldest_undiscarded) == (0, 0)
     assert point(tracker) == "A|200|,B|20002|"
     assert tracker.applied() == {0: 200, 1: 20_002}
@@ -245,7 +246,7 @@ def test_discard_up_to_takes_no_longer_the_more_waits() -> None:
                 visited += 1
                 yield number
 
-    tracker = Counted()
+    tracker = TrackedLog(tracker=Counted())
     tracker.begin(acked=True, start=None)
     arrive(tracker, *[f"A|{n}" for n in range(1, 1001)])
     tracker.discard_up_to(1000)
