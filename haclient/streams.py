@@ -251,12 +251,22 @@ class MessageStream:
         self._finish_taken()
         while True:
             await self._queue.end_turn()  # before any is taken: a cancelled wait loses none
-            batch = self._deliverable(list(self._current)) or await self._arrived(most)
-            if most is not None and batch:
+            batch = self._in_hand(most) or await self._arrived(most)
+            if most is not None and batch and len(batch) != most:
                 batch = await self._collected(batch, most, limit_s)
             if batch:
                 self._taken_now(batch)
                 return batch
+
+    def _in_hand(self, most: int | None) -> list[Message]:
+        """Take as many as are wanted of what is left of a batch, and leave the rest untouched."""
+        taken = self._deliverable(list(islice(self._current, most)))
+        while most is not None and len(taken) < most:
+            more = list(islice(self._current, most - len(taken)))
+            if not more:
+                break
+            taken += self._deliverable(more)
+        return taken
 
     async def _arrived(self, most: int | None = None) -> list[Message]:
         """What has arrived, after a wait; empty if nothing of it is to be delivered any more."""

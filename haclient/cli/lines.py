@@ -61,16 +61,24 @@ class LineSplitter:
         Raises:
             UsageError: A message is larger than any server takes.
         """
-        overlap = len(self._delimiter) - 1
-        if self._rest and overlap:  # the delimiter may lie across the seam
-            chunk = b"".join((*self._rest, chunk))
-            self._rest.clear()
+        if self._rest and len(self._delimiter) > 1:  # it may lie across the seam
+            chunk = self._take_end(len(self._delimiter) - 1) + chunk
         pieces = chunk.split(self._delimiter)
         if len(pieces) > 1:
             pieces[0] = b"".join((*self._rest, pieces[0]))
             self._rest.clear()
         self._keep(pieces.pop())
         return pieces
+
+    def _take_end(self, count: int) -> bytes:
+        """Take the last bytes of the rest, and no more: a long message comes in many chunks."""
+        end = b""
+        while self._rest and len(end) < count:
+            end = self._rest.pop() + end
+        if len(end) > count:
+            self._rest.append(end[:-count])
+        self._rest_bytes -= min(len(end), count)
+        return end[-count:]
 
     def _keep(self, rest: bytes) -> None:
         if not self._rest:

@@ -10,6 +10,7 @@ after a loss it is as if another session had begun.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterator
 from itertools import takewhile
 from typing import NamedTuple
@@ -39,29 +40,34 @@ class PublishRecord(NamedTuple):
     is_delete: bool = False
 
 
-class _Orphans:
-    """Publishes of an earlier session of which no later one is known to have sent any.
+class _Orphans(NamedTuple):
+    """Publishes of an earlier session, after the first publish of a later one.
 
     Attributes:
+        below: The number of that publish: an ack that reaches it may be for that session alone.
         records: By sequence, which rise.
-        below: The first sequence that a later session has published, if any: an ack that reaches it
-            may be for that session alone.
     """
 
-    def __init__(self, records: dict[int, PublishRecord]) -> None:
-        self.records = records
-        self.below: int | None = None
+    below: int
+    records: dict[int, PublishRecord]
 
 
 class OpenPublishes:
-    """The publishes of one client that are neither acknowledged nor refused."""
+    """The publishes of one client that are neither acknowledged nor refused.
+
+    What was lost costs nothing later: of what earlier sessions have left, an ack looks only at what
+    it may cover, and a publish only at its own number.
+    """
 
     def __init__(self) -> None:
         self._session = "", 0
         self._has_published = False
         # Of this session, and what its store has kept. The numbers rise.
         self._own: dict[int, PublishRecord] = {}
+        # Of earlier sessions: since when no other has published, and those before, by `below`.
+        self._latest: list[dict[int, PublishRecord]] = []
         self._orphans: list[_Orphans] = []
+        self._group_of: dict[int, dict[int, PublishRecord]] = {}  # where each of them is
 
     def in_session(self, session: str, losses: int) -> None:
         """What follows is of this session, after so many losses."""
@@ -71,16 +77,15 @@ class OpenPublishes:
 
     def _begin(self) -> None:
         self._has_published = False
-        self._orphans = [each for each in self._orphans if each.records]
         if self._own:
-            self._orphans.append(_Orphans(self._own))
+            self._latest.append(self._own)
+            self._group_of |= dict.fromkeys(self._own, self._own)
             self._own = {}
 
     def adopt(self, lowest: int, last: int) -> None:
         """The session sends these again: its acks are for them too."""
-        for orphans in self._orphans:
-            for sequence in [each for each in orphans.records if lowest <= each <= last]:
-                self._own[sequence] = orphans.records.pop(sequence)
+        for sequence in [each for each in self._group_of if lowest <= each <= last]:
+            self._own[sequence] = self._group_of.pop(sequence).pop(sequence)
         self._own = dict(sorted(self._own.items()))
 
     def add(self, record: PublishRecord) -> None:
@@ -92,32 +97,37 @@ class OpenPublishes:
             self._begin()  # on another connection, in a log that does not record losses
         if not self._has_published:
             self._has_published = True
-            for orphans in self._orphans:
-                if orphans.below is None:
-                    orphans.below = sequence
-        for orphans in self._orphans:
-            record = orphans.records.pop(sequence, record)
+            for records in filter(None, self._latest):
+                insort(self._orphans, _Orphans(sequence, records), key=_below)
+            self._latest = []
+        if sequence in self._group_of:
+            record = self._group_of.pop(sequence).pop(sequence)
         self._own[sequence] = record
 
     def take(self, sequence: int) -> PublishRecord | None:
         """Remove one."""
-        for records in (self._own, *(each.records for each in self._orphans)):
-            if sequence in records:
-                return records.pop(sequence)
-        return None
+        if sequence in self._own:
+            return self._own.pop(sequence)
+        group = self._group_of.pop(sequence, None)
+        return None if group is None else group.pop(sequence)
 
     def take_acknowledged(self, sequence: int) -> Iterator[PublishRecord]:
         """Remove what an ack covers."""
-        for orphans in self._orphans:
-            if orphans.below is None or sequence < orphans.below:
-                yield from _take_up_to(orphans.records, sequence)
+        reached = bisect_right(self._orphans, sequence, key=_below)
+        for records in (*self._latest, *(each.records for each in self._orphans[reached:])):
+            for record in _take_up_to(records, sequence):
+                del self._group_of[record.sequence]
+                yield record
         yield from _take_up_to(self._own, sequence)
 
     def records(self) -> Iterator[PublishRecord]:
         """Those that are left."""
-        for orphans in self._orphans:
-            yield from orphans.records.values()
-        yield from self._own.values()
+        for records in (*(each.records for each in self._orphans), *self._latest, self._own):
+            yield from records.values()
+
+
+def _below(orphans: _Orphans) -> int:
+    return orphans.below
 
 
 def _take_up_to(records: dict[int, PublishRecord], sequence: int) -> Iterator[PublishRecord]:

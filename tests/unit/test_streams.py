@@ -104,6 +104,25 @@ async def test_messages_one_by_one_and_in_lists_are_the_same_messages() -> None:
     assert await bench.rest() == []
 
 
+async def test_short_lists_do_not_go_through_the_rest_of_what_has_arrived() -> None:
+    bench, examined = await Bench().opened(), list[int]()
+
+    class Counting(MessageStream):
+        @override
+        def _deliverable(self, batch: list[Message]) -> list[Message]:
+            examined.append(len(batch))
+            return batch
+
+    stream = Counting(bench.delivery, open_=bench._open, close=bench._close)
+    await stream.open()
+    count = 1000
+    bench.put(*(b"%d" % number for number in range(count)))
+    bench.delivery.mark(Marker.ENDED)
+    found = [m.data async for each in stream.batches(2) for m in each]
+    assert found == [b"%d" % number for number in range(count)]
+    assert sum(examined) <= 4 * count
+
+
 @pytest.mark.row("MS1", "MS8")
 async def test_closing_from_another_task_ends_the_iteration_and_drops_what_is_queued() -> None:
     bench = await Bench().opened()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def test_a_message_without_an_end_is_refused_at_a_limit(monkeypatch: pytest.Monk
     assert splitter.feed(b"123456") == []
     with pytest.raises(UsageError, match="longer than 10 bytes"):
         splitter.feed(b"789012")
+
+
+def test_a_long_message_with_a_delimiter_of_several_bytes_is_not_copied_with_each_chunk() -> None:
+    splitter, chunk, count = LineSplitter(b"\r\n"), bytes(64 * 1024), 256
+    start = time.process_time()
+    for _ in range(count):
+        assert splitter.feed(chunk) == []
+    (found,) = splitter.feed(b"\r\n")
+    assert time.process_time() - start < 1.0  # 5 s where each chunk copies what came before
+    assert len(found) == count * len(chunk)
 
 
 def test_many_short_rests_do_not_add_up_to_a_long_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from haclient_stores.audit_log import (
 )
 from haclient_stores.disk.files import File, RealDisk, Region
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
+from haclient_stores.open_publishes import OpenPublishes
 from support.disks import WatchedDisk
 
 
@@ -211,6 +213,19 @@ def test_what_is_lost_with_a_connection_is_acknowledged_by_no_later_ack(path: Pa
     acked = {each.sequence: each.acked_us for each in publishes(path)}
     assert acked == {1: 10, 2: 12, 3: None, 4: None, 5: 15, 6: 15}
     assert [each.discarded_us for each in deliveries(path)] == [17]
+
+
+def test_publishes_that_were_lost_cost_later_acks_and_publishes_nothing() -> None:
+    publishes, losses = OpenPublishes(), 4000
+    start = time.process_time()
+    for loss in range(losses):
+        publishes.in_session("s", loss)
+        for sequence in (3 * loss + 1, 3 * loss + 2, 3 * loss + 3):
+            publishes.add(PublishRecord("c", 1, sequence, "orders", loss, None, None))
+        acked = [each.sequence for each in publishes.take_acknowledged(3 * loss + 1)]
+        assert acked == [3 * loss + 1]
+    assert time.process_time() - start < 1.0  # 3 s where each of them is asked again
+    assert len(list(publishes.records())) == 2 * losses
 
 
 def test_a_new_segment_is_no_loss_and_forgets_none(path: Path) -> None:
