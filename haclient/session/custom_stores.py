@@ -70,7 +70,7 @@ class SendingStore(FrameLog):
     def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
         self._is_measured = self._is_measured or not self._store.unpersisted_count
         sequence = self._store.store(head, tail, body)
-        rest = b"".join((head, b"%d" % sequence, tail, body))
+        rest = b"%b%d%b%b" % (head, sequence, tail, body)  # type: ignore[str-format]  # any buffer
         if not self._is_measured:
             self.unsent_bytes += len(rest) + _LENGTH_BYTES
             self._counted_from = self._counted_from or sequence

@@ -43,6 +43,20 @@ def test_a_custom_store_becomes_a_send_queue() -> None:
     assert store.frames == {1: frame(1, b"a"), 2: frame(2, b"bb")}
 
 
+class Copying(DictPublishStore):
+    """Takes any buffer."""
+
+    @override
+    def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        return super().store(head, tail, bytes(body))
+
+
+def test_a_body_with_steps_is_sent_as_the_store_has_it() -> None:
+    log = SendingStore(Copying())
+    assert log.append(HEAD, TAIL, memoryview(b"a.b.")[::2]) == 1
+    assert sent(log, 10_000) == frame(1, b"ab")
+
+
 def test_inside_a_frame_the_rest_of_it_is_known() -> None:
     log = SendingStore(DictPublishStore())
     log.append(HEAD, TAIL, b"a")
