@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -110,6 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     for name, meaning in _TLS_FILES.items():
         parser.add_argument(name, type=Path, help=meaning)
     parser.add_argument("--segment-bytes", type=int, help="size of a journal file")
+    parser.add_argument("--archive", type=Path, help="directory of archived journal files")
+    for action in ("archive", "compress", "remove"):
+        parser.add_argument(
+            f"--{action}-after", type=float, default=math.inf, help=f"age in seconds to {action} at"
+        )
     parser.add_argument("--faults-from-stdin", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -133,6 +139,10 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         parquet=chosen.parquet,
         tls=tls_files(listen, chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca),
         segment_bytes=chosen.segment_bytes or BrokerConfig().segment_bytes,
+        archive_dir=chosen.archive,
+        archive_after_s=chosen.archive_after,
+        compress_after_s=chosen.compress_after,
+        remove_after_s=chosen.remove_after,
     )
 
 

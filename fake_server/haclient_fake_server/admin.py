@@ -29,7 +29,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree as ET
 
@@ -103,6 +103,10 @@ _REASONS: Final = {
 }
 
 
+JournalAction: TypeAlias = Literal["archive", "compress", "remove"]
+"""What is done with segments of the log."""
+
+
 class Administered(Protocol):
     """What the interface needs of a broker."""
 
@@ -138,6 +142,17 @@ class Administered(Protocol):
             UsageError: There is no such address.
         """
 
+    def begin_journal_action(self, action: JournalAction, segment: str) -> None:
+        """Begin to archive, compress or remove a segment of the log.
+
+        Raises:
+            UsageError: That is not possible; the text says why, and who needs the segment.
+        """
+
+
+def _begin(action: JournalAction) -> Callable[[Administered, str], None]:
+    return lambda broker, segment: broker.begin_journal_action(action, segment)
+
 
 ACTIONS: Final[Mapping[tuple[str, str], Callable[[Administered, str], None]]] = {
     ("clients", "disconnect"): lambda broker, client: broker.disconnect(client),
@@ -145,6 +160,9 @@ ACTIONS: Final[Mapping[tuple[str, str], Callable[[Administered, str], None]]] = 
     ("replication", "upgrade"): lambda broker, address: broker.upgrade(address),
     ("transports", "disable"): lambda broker, uri: broker.set_transport(uri, enabled=False),
     ("transports", "enable"): lambda broker, uri: broker.set_transport(uri, enabled=True),
+    ("transaction_log", "archive"): _begin("archive"),
+    ("transaction_log", "compress"): _begin("compress"),
+    ("transaction_log", "remove"): _begin("remove"),
 }
 """What `/amps/administrator/KIND/NAME/ACTION` does, by kind and action."""
 

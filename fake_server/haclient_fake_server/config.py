@@ -58,6 +58,7 @@ _LISTS: Final[dict[str, type]] = {
 }
 _BYTES: Final = {
     "segment_bytes": 1024,
+    "preallocated_files": 1,
     "high_water_bytes": 1,
     "low_water_bytes": 1,
     "slow_client_bytes": 1,
@@ -73,6 +74,10 @@ _SECONDS: Final = (
     "redial_s",
     "redial_max_s",
 )
+
+
+NEVER_S: Final = float("inf")
+"""The age of segments for an action that is not taken."""
 
 
 class FsyncPolicy(enum.StrEnum):
@@ -124,6 +129,14 @@ class BrokerConfig:
         parquet: Whether each segment that is sealed is also written to `data_dir/parquet`, by a
             process of its own; needs pyarrow. See `haclient_fake_server.journal.parquet`.
         segment_bytes: Size of a journal file; a block that is larger makes its file larger.
+        preallocated_files: How many journal files are allocated, the one that is written included.
+            The next ones are allocated once the first one is full.
+        archive_dir: Where archived segments of the journal are, from which they are replayed, too.
+        archive_after_s: The age at which segments are moved to `archive_dir`; infinity for never.
+            The age of a segment is that of its last record.
+        compress_after_s: The age at which they are compressed; infinity for never.
+        remove_after_s: The age at which they are removed, unless somebody needs them; infinity for
+            never.
         high_water_bytes: Unsent bytes of a connection above which its bookmark subscriptions read
             the log instead of receiving live messages.
         low_water_bytes: Unsent bytes below which replay continues.
@@ -166,6 +179,11 @@ class BrokerConfig:
     fsync: FsyncPolicy = FsyncPolicy.NONE
     parquet: bool = False
     segment_bytes: int = 64 * 2**20
+    preallocated_files: int = 2
+    archive_dir: Path | None = None
+    archive_after_s: float = NEVER_S
+    compress_after_s: float = NEVER_S
+    remove_after_s: float = NEVER_S
     high_water_bytes: int = 2 * 2**20
     low_water_bytes: int = 512 * 1024
     slow_client_bytes: int = 256 * 2**20
@@ -193,6 +211,7 @@ class BrokerConfig:
             *(partial(_check_bytes, name, lowest) for name, lowest in _BYTES.items()),
             *(partial(_check_seconds, name) for name in _SECONDS),
             _check_names,
+            _check_maintenance,
             _check_users,
             _check_parquet,
             _check_queues,
@@ -264,6 +283,24 @@ def _check_names(config: BrokerConfig) -> str:
     topics = [(topic.message_type, topic.name) for topic in config.sow_topics]
     if not all(name for _, name in topics) or len({*topics}) < len(topics):
         return f"sow_topics {[name for _, name in topics]}: wanted names, each once"
+    return ""
+
+
+def _check_maintenance(config: BrokerConfig) -> str:
+    archive = cast("object", config.archive_dir)
+    if not isinstance(archive, Path | None):
+        return f"archive_dir={archive!r}: wanted a pathlib.Path, or None"
+    for name in ("archive_after_s", "compress_after_s", "remove_after_s"):
+        found: object = getattr(config, name)
+        if not isinstance(found, int | float) or not found > 0:
+            return f"{name}={found!r}: wanted more than 0 seconds"
+        if found < NEVER_S and config.data_dir is None:
+            return f"{name}={found!r}: wanted a data_dir, found no journal on disk"
+    if archive is None:
+        if config.archive_after_s < NEVER_S:
+            return "archive_after_s: wanted an archive_dir"
+    elif config.data_dir is None or archive == config.data_dir:
+        return f"archive_dir={archive}: wanted a data_dir, and another directory"
     return ""
 
 

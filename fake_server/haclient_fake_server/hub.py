@@ -23,6 +23,7 @@ from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
+from haclient_fake_server.engine.sow.table import SowRecord
 from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects
 from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
@@ -206,6 +207,21 @@ class Hub:
         sessions = self._sessions
         unsent = {number: each.unsent_bytes for number, each in sessions.items()}
         return [{**row, "unsent_bytes": unsent.get(int(row["id"]), 0)} for row in rows]
+
+    def log_holder(self, position: int) -> str:
+        """See `Engine.log_holder`."""
+        file = self._queue_point_file
+        points = self._engine.queue_points if file is None else file.points
+        return self._engine.log_holder(position, points, trio.current_time())
+
+    def sow_snapshot(self) -> list[tuple[str, list[SowRecord]]]:
+        """See `Engine.sow_snapshot`."""
+        return self._engine.sow_snapshot()
+
+    @property
+    def clock_us(self) -> int:
+        """See `Engine.clock_us`."""
+        return self._engine.clock_us(trio.current_time())
 
     def disconnect(self, client: str) -> None:
         """See `Engine.disconnect`."""

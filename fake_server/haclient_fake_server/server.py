@@ -30,6 +30,7 @@ from haclient.transport.links.link import Link
 from haclient.transport.tasks import open_nursery
 from haclient_fake_server.admin import (
     AdminServer,
+    JournalAction,
     answer,
     is_of_this_machine,
     parse_admin,
@@ -45,10 +46,13 @@ from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, has_room, listen, server_context
+from haclient_fake_server.maintenance import JournalMaintenance
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
 from haclient_stores.disk.files import Disk, RealDisk
 
 __all__ = ["BrokerServer", "serve"]
+
+_MAX_DIGITS = 18
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +85,8 @@ class BrokerServer:
         self._disk = disk or RealDisk()
         if config.data_dir is not None:  # a relative one would end with a change of directory
             config = replace(config, data_dir=self._disk.resolve(config.data_dir))
+        if config.archive_dir is not None:
+            config = replace(config, archive_dir=self._disk.resolve(config.archive_dir))
         self._dial = dial
         self._start_id = start_id
         self._points = kill_points or KillPoints()
@@ -94,6 +100,7 @@ class BrokerServer:
         self._admin = AdminServer(self._answer_admin, has_room=has_room) if config.admin else None
         self._journal: JournalFiles | MemoryJournal | None = None
         self._hub: Hub | None = None
+        self._maintenance: JournalMaintenance | None = None
 
     @property
     def uris(self) -> list[str]:
@@ -142,7 +149,9 @@ class BrokerServer:
         except BaseException:  # `__aexit__` is not called when entering fails
             self._close()
             raise
+        self._maintenance = JournalMaintenance(self._config, self._journal, self._hub)
         self._nursery = await self._nurseries.__aenter__()
+        self._nursery.start_soon(self._maintenance.keep)
         self._nursery.start_soon(self._hub.keep_time)
         self._nursery.start_soon(self._hub.keep_sealed)
         self._nursery.start_soon(self._hub.keep_queue_points)
@@ -243,6 +252,12 @@ class BrokerServer:
             UsageError: The broker does not run.
         """
         hub = self._entered()
+        if table == "transaction_log" and isinstance(self._journal, JournalFiles):
+            file = self._journal.file_of
+            return [
+                {**row, "file": str(file(int(row["number"])))}
+                for row in hub.rows(table, after=after)
+            ]
         if table != "transports":
             return hub.rows(table, after=after)
         return [
@@ -275,6 +290,34 @@ class BrokerServer:
             raise UsageError(f"{uri!r}: the broker listens on {', '.join(self.uris)}")
         number = self.uris.index(uri)
         (self._disabled.discard if enabled else self._disabled.add)(number)
+
+    async def maintain_journal(self, action: JournalAction, number: int) -> None:
+        """Archive, compress or remove a segment of the log, and return when that is done.
+
+        Args:
+            action: What to do.
+            number: The segment, as the table `transaction_log` has it.
+
+        Raises:
+            UsageError: It cannot be done now; the text says why, and who needs the segment.
+            StoreError: The segment is damaged, or the disk failed. The log is as before.
+        """
+        self._entered()
+        if self._maintenance is not None:
+            await self._maintenance.run(action, number)
+
+    def begin_journal_action(self, action: JournalAction, segment: str) -> None:
+        """As `maintain_journal`, without waiting for its end, which the log of the broker has.
+
+        Raises:
+            UsageError: It cannot be begun; the text says why, and who needs the segment.
+        """
+        self._entered()
+        if not segment.isdecimal() or len(segment) > _MAX_DIGITS:
+            raise UsageError(f"{segment[:40]!r}: wanted the number of a segment of the log")
+        if self._maintenance is not None and self._nursery is not None:
+            self._maintenance.check(action, int(segment))
+            self._nursery.start_soon(self._maintenance.run_reported, action, int(segment))
 
     def downgrade(self, address: str) -> None:
         """Do not hold persisted acks back for a destination any more, until `upgrade`.
@@ -316,7 +359,8 @@ class BrokerServer:
         broker does not depend on it.
         """
         module = "haclient_fake_server.journal.parquet"
-        command = [sys.executable, "-m", module, str(self._config.data_dir)]
+        places = filter(None, (self._config.data_dir, self._config.archive_dir))
+        command = [sys.executable, "-m", module, *map(str, places)]
         while True:
             done = await trio.run_process(
                 command, check=False, capture_stderr=True, deliver_cancel=_kill
@@ -367,6 +411,8 @@ class BrokerServer:
             instance_id=publisher_id(config.name),
             start_id=self._start_id(),
             kill_points=self._points,
+            archive=config.archive_dir,
+            preallocated_files=config.preallocated_files,
         )
 
     def _close(self) -> None:

@@ -50,7 +50,9 @@ SAMPLE: Final = """\
   </Transports>
   <TransactionLog>
     <JournalDirectory>./east</JournalDirectory>
+    <JournalArchiveDirectory>./east-archive</JournalArchiveDirectory>
     <JournalSize>64MB</JournalSize>
+    <PreallocatedJournalFiles>2</PreallocatedJournalFiles>
     <FlushInterval>100ms</FlushInterval>
     <Topic>
       <Name>.*</Name>
@@ -92,6 +94,39 @@ SAMPLE: Final = """\
         <Module>amps-action-do-downgrade-replication</Module>
         <Options>
           <Age>30s</Age>
+        </Options>
+      </Do>
+    </Action>
+    <Action>
+      <On>
+        <Module>amps-action-on-schedule</Module>
+      </On>
+      <Do>
+        <Module>amps-action-do-archive-journal</Module>
+        <Options>
+          <Age>1d</Age>
+        </Options>
+      </Do>
+    </Action>
+    <Action>
+      <On>
+        <Module>amps-action-on-schedule</Module>
+      </On>
+      <Do>
+        <Module>amps-action-do-compress-journal</Module>
+        <Options>
+          <Age>7d</Age>
+        </Options>
+      </Do>
+    </Action>
+    <Action>
+      <On>
+        <Module>amps-action-on-schedule</Module>
+      </On>
+      <Do>
+        <Module>amps-action-do-remove-journal</Module>
+        <Options>
+          <Age>30d</Age>
         </Options>
       </Do>
     </Action>
@@ -333,7 +368,9 @@ def _transports(element: _Element) -> dict[str, object]:
 def _transaction_log(element: _Element) -> dict[str, object]:
     fields: _Fields = {
         "JournalDirectory": ("data_dir", Path),
+        "JournalArchiveDirectory": ("archive_dir", Path),
         "JournalSize": ("segment_bytes", parse_size),
+        "PreallocatedJournalFiles": ("preallocated_files", int),
         "FlushInterval": ("flush_interval_s", parse_interval),
     }
     values, found = _contents(element, fields, ("Topic",))
@@ -414,27 +451,40 @@ def _destination(element: _Element) -> ReplicateTo:
     return _make(element, ReplicateTo, {"uri": uri, "mode": mode})
 
 
+_ACTIONS: Final = {
+    "amps-action-do-downgrade-replication": "downgrade_after_s",
+    "amps-action-do-archive-journal": "archive_after_s",
+    "amps-action-do-compress-journal": "compress_after_s",
+    "amps-action-do-remove-journal": "remove_after_s",
+}
+"""What is done at an age, and the attribute that has it."""
+
+
 def _actions(element: _Element) -> dict[str, object]:
-    """The one action that is carried out: a destination that waits too long is downgraded."""
+    """What is done on a schedule: each with an age."""
     _, found = _contents(element, {}, ("Action",))
     values: dict[str, object] = {}
     for action in found["Action"]:
         _, parts = _contents(action, {}, ("On", "Do"))
         if [len(each) for each in parts.values()] != [1, 1]:
             raise action.refusal("wanted one <On> and one <Do>")
-        _module(parts["On"][0], "amps-action-on-schedule", {"Every": ("every", parse_interval)})
-        fields: _Fields = {"Age": ("downgrade_after_s", parse_interval)}
-        done = _module(parts["Do"][0], "amps-action-do-downgrade-replication", fields)
-        if values or not done:
-            raise action.refusal("wanted one action, with an <Age>")
-        values = done
+        fields: _Fields = {"Every": ("every", parse_interval)}
+        _module(parts["On"][0], ("amps-action-on-schedule",), fields)
+        module, options = _module(parts["Do"][0], tuple(_ACTIONS), {"Age": ("age", parse_interval)})
+        if "age" not in options or _ACTIONS[module] in values:
+            raise action.refusal("wanted each action once, with an <Age>")
+        values[_ACTIONS[module]] = options["age"]
     return values
 
 
-def _module(element: _Element, name: str, fields: _Fields) -> dict[str, object]:
-    """The options of a module, of which one is carried out."""
-    _, found = _contents(element, {"Module": ("module", _one_of(name))}, ("Options",))
+def _module(
+    element: _Element, names: tuple[str, ...], fields: _Fields
+) -> tuple[str, dict[str, object]]:
+    """The name and the options of a module."""
+    module, found = _contents(element, {"Module": ("module", _one_of(*names))}, ("Options",))
+    if not module:
+        raise element.refusal("needs a <Module>")
     values: dict[str, object] = {}
     for options in found["Options"]:
         values |= _contents(options, fields)[0]
-    return values
+    return str(module["module"]), values

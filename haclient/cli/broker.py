@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -38,6 +39,10 @@ class _BrokerRequest:
     user_file: Path | None
     entitlements: tuple[str, ...]
     parquet: bool
+    archive: Path | None
+    archive_after: float
+    compress_after: float
+    remove_after: float
     admin: str
     tls_cert: Path | None
     tls_key: Path | None
@@ -69,6 +74,8 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
         check_data_directory(request.data)
     elif request.parquet:
         raise UsageError("--parquet: its files are in the directory of the log: give --data DIR")
+    elif request.archive is not None:
+        raise UsageError("--archive: the log is removed when the broker stops: give --data DIR")
     users = None if request.user_file is None else config.read_users(request.user_file)
     if request.tls_cert is None and any(each.startswith("tcps:") for each in request.listen):
         raise UsageError("--listen tcps://...: TLS needs a certificate: give --tls-cert FILE")
@@ -89,6 +96,10 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
         message_types=request.message_types,
         replicate_to=replicate_to,
         parquet=request.parquet,
+        archive_dir=request.archive,
+        archive_after_s=request.archive_after,
+        compress_after_s=request.compress_after,
+        remove_after_s=request.remove_after,
         admin=request.admin,
         tls=tls,
     )
@@ -262,6 +273,32 @@ def verify_config(path: Path, user_file: Path | None) -> None:
     "--parquet",
     is_flag=True,
     help="Write each closed file of the log to DIR/parquet too, for analytics; needs pyarrow.",
+)
+@click.option(
+    "--archive",
+    type=FilePath(path_type=Path, file_okay=False),
+    help="A directory to which closed files of the log can be moved.",
+)
+@click.option(
+    "--archive-after",
+    type=click.FloatRange(0, min_open=True),
+    default=math.inf,
+    metavar="SECONDS",
+    help="The age at which closed files of the log are moved there. Default: never.",
+)
+@click.option(
+    "--compress-after",
+    type=click.FloatRange(0, min_open=True),
+    default=math.inf,
+    metavar="SECONDS",
+    help="The age at which they are compressed. Default: never.",
+)
+@click.option(
+    "--remove-after",
+    type=click.FloatRange(0, min_open=True),
+    default=math.inf,
+    metavar="SECONDS",
+    help="The age at which they are removed, unless somebody needs them. Default: never.",
 )
 @click.option(
     "--admin",

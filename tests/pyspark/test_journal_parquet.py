@@ -150,6 +150,20 @@ def test_files_are_compressed_in_row_groups(
     assert read(path)["position"].to_pylist() == [n for n in range(1, 31) if n % 5 != 4]
 
 
+def test_segments_that_were_compressed_or_archived_are_exported(tmp_path: Path) -> None:
+    directory, archive = tmp_path / "log", tmp_path / "archive"
+    write_journal(directory, segment_bytes=1024, rounds=10).close()
+    journal = JournalFiles(
+        directory, RealDisk(), segment_bytes=1024, instance_id=1, archive=archive
+    )
+    for number, compress in ((1, True), (2, False)):
+        journal.use_copy(number, journal.copy_sealed(number, compress=compress))
+        journal.finish_copy(number)
+    journal.close()
+    names = [path.name for path in export_segments(directory, archive)]
+    assert names[:2] == [f"{segment_name(number)}.parquet" for number in (1, 2)]
+
+
 def test_only_sealed_segments_are_exported_and_each_once(tmp_path: Path) -> None:
     journal = write_journal(tmp_path, segment_bytes=1024, rounds=10)
     while journal.has_unsealed:

@@ -10,8 +10,8 @@ the two kinds of crash follow:
   since, the disk has the old or the new content, as it happened to be written back. Every subset of
   up to `ALL_SUBSETS_OF` such pages is tried; of more pages a seeded sample, in which a page may
   also have a content in between, or be torn at a sector. The length of a file counts as a page. Of
-  the creations, renames and removals that no directory sync has covered, a prefix is there. The
-  boot id is another one.
+  the creations, renames and removals in a directory that no sync of it has covered, a prefix is
+  there. The boot id is another one.
 
 Use: run a store on `RecordingDisk(events)`, and call `disk.note(value)` whenever the store has made
 a promise. Each `Crash` says which notes were there; open the store again on `crash.disk()` and
@@ -592,9 +592,9 @@ class _Machine:
 
     def _sync_names(self, directory: Path) -> None:
         for event in self.pending:
-            _rename(self.names_on_disk, event)
-        self.pending.clear()
-        assert all(path.parent == directory for path in self.names), "one directory is enough"
+            if _directory(event) == directory:
+                _rename(self.names_on_disk, event)
+        self.pending = [each for each in self.pending if _directory(each) != directory]
 
     def cached(self) -> Image:
         """What the page cache has."""
@@ -614,11 +614,14 @@ class _Machine:
         return image
 
     def possible_names(self) -> Iterator[dict[Path, int]]:
-        names = dict(self.names_on_disk)
-        yield dict(names)
-        for event in self.pending:
-            _rename(names, event)
-            yield dict(names)
+        directories = dict.fromkeys(map(_directory, self.pending))
+        parts = [[each for each in self.pending if _directory(each) == d] for d in directories]
+        for counts in itertools.product(*(range(len(part) + 1) for part in parts)):
+            names = dict(self.names_on_disk)
+            for part, count in zip(parts, counts, strict=True):
+                for event in part[:count]:
+                    _rename(names, event)
+            yield names
 
     def latest(self, pages: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
         return {page: self.contents[page[0]].versions[page[1]][-1] for page in pages}
@@ -639,6 +642,13 @@ class _Machine:
                 cut = _SECTOR * rng.randrange(1, _PAGE // _SECTOR)
                 found[inode, page] = version[:cut] + old.ljust(len(version), b"\0")[cut:]
         return found
+
+
+def _directory(event: Created | Renamed | Removed) -> Path:
+    if isinstance(event, Renamed):
+        assert event.source.parent == event.target.parent, "a rename stays in its directory"
+        return event.target.parent
+    return event.path.parent
 
 
 def _rename(names: dict[Path, int], event: Created | Renamed | Removed) -> None:

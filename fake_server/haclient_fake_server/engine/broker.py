@@ -38,6 +38,7 @@ from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.entitlements import Access
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.holders import log_holder
 from haclient_fake_server.engine.journal import Cursor, JournalReader
 from haclient_fake_server.engine.logon import heartbeat, log_on
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
@@ -56,6 +57,7 @@ from haclient_fake_server.engine.replication.wire import LOGON
 from haclient_fake_server.engine.requests import is_system_topic, read_options
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
+from haclient_fake_server.engine.sow.table import SowRecord
 from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects, Severity, State
 from haclient_fake_server.engine.statistics import TABLES, Row, instance
 from haclient_fake_server.engine.subscribing import Subscribing
@@ -186,6 +188,20 @@ class Engine:
         if table == "instance":
             return [instance(state)]
         return self._queues.rows(after) if table == "queues" else TABLES[table](state, after)
+
+    def log_holder(self, position: int, points: Iterable[QueuePoint], now: float) -> str:
+        """Who needs what comes before a position of the log: see `holders.log_holder`."""
+        self._state.now = now
+        return log_holder(self._state, position, points)
+
+    def clock_us(self, now: float) -> int:
+        """The wall clock at a moment, in microseconds since 1970."""
+        self._state.now = now
+        return self._state.clock_us
+
+    def sow_snapshot(self) -> list[tuple[str, list[SowRecord]]]:
+        """The records of each state of the world, for `sow_holder`."""
+        return [(each.name, list(each)) for each in self._state.all_sow_topics]
 
     def disconnect(self, client: str, now: float) -> Effects:
         """End the connection of a client.

@@ -340,6 +340,8 @@ class JournalReader(ABC):
         It returns at least one block if there is one, even if that is longer than `max_bytes`.
         """
         number, offset = cursor
+        if number not in self.segments:  # it was removed once its last reader had passed its end
+            number, offset = next(iter(self.segments)), SEGMENT_HEADER_BYTES
         segment = self.segments[number]
         while offset >= segment.end:
             if segment is self.live:

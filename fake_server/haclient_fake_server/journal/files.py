@@ -31,6 +31,7 @@ import threading
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -46,6 +47,7 @@ from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
     FORMAT_VERSION,
     NOT_DURABLE,
+    SEGMENT_HEADER_BYTES,
     DurablePlace,
     JournalFormatError,
     LogStart,
@@ -57,6 +59,7 @@ from haclient_fake_server.journal.format import (
     manifest_name,
     segment_name,
 )
+from haclient_fake_server.journal.places import SegmentPlaces
 from haclient_fake_server.journal.segments import FileSegment, recover_segments
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_stores.disk.durable_file import DurableFile
@@ -64,6 +67,9 @@ from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreCorrupt, StoreError
 
 LOCK_NAME: Final = "journal.lock"
+
+SPARE_PREFIX: Final = "journal.spare."
+"""Of files that were allocated for the next segments; a start removes them."""
 
 MAX_OPEN_SEGMENTS: Final = 8
 """Sealed segments that are open for reading; a journal may have more of them than a process may
@@ -86,6 +92,9 @@ class JournalFiles(JournalReader):
         instance_id: Id of the broker instance, which is written into new segments.
         start_id: A random number of 64 bits, another one for each start.
         kill_points: Where a test may end the process.
+        archive: Where sealed segments can be moved to; `None` for nowhere.
+        preallocated_files: How many files of segments are allocated, the live one included: from
+            the first roll on, a thread keeps the next ones ready.
 
     Raises:
         StoreLocked: Another broker has the directory.
@@ -94,7 +103,7 @@ class JournalFiles(JournalReader):
         StoreError: The directory is a client's publish store, or a newer version has written it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a broker has once
         self,
         directory: Path,
         disk: Disk,
@@ -103,6 +112,8 @@ class JournalFiles(JournalReader):
         instance_id: int,
         start_id: int = 0,
         kill_points: KillPoints | None = None,
+        archive: Path | None = None,
+        preallocated_files: int = 1,
     ) -> None:
         self._directory = directory
         self._disk = disk
@@ -113,6 +124,9 @@ class JournalFiles(JournalReader):
         self._live: FileSegment
         self._open_segments = OrderedDict[int, FileSegment]()  # the one that was read last is last
         self._unsealed = deque[FileSegment]()  # full ones, the oldest first
+        self._spares = deque[Path]()
+        self._wanted_spares = preallocated_files - 1
+        self._last_spare = 0
         self._durable = NOT_DURABLE
         self._durable_position = 0
         self._unsynced_names = False
@@ -127,7 +141,11 @@ class JournalFiles(JournalReader):
             )
         self._locks = disk.lock_directory(directory, LOCK_NAME)
         try:
-            self._segments, self._prologue = recover_segments(directory, disk)
+            for name in disk.listdir(directory):
+                if name.startswith(SPARE_PREFIX):
+                    disk.remove(directory / name)
+            self._places = SegmentPlaces(directory, disk, archive)
+            self._segments, self._prologue = recover_segments(directory, disk, self._places)
             self._bring_to_disk()
             self._append_start(start_id)
         except BaseException:  # nobody can close a journal that was never opened
@@ -207,6 +225,126 @@ class JournalFiles(JournalReader):
         segment.manifest.topics.clear()  # only the manifest on disk needs them
         self._unsealed.popleft()  # from here on the loop may close its file
         self._points.reach(KillPoint.AFTER_MANIFEST)
+        with suppress(StoreError):  # a full disk: the next roll reports it
+            self._allocate_spares()
+
+    def _allocate_spares(self) -> None:
+        while len(self._spares) < self._wanted_spares:
+            self._last_spare += 1  # another name: the loop may be using the one that it took
+            path = self._directory / f"{SPARE_PREFIX}{self._last_spare}"
+            file = self._disk.create_new(path)
+            try:
+                file.allocate(self._segment_bytes)
+            except BaseException:
+                self._disk.remove(path)
+                raise
+            finally:
+                file.close()
+            self._spares.append(path)
+
+    # --- sealed segments -----------------------------------------------------------------------
+
+    def copy_sealed(self, number: int, *, compress: bool) -> Path:
+        """Write a sealed segment once more, compressed or into the archive; may run in a thread.
+
+        Its checksums are checked. Everything is read from the old file until `use_copy`.
+
+        Returns:
+            The new file, whole and synced.
+
+        Raises:
+            StoreCorrupt: The segment is damaged; it stays as it is.
+            StoreError: The disk failed or is full.
+        """
+        pending = b""  # a block may go on in the next part
+
+        def check(data: bytes, offset: int) -> None:
+            nonlocal pending
+            pending += data if offset else data[SEGMENT_HEADER_BYTES:]
+            begin = offset + len(data) - len(pending)
+            usable = max(self.whole_blocks(pending, number, begin), 0)
+            if not data and usable < len(pending):
+                path = self._places.path(number)
+                raise StoreCorrupt(path, begin + usable, "a block is cut short")
+            pending = pending[usable:]
+
+        return self._places.copy(
+            number,
+            self._segments[number].end,
+            compress=compress,
+            check=check,
+        )
+
+    def is_archived(self, number: int) -> bool:
+        """Whether a segment is in the archive."""
+        return self._places.is_archived(number)
+
+    def is_compressed(self, number: int) -> bool:
+        """Whether a segment is compressed."""
+        return self._places.is_compressed(number)
+
+    def file_of(self, number: int) -> Path:
+        """The file of a segment."""
+        return self._places.path(number)
+
+    def use_copy(self, number: int, path: Path) -> None:
+        """Read a segment from its new file from here on; only in the event loop."""
+        self._places.use(number, path)
+        self._forget_file(self._segments[number])
+
+    def finish_copy(self, number: int) -> None:
+        """Remove the file that `use_copy` has replaced; may run in a thread.
+
+        Raises:
+            StoreError: The disk failed. Both files stay; either of them serves.
+        """
+        archived = self._places.is_archived(number)
+        if archived:
+            self._note_archived(number, archived=True)
+        self._places.remove_others(number)
+
+    def forget_oldest(self) -> int:
+        """Drop the oldest segment, which must be sealed, from the log; only in the event loop.
+
+        Returns:
+            Its number, for `remove_files`.
+        """
+        number = next(iter(self._segments))
+        assert self._segments[number].manifest.sealed  # noqa: S101  # the caller has asked
+        self._forget_file(self._segments.pop(number))
+        return number
+
+    def remove_files(self, number: int) -> None:
+        """Remove the files of a segment that the log does not have any more; may run in a thread.
+
+        Raises:
+            StoreError: The disk failed: the next start may find the segment again.
+        """
+        if self._places.is_archived(number):  # else a kill would leave what looks like a loss
+            self._note_archived(number, archived=False)
+        self._places.remove(number)
+        self._disk.remove(self._directory / manifest_name(number))
+        self._disk.fsync_dir(self._directory)
+
+    def _note_archived(self, number: int, *, archived: bool) -> None:
+        path = self._directory / manifest_name(number)
+        if not self._disk.exists(path):
+            return
+        file = self._disk.open(path, writable=False)
+        try:
+            manifest = Manifest.from_json(file.pread(file.size(), 0).decode("utf-8"))
+        except (JournalFormatError, UnicodeDecodeError):  # a start builds it anew
+            return
+        finally:
+            file.close()
+        manifest.archived = archived
+        self._disk.replace(path, manifest.to_json().encode("ascii"))
+
+    def _forget_file(self, segment: FileSegment) -> None:
+        self._open_segments.pop(segment.number, None)
+        if segment.file is not None:
+            segment.file.close()
+            segment.file = None
 
     def close(self) -> None:
         """Seal what is full, leave a manifest of the live segment behind, and close all files.
@@ -219,6 +357,8 @@ class JournalFiles(JournalReader):
                 self.seal()
             self._live.manifest.topics.update(self._prologue.topics)
             self._write_manifest(self._live)
+            for spare in self._spares:
+                self._disk.remove(spare)
         finally:
             self._close_files()
 
@@ -318,8 +458,12 @@ class JournalFiles(JournalReader):
         # At least half of a segment is for blocks: a long prologue must not fill all of it.
         size = max(self._segment_bytes, end + max(room, self._segment_bytes // 2))
         path = self._directory / segment_name(number)
-        temporary = path.with_name(path.name + ".new")
-        file = self._disk.create_new(temporary)
+        if size == self._segment_bytes and self._spares:
+            temporary = self._spares.popleft()
+            file = self._disk.open(temporary)
+        else:
+            temporary = path.with_name(path.name + ".new")
+            file = self._disk.create_new(temporary)
         try:
             file.allocate(size)
             file.pwrite(header + prologue, 0)
@@ -373,7 +517,7 @@ class JournalFiles(JournalReader):
         """
         files, number = self._open_segments, segment.number
         if segment.file is None:
-            segment.file = self._disk.open(self._directory / segment_name(number))
+            segment.file = self._places.open(number)
         files[number] = segment
         files.move_to_end(number)
         if len(files) > MAX_OPEN_SEGMENTS:
@@ -425,7 +569,7 @@ class JournalFiles(JournalReader):
             return False
         # An operator may remove the oldest files beside a running broker; one that is open stays
         # readable.
-        return segment.file is not None or self._disk.exists(self._directory / segment_name(number))
+        return segment.file is not None or self._places.exists(number)
 
     @override
     def summary(self) -> bytes:
@@ -447,7 +591,7 @@ class JournalFiles(JournalReader):
 
     @override
     def damage(self, number: int, offset: int, what: str) -> StoreCorrupt:
-        return StoreCorrupt(self._directory / segment_name(number), offset, what)
+        return StoreCorrupt(self._places.path(number), offset, what)
 
     @override
     def whole_blocks(self, data: bytes, number: int, offset: int) -> int:

@@ -87,7 +87,9 @@ MAX_QUEUE_ENTRIES: Final = 10_000
 _CRC: Final = struct.Struct("<I")
 _CRC_AT: Final = BLOCK_HEADER_BYTES - _CRC.size
 _WRONG_LENGTHS: Final = "the lengths in a record header do not add up"
-_NAME: Final = re.compile(r"journal\.(\d{8,})")
+_NAME: Final = re.compile(r"journal\.(\d{8,})(\.gz)?")
+
+COMPRESSED_SUFFIX: Final = ".gz"
 
 
 class RecordCommand(enum.IntEnum):
@@ -325,7 +327,7 @@ def manifest_name(number: int) -> str:
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name, `None` for any other file."""
+    """The number in the name of a segment's file, compressed or not; `None` for any other file."""
     match = _NAME.fullmatch(name)
     return int(match.group(1)) if match else None
 
@@ -724,6 +726,7 @@ class Manifest:
         first_us: Time of its first record, 0 when it has none.
         last_us: Time of its last record.
         sealed: No further block will be written to it.
+        archived: The segment is in the archive of the journal.
         topics: By topic id: message type and topic.
         index: The sparse index.
     """
@@ -735,12 +738,16 @@ class Manifest:
     first_us: int = 0
     last_us: int = 0
     sealed: bool = False
+    archived: bool = False
     topics: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     index: list[Stride] = field(default_factory=list[Stride])
 
     def to_json(self) -> str:
         """One JSON object; topics that are not UTF-8 keep their bytes as surrogate escapes."""
-        return json.dumps({"format": FORMAT_VERSION, **asdict(self)})
+        fields = asdict(self)
+        if not self.archived:  # earlier versions refuse a field that they do not know
+            del fields["archived"]
+        return json.dumps({"format": FORMAT_VERSION, **fields})
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:

@@ -14,7 +14,7 @@ A broker with `parquet=True` runs this module as a process of its own at low pri
 takes a processor for seconds, which would hold up the event loop even from a thread. It can be run
 by hand beside a broker, or without one::
 
-    python -m haclient_fake_server.journal.parquet DIRECTORY
+    python -m haclient_fake_server.journal.parquet DIRECTORY [ARCHIVE]
 
 pyarrow is needed only here, and imported only when there is something to export.
 """
@@ -26,6 +26,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,8 +45,8 @@ from haclient_fake_server.journal.format import (
     read_blocks,
     read_records,
     segment_name,
-    segment_number,
 )
+from haclient_fake_server.journal.places import SegmentPlaces
 from haclient_stores.disk.files import RealDisk, open_new
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked
 
@@ -85,18 +86,18 @@ def check_pyarrow() -> None:
         )
 
 
-def sealed_segments(directory: Path) -> list[int]:
+def sealed_segments(directory: Path, places: SegmentPlaces | None = None) -> list[int]:
     """The numbers of the sealed segments of a journal, the oldest first."""
-    numbers = (segment_number(each.name) for each in directory.iterdir())
-    found = sorted(number for number in numbers if number is not None)
+    found = (places or SegmentPlaces(directory, RealDisk())).find()
     return [number for number in found if (directory / manifest_name(number)).exists()]
 
 
-def export_segments(directory: Path) -> list[Path]:
+def export_segments(directory: Path, archive: Path | None = None) -> list[Path]:
     """Write each sealed segment that has no Parquet file yet.
 
     Args:
         directory: The journal's directory; a broker may be using it.
+        archive: Where it has its archived segments.
 
     Returns:
         The files that were written.
@@ -114,15 +115,17 @@ def export_segments(directory: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     written: list[Path] = []
     failed: StoreError | None = None
+    places = SegmentPlaces(directory, RealDisk(), archive)
     locks = RealDisk().lock_directory(folder, _LOCK_NAME)
     try:
-        for number in sealed_segments(directory):
+        for number in sealed_segments(directory, places):
             try:
-                path = _export(directory, number)
-            except FileNotFoundError:  # it was removed meanwhile
+                path = _export(directory, places, number)
+            except FileNotFoundError:  # its manifest was removed meanwhile
                 continue
             except StoreError as error:
-                failed = failed or error
+                if places.exists(number):  # else it was removed or moved: the next export finds it
+                    failed = failed or error
                 continue
             if path is not None:
                 written.append(path)
@@ -134,15 +137,15 @@ def export_segments(directory: Path) -> list[Path]:
     return written
 
 
-def _export(directory: Path, number: int) -> Path | None:
+def _export(directory: Path, places: SegmentPlaces, number: int) -> Path | None:
     """Export one segment; `None` when it is not sealed or was exported already."""
     manifest = _manifest(directory / manifest_name(number))
     if manifest is None or not manifest.sealed:  # a broker leaves a snapshot of its live segment
         return None
-    source, target = directory / segment_name(number), directory / FOLDER / parquet_name(number)
-    with source.open("rb") as file:
+    source, target = places.path(number), directory / FOLDER / parquet_name(number)
+    with closing(places.open(number, writable=False)) as file:
         try:
-            header = SegmentHeader.decode(file.read(SEGMENT_HEADER_BYTES))
+            header = SegmentHeader.decode(file.pread(SEGMENT_HEADER_BYTES, 0))
         except NewerVersionError as error:
             raise StoreError(f"{source}: {error.what}") from error
         except JournalFormatError as error:
@@ -158,8 +161,7 @@ def _export(directory: Path, number: int) -> Path | None:
         ).encode("ascii")
         if _origin(target) == origin:
             return None
-        file.seek(0)
-        data = file.read(manifest.data_bytes)
+        data = file.pread(manifest.data_bytes, 0)
     temporary = target.with_name(f".{target.name}.new")
     try:
         _write(temporary, _rows(data, manifest), origin)
@@ -286,13 +288,14 @@ def _groups(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export the journal in the directory that the only argument names; the exit code."""
+    """Export the journal in the directory that the first argument names; the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if len(given) != 1:
-        sys.stderr.write("usage: python -m haclient_fake_server.journal.parquet DIRECTORY\n")
+    if not 1 <= len(given) <= 2:  # noqa: PLR2004  # the second one may be left out
+        name = "haclient_fake_server.journal.parquet"
+        sys.stderr.write(f"usage: python -m {name} DIRECTORY [ARCHIVE]\n")
         return 2
     try:
-        for path in export_segments(Path(given[0])):
+        for path in export_segments(*map(Path, given)):
             sys.stdout.write(f"{path}\n")
     except StoreLocked:  # it exports what there is, and is asked again when there is more
         return 0

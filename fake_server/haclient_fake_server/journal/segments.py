@@ -51,9 +51,9 @@ from haclient_fake_server.journal.format import (
     read_blocks,
     read_start,
     segment_name,
-    segment_number,
     whole_blocks_after,
 )
+from haclient_fake_server.journal.places import SegmentPlaces
 from haclient_stores.disk.checksummed_log import clear_tail, is_same_boot
 from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreCorrupt, StoreError
@@ -177,18 +177,19 @@ class Recovered(NamedTuple):
     prologue: SegmentPrologue
 
 
-def recover_segments(directory: Path, disk: Disk) -> Recovered:
+def recover_segments(directory: Path, disk: Disk, places: SegmentPlaces | None = None) -> Recovered:
     """Find the end of the log in a locked directory, and clear what follows it.
 
     Args:
         directory: The directory of the journal.
         disk: The file system.
+        places: Where its segments are; by default all of them are in the directory.
 
     Raises:
         StoreCorrupt: A segment is missing or damaged.
         StoreError: A newer version has written the journal, or the disk failed.
     """
-    recovery = _Recovery(directory, disk)
+    recovery = _Recovery(directory, disk, places or SegmentPlaces(directory, disk))
     try:
         recovery.run()
     except BaseException:  # the caller gets no segments that it could close
@@ -209,9 +210,10 @@ class _End(NamedTuple):
 class _Recovery:
     """One pass through all segments, from the oldest to the youngest."""
 
-    def __init__(self, directory: Path, disk: Disk) -> None:
+    def __init__(self, directory: Path, disk: Disk, places: SegmentPlaces) -> None:
         self._directory = directory
         self._disk = disk
+        self._places = places
         self.segments: dict[int, FileSegment] = {}
         self.prologue = SegmentPrologue()
 
@@ -228,11 +230,11 @@ class _Recovery:
                 self._read_for_prologue(last)
 
     def _numbers(self) -> list[int]:
-        names = self._disk.listdir(self._directory)
-        numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
+        numbers = self._places.find()
+        self._check_archive(numbers[0] if numbers else None)
         if numbers and self._is_stray(numbers):
             path = self._path(numbers.pop())
-            _log.warning("%s: removed: an empty file, which no broker leaves there", path)
+            _log.warning("%s: removed: an empty file: what it may have had is lost", path)
             self._disk.remove(path)
         for wanted, found in zip(
             range(numbers[0], 1 + numbers[-1]) if numbers else (), numbers, strict=False
@@ -245,19 +247,24 @@ class _Recovery:
                 )
         return numbers
 
-    def _is_stray(self, numbers: list[int]) -> bool:
-        """Whether the last segment is an empty file that is not what is left of a live segment.
+    def _check_archive(self, first: int | None) -> None:
+        """Refuse a log whose first segments are in an archive that is not there.
 
-        A segment gets its name when it is whole. That of a live one follows one that is sealed.
+        Without them, what a state of the world has from them would be lost.
         """
+        manifest = self._manifest(first - 1) if first is not None and first > 1 else None
+        if manifest is not None and manifest.archived:
+            what = "this segment is in the archive, which is not there: name its directory"
+            raise StoreCorrupt(self._path(manifest.number), 0, what)
+
+    def _is_stray(self, numbers: list[int]) -> bool:
+        """Whether the last segment is an empty file: one gets its name only when it is whole."""
         number = numbers[-1]
         if self._disk.exists(self._directory / manifest_name(number)):
             return False
-        if numbers[:-1] and numbers[-2] == number - 1 and self._manifest(number - 1) is not None:
-            return False
         if number > 1 and not numbers[:-1]:
             return False
-        file = self._disk.open(self._path(number), writable=False)
+        file = self._places.open(number)
         try:
             return not file.size()
         finally:
@@ -266,7 +273,7 @@ class _Recovery:
     def _open(self, number: int) -> _End | None:
         """Open one segment; the end of the log, if it is before the end of what is there."""
         before = self.segments.get(number - 1)
-        file = self._disk.open(self._path(number))
+        file = self._places.open(number)
         try:
             try:
                 header = self._header(number, file)
@@ -299,11 +306,21 @@ class _Recovery:
                 if before is None:
                     raise StoreCorrupt(file.path, segment.end, f"it {what}")
                 return _End(before, f"the next segment {what}")
+            self._note_moved(segment, end)
             self.segments[number] = segment
         finally:
             if number not in self.segments or self.segments[number].file is None:
                 file.close()
         return end
+
+    def _note_moved(self, segment: FileSegment, end: _End | None) -> None:
+        """Note that a segment was sealed although its manifest is damaged or gone."""
+        number = segment.number
+        if self._places.is_moved(number):
+            if end is not None:
+                raise StoreCorrupt(self._path(number), segment.end, end.what)
+            segment.manifest.sealed, segment.file = True, None
+            segment.manifest.archived = self._places.is_archived(number)
 
     def _header(self, number: int, file: File) -> SegmentHeader:
         try:
@@ -406,7 +423,7 @@ class _Recovery:
         for number in later:
             if self._manifest(number) is not None:
                 raise self._corrupt(end, f"{segment_name(number)} follows and is sealed")
-            file = self._disk.open(self._path(number), writable=False)
+            file = self._places.open(number)
             try:
                 data = file.pread(file.size(), 0)
             finally:
@@ -425,14 +442,14 @@ class _Recovery:
     def _data(self, segment: FileSegment) -> bytes:
         if segment.file is not None:
             return segment.file.pread(segment.capacity_bytes, 0)
-        file = self._disk.open(self._path(segment.number), writable=False)
+        file = self._places.open(segment.number)
         try:
             return file.pread(segment.end, 0)
         finally:
             file.close()
 
     def _path(self, number: int) -> Path:
-        return self._directory / segment_name(number)
+        return self._places.path(number)
 
 
 def _is_zero(data: bytes, start: int) -> bool:

@@ -23,12 +23,15 @@ began at an earlier position, which happens when the end of a log was lost with 
 from __future__ import annotations
 
 import bisect
+import gzip
 import os
+import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +41,7 @@ from haclient.protocol.identity import publisher_id
 from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
 from haclient.pyspark.rows import DataLoss, printable
 from haclient_fake_server.journal.format import (
+    COMPRESSED_SUFFIX,
     INDEX_STRIDE_BYTES,
     SEGMENT_HEADER_BYTES,
     TIMESTAMP,
@@ -104,6 +108,21 @@ class JournalPlace(NamedTuple):
     start_id: int
 
 
+def open_segment(path: Path) -> BinaryIO:
+    """Open a segment for reading, which a broker may have compressed.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+    """
+    try:
+        return path.open("rb", buffering=0)
+    except FileNotFoundError:
+        compressed = path.with_name(path.name + COMPRESSED_SUFFIX)
+        if not compressed.exists():
+            raise
+        return cast("BinaryIO", gzip.open(compressed))
+
+
 def read_chunks(
     path: Path, segment: int, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[JournalChunk]:
@@ -123,9 +142,13 @@ def read_chunks(
         OSError: The file cannot be read.
     """
     size = chunk_bytes
-    with path.open("rb", buffering=0) as file:
+    with open_segment(path) as file:
         while start < end:
-            data = os.pread(file.fileno(), min(size, end - start), start)
+            try:
+                file.seek(start)
+                data = file.read(min(size, end - start))
+            except (EOFError, zlib.error, gzip.BadGzipFile) as damage:
+                raise JournalFormatError(start, f"cannot be decompressed: {damage}") from damage
             blocks, error = _split(data, start, segment)
             if blocks:
                 yield JournalChunk(data, start, blocks)
@@ -514,7 +537,7 @@ class JournalLog:
                 f"the option journalPath names {self.directory}, which is no directory here: it "
                 "has to be a broker's --data directory that driver and workers can read"
             ) from error
-        numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
+        numbers = sorted({number for name in names if (number := segment_number(name)) is not None})
         if not numbers:
             raise UsageError(
                 f"the option journalPath names {self.directory}, in which there is no journal "
@@ -557,8 +580,11 @@ class JournalLog:
         return scan.manifest
 
     def _header(self, path: Path, number: int) -> SegmentHeader:
-        with path.open("rb") as file:
-            data = file.read(SEGMENT_HEADER_BYTES)
+        try:
+            with open_segment(path) as file:
+                data = file.read(SEGMENT_HEADER_BYTES)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise StoreCorrupt(path, 0, f"cannot be decompressed: {error}") from error
         try:
             header = SegmentHeader.decode(data)
         except NewerVersionError:
@@ -626,9 +652,8 @@ class _Scan:
         """Walk the blocks that were written since."""
         self.error = None
         manifest = self.manifest
-        size = self.path.stat().st_size
         try:
-            for chunk in read_chunks(self.path, manifest.number, manifest.data_bytes, size):
+            for chunk in read_chunks(self.path, manifest.number, manifest.data_bytes, sys.maxsize):
                 self._take(chunk)
         except JournalFormatError as error:
             self.error = error
@@ -644,7 +669,7 @@ class _Scan:
         self.extend()  # a broker may have written since
         manifest = self.manifest
         number, end = manifest.number, manifest.data_bytes
-        with self.path.open("rb") as file:
+        with open_segment(self.path) as file:
             file.seek(end)
             if not any(part.strip(b"\0") for part in iter(lambda: file.read(CHUNK_BYTES), b"")):
                 self._is_checked = True  # to read all those zeros again would find no more

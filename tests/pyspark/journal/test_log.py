@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterable
@@ -191,6 +192,25 @@ def test_removed_segments_are_gone_at_the_next_look(tmp_path: Path) -> None:
     log.refresh()
     assert log.first_position == second
     assert positions(log, all_splits(log)) == [*range(second, 601)]
+
+
+@pytest.mark.row("TL9")
+@pytest.mark.parametrize("with_manifests", [True, False])
+def test_compressed_segments_are_read_like_others(tmp_path: Path, *, with_manifests: bool) -> None:
+    write(tmp_path).close()
+    before = positions(log := opened(tmp_path), all_splits(log))
+    for manifest in log.manifests[:-1]:
+        path = tmp_path / segment_name(manifest.number)
+        compressed = gzip.compress(path.read_bytes()[: manifest.data_bytes])
+        path.with_name(path.name + ".gz").write_bytes(compressed)
+        path.unlink()
+        if not with_manifests:
+            (tmp_path / manifest_name(manifest.number)).unlink()
+    log = opened(tmp_path)
+    assert positions(log, all_splits(log, 4096)) == before
+    damage(tmp_path / (segment_name(1) + ".gz"), 2000)
+    with pytest.raises(StoreCorrupt):
+        positions(log, all_splits(log))
 
 
 def test_the_instance_is_checked(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ class Broker:
     def set_transport(self, uri: str, *, enabled: bool) -> None:
         self.done.append((str(enabled), uri))
 
+    def begin_journal_action(self, action: str, segment: str) -> None:
+        self.done.append((action, segment))
+
 
 respond = partial(answer, broker=Broker())
 

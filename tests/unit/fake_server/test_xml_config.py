@@ -13,6 +13,10 @@ from haclient_fake_server.xml_config import MAX_DEPTH, MAX_FILE_BYTES, SAMPLE, r
 
 pytestmark = pytest.mark.row("AD5")
 
+ACTION = (
+    "<Action><On><Module>amps-action-on-schedule</Module></On>"
+    "<Do><Module>amps-action-do-archive-journal</Module><Options><Age/></Options></Do></Action>"
+)
 TRANSPORT = "<Transport><InetAddr>localhost:9007</InetAddr></Transport>"
 
 
@@ -39,6 +43,10 @@ def test_the_sample_has_every_section(tmp_path: Path) -> None:
         admin="localhost:8085",
         listen=("tcp://localhost:9007",),
         data_dir=Path("east"),
+        archive_dir=Path("east-archive"),
+        archive_after_s=86400.0,
+        compress_after_s=7 * 86400.0,
+        remove_after_s=30 * 86400.0,
         segment_bytes=64 * 2**20,
         flush_interval_s=0.1,
         fsync=FsyncPolicy.INTERVAL,
@@ -155,6 +163,18 @@ def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
         (
             "<Actions><Action><On/></Action></Actions>",
             "2: <Action>: wanted one <On> and one <Do>",
+        ),
+        (
+            f"<Actions>{ACTION.replace('<Age/>', '')}</Actions>",
+            "2: <Action>: wanted each action once, with an <Age>",
+        ),
+        (
+            f"<Actions>{2 * ACTION.replace('<Age/>', '<Age>1d</Age>')}</Actions>",
+            "2: <Action>: wanted each action once, with an <Age>",
+        ),
+        (
+            f"<Actions>{ACTION.replace('archive', 'rotate')}</Actions>",
+            "2: <Module>: 'amps-action-do-rotate-journal': wanted ",
         ),
         ("<Name>a</Title>", "2: this is not XML: mismatched tag"),
         ("<a>" * MAX_DEPTH, "2: <a>: more than 16 elements within each other"),

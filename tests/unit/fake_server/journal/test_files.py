@@ -402,8 +402,9 @@ def test_a_segment_that_only_has_its_name_after_a_loss_of_power_is_begun_anew(
     number = max(filter(None, (segment_number(path.name) for path in tmp_path.iterdir())))
     (tmp_path / manifest_name(number)).unlink()
     (tmp_path / segment_name(number)).write_bytes(bytes(size))
-    with pytest.raises(StoreCorrupt):
-        open_journal(tmp_path)
+    if size:  # an empty file hinders no start
+        with pytest.raises(StoreCorrupt):
+            open_journal(tmp_path)
     journal = lose_power(tmp_path)
     assert 1 < journal.next_position <= last
     begin = journal.next_position

@@ -1,0 +1,173 @@
+"""Archive, compress and remove, by action, on a schedule and over the admin interface."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient.errors import UsageError
+from haclient_fake_server.admin import ACTIONS
+from haclient_fake_server.config import BrokerConfig, QueueTopic, ReplicateTo, SowTopic
+from haclient_fake_server.journal.format import segment_name
+from haclient_fake_server.server import BrokerServer
+from support.broker import RawClient, running_broker
+from support.inbox import until
+
+BODY = b'{"id": %d, "text": "' + 300 * b"x" + b'"}'
+
+
+def config(root: Path) -> BrokerConfig:
+    return BrokerConfig(data_dir=root / "log", archive_dir=root / "archive", segment_bytes=4096)
+
+
+async def publish(client: RawClient, first: int, count: int, *, key: int | None = None) -> None:
+    for number in range(first, first + count):
+        await client.send(BODY % (number if key is None else key), c="p", t="orders", s=number)
+        await client.send(c="flush", cid="f", a="persisted")  # so each is a block of its own
+        await client.ack("persisted", "f")
+
+
+@asynccontextmanager
+async def filled(settings: BrokerConfig) -> AsyncIterator[tuple[BrokerServer, RawClient]]:
+    async with running_broker(settings) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber", opts="ack_conflation=0s")
+        await publish(client, 1, 40)
+        yield server, client
+
+
+async def act(server: BrokerServer, action: str, number: int = 1) -> str:
+    """Carry out an action as soon as its segment is sealed; the refusal, if there is one."""
+    while True:
+        try:
+            await server.maintain_journal(action, number)  # type: ignore[arg-type]  # as in paths
+        except UsageError as error:
+            if "still written" not in str(error):
+                return str(error)
+            await trio.lowlevel.checkpoint()  # a thread is sealing it
+        else:
+            return ""
+
+
+async def replayed(server: BrokerServer, count: int) -> list[int]:
+    async with RawClient.connect(server.uris[0]) as reader:
+        await reader.logon("reader")
+        await reader.send(c="subscribe", cid="1", t="orders", bm="0")
+        return [int(each.bookmark.split("|")[1]) for each in await reader.publishes(count)]
+
+
+@pytest.mark.row("TL8", "TL9", "TL10")
+async def test_a_replay_reads_what_was_archived_and_compressed(tmp_path: Path) -> None:
+    async with filled(config(tmp_path)) as (server, _):
+        assert [await act(server, "archive", number) for number in (1, 2)] == ["", ""]
+        assert [await act(server, "compress", number) for number in (2, 3)] == ["", ""]
+        assert await replayed(server, 40) == list(range(1, 41))
+    async with running_broker(config(tmp_path)) as server:
+        assert await replayed(server, 40) == list(range(1, 41))
+        assert await act(server, "remove", 2) == (
+            f"remove {segment_name(2)}: it would leave a gap: remove {segment_name(1)} first"
+        )
+        assert await act(server, "remove", 1) == ""
+        first = int(server.rows("transaction_log")[0]["first_position"])
+        assert await replayed(server, 41 - first) == list(range(first, 41))
+
+
+async def test_what_cannot_be_done_is_refused(tmp_path: Path) -> None:
+    async with filled(replace(config(tmp_path), archive_dir=None)) as (server, _):
+        assert "no archive directory" in await act(server, "archive")
+        assert await act(server, "compress") == ""
+        assert "compressed already" in await act(server, "compress")
+        assert "no such segment" in await act(server, "remove", 999)
+        with pytest.raises(UsageError, match="wanted the number"):
+            server.begin_journal_action("remove", "one")
+        live = int(server.rows("transaction_log")[-1]["number"])
+        with pytest.raises(UsageError, match="still written"):
+            await server.maintain_journal("remove", live)
+    async with running_broker() as server:
+        assert "no journal on disk" in await act(server, "remove")
+
+
+@pytest.mark.row("TL11", "B17")
+async def test_a_guard_holds_what_it_needs(tmp_path: Path) -> None:
+    async with filled(config(tmp_path)) as (server, client):
+        guard = {"c": "sow", "t": "/HACLIENT/guards", "cid": "g", "a": "completed"}
+        await client.send(b'{"name": "nightly", "after": 0}', **guard)
+        await client.ack("completed", "g")
+        assert "guard 'nightly' needs position 1" in await act(server, "remove")
+
+
+@pytest.mark.row("TL11")
+async def test_a_paused_subscription_holds_what_it_needs(tmp_path: Path) -> None:
+    async with filled(config(tmp_path)) as (server, client):
+        await client.send(c="subscribe", cid="1", sub_id="s", t="orders", bm="0", opts="pause")
+        await client.send(c="flush", cid="2", a="persisted")
+        await client.ack("persisted", "2")
+        reason = await act(server, "remove")
+        assert reason.endswith("of client 'pubber' needs position 1")
+        assert "paused subscription" in reason
+
+
+@pytest.mark.row("TL11")
+async def test_a_queue_and_a_destination_hold_what_they_need(tmp_path: Path) -> None:
+    queue = QueueTopic(name="work", topics=("orders",))
+    async with filled(replace(config(tmp_path), queues=(queue,))) as (server, _):
+        assert "queue 'work' needs position 1" in await act(server, "remove")
+    nobody = ReplicateTo("tcp://127.0.0.1:9", "async")
+    other = replace(config(tmp_path / "other"), replicate_to=(nobody,))
+    async with filled(other) as (server, _):
+        reason = await act(server, "remove")
+        assert "replication to tcp://127.0.0.1:9 has not acknowledged" in reason
+
+
+@pytest.mark.row("TL11")
+async def test_a_record_of_a_sow_is_not_lost_by_a_removal(tmp_path: Path) -> None:
+    settings = replace(config(tmp_path), sow_topics=(SowTopic("orders", ("/id",)),))
+    async with filled(settings) as (server, client):
+        assert "of topic 'orders' is in it" in await act(server, "remove")
+        await publish(client, 41, 40, key=1)
+        for number in range(2, 41):
+            await client.send(b'{"id": %d}' % number, c="p", t="orders", s=80 + number)
+        await client.send(c="flush", cid="2", a="persisted")
+        await client.ack("persisted", "2")
+        assert await act(server, "remove") == ""
+    async with running_broker(settings) as server:
+        (row,) = server.rows("sow")
+        assert row["records"] == 40
+
+
+@pytest.mark.row("TL13")
+async def test_segments_are_archived_compressed_and_removed_by_their_age(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings = replace(config(tmp_path), archive_after_s=0.001, compress_after_s=0.001)
+    async with filled(settings) as (server, _):
+        archive = tmp_path / "archive"
+        with trio.fail_after(20):
+            await until((archive / f"{segment_name(1)}.gz").exists)
+        assert await replayed(server, 40) == list(range(1, 41))
+    async with running_broker(replace(config(tmp_path), remove_after_s=0.001)) as server:
+        with trio.fail_after(20):
+            await until(lambda: server.rows("transaction_log")[0]["number"] != 1)
+
+
+@pytest.mark.row("TL10")
+async def test_actions_are_begun_over_the_admin_interface(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with filled(config(tmp_path)) as (server, _):
+        assert await act(server, "compress", 1) == ""
+        ACTIONS["transaction_log", "archive"](server, "1")
+        with pytest.raises(UsageError, match="compressed already"):
+            ACTIONS["transaction_log", "compress"](server, "1")
+        with trio.fail_after(20):
+            await until(lambda: "archive journal.00000001: done" in caplog.text)
+        ACTIONS["transaction_log", "remove"](server, "1")
+        with trio.fail_after(20):
+            await until(lambda: not (tmp_path / "archive" / f"{segment_name(1)}.gz").exists())
