@@ -139,6 +139,9 @@ class LiveRecords(RecordMapping[T]):
         except Exception as failed:  # also one of the application's codec: the consumer raises it
             error = failed
             await self._stream.aclose()
+        except trio.Cancelled:  # nobody may take what there is for complete
+            error = ShuttingDown("the records have ended early, since their client is left")
+            raise
         finally:
             self._end(error)
 
@@ -153,7 +156,7 @@ class LiveRecords(RecordMapping[T]):
         self._changed = trio.Event()
 
     def _raise_error(self) -> None:
-        # A shutdown ends the iteration without an error, but for a handler.
+        # A client that is left or shut down ends the iteration without an error, but for a handler.
         if isinstance(self._error, ShuttingDown) and not is_of_handler():
             return
         if self._error is not None:

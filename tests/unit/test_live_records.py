@@ -19,6 +19,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.live_records import JsonRecord, LiveRecords, RecordChange
+from haclient.protocol.messages import Message
 from support.clock import in_virtual_time
 from support.instances import Instance, durable, instances
 
@@ -173,3 +174,46 @@ async def test_a_cancelled_wait_loses_no_change(tmp_path: Path) -> None:
             scope.cancel()
             await anext(prices)
         assert await next_of(prices) == ("added", 4)
+
+
+async def test_records_that_a_handler_reads_never_seem_complete_too_early(tmp_path: Path) -> None:
+    """Of a client that is left: the message of the other client would count as processed."""
+    errors: list[DisconnectedError] = []
+    async with (
+        serving(tmp_path) as (east, publisher),
+        HAClient("other", servers=[east.uri]) as other,
+    ):
+        entered = trio.Event()
+        async with HAClient("sub", servers=[east.uri]) as client:
+
+            async def follow(_: Message) -> None:
+                async with client.records("prices", key=by_id) as prices:
+                    entered.set()
+                    with pytest.raises(DisconnectedError, match="their client is left") as raised:
+                        await anext(prices)
+                errors.append(raised.value)
+
+            await other.subscribe("orders", handler=follow)
+            await publisher.publish("orders", b"{}")
+            with trio.fail_after(60):
+                await entered.wait()
+                await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(errors) == 1
+
+
+async def test_records_that_a_leave_cuts_off_are_not_complete(tmp_path: Path) -> None:
+    async def refused(prices: LiveRecords[JsonRecord]) -> None:
+        with pytest.raises(DisconnectedError, match="their client is left"):
+            await prices.open()
+
+    async with serving(tmp_path) as (east, publisher), trio.open_nursery() as nursery:
+        many = [b'{"id":%d,"text":"%b"}' % (number, b"x" * 2_000) for number in range(1_000)]
+        await publisher.publish_many("prices", many)
+        await publisher.publish_flush(timeout=60)
+        async with HAClient("sub", servers=[east.uri], exit_timeout=0) as client:
+            prices = client.records("prices", key=by_id)
+            nursery.start_soon(refused, prices)
+            while not prices:
+                await trio.lowlevel.checkpoint()
+        assert len(prices) < len(many)
