@@ -7,6 +7,7 @@ next connection. Without a connection they call it in the thread of the caller.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
@@ -19,6 +20,9 @@ from haclient.compat.messages import Message
 from haclient.compat.names import advice
 from haclient.compat.units import seconds_of
 from haclient.errors import UsageError
+from haclient.protocol.commands import Command as NativeCommand
+from haclient.session.kept_subscriptions import first_bookmark, header_fields
+from haclient.subscription_manager import Entry
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore as _LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore as _MemoryBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore as _RingBookmarkStore
@@ -305,6 +309,12 @@ class BaseBookmarkStore(_Store[haclient_stores.interfaces.BookmarkStore]):
     def get_oldest_bookmark_seq(self, sub_id: str) -> int:
         """The lowest number that is not discarded; 0 when all are."""
         return self._call(lambda store: store.oldest_undiscarded(sub_id), "get_oldest_bookmark_seq")
+
+    def resumed(self, command: NativeCommand) -> NativeCommand:
+        """The command of a subscription of an earlier connection, to continue where that ended."""
+        entry = Entry(command.sub_id, header_fields(command))
+        bookmark = self._call(lambda store: first_bookmark(entry, store), "resubscribe")
+        return dataclasses.replace(command, bookmark=bookmark)
 
     def purge(self, sub_id: str | None = None) -> None:
         """Forget the entries of a subscription, or of all."""

@@ -12,6 +12,7 @@ from typing_extensions import override
 import haclient.subscription_manager
 from haclient.compat.listeners import MessageHandler
 from haclient.compat.messages import Command
+from haclient.compat.stores import BaseBookmarkStore
 from haclient.compat.units import milliseconds_of, seconds_of
 from haclient.errors import CommandError, HAClientError, UsageError
 from haclient.options import TIMEOUT_S
@@ -82,7 +83,8 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
         """Place the subscriptions that the client does not have, in order.
 
         An `HAClient` subscribes again by itself when a connection was lost. This is for one that
-        has ended, such as by `disconnect` or because it gave up, and was connected again.
+        has ended, such as by `disconnect` or because it gave up, and was connected again. What an
+        earlier connection had continues there if it has a bookmark and the client a bookmark store.
 
         Args:
             client: The client that has this manager.
@@ -103,6 +105,8 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
             if handled is None:  # another thread has unsubscribed it in the meantime
                 continue
             command, on_message = handled
+            if sub_id not in self._waiting:
+                command = _resumed(client, command)
             limited = dataclasses.replace(command, timeout=self._limit_s(client, command))
             try:
                 client.execute_async(limited, on_message)
@@ -220,6 +224,13 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
         super().clear()
         for each in (self._active, self._waiting, self._handled):
             each.clear()
+
+
+def _resumed(client: Subscriber, command: NativeCommand) -> NativeCommand:
+    """A command that an earlier connection had: an explicit bookmark would begin once more."""
+    get_store = getattr(client, "get_bookmark_store", None)
+    store: BaseBookmarkStore | None = get_store() if callable(get_store) else None
+    return command if store is None else store.resumed(command)
 
 
 def _named(sub_id: str) -> Command:

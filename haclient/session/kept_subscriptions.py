@@ -270,8 +270,8 @@ def restorable(
     return restored
 
 
-def _first_bookmark(entry: Entry, store: BookmarkStore | None) -> str:
-    """The bookmark to begin at in this process.
+def first_bookmark(entry: Entry, store: BookmarkStore | None) -> str:
+    """The bookmark at which a subscription of an earlier client begins now.
 
     A store of the application may forget at which bookmark a subscription began, so it is trusted
     to know each: what it does not know is replayed from the start of the log rather than missed.
@@ -284,7 +284,8 @@ def _first_bookmark(entry: Entry, store: BookmarkStore | None) -> str:
     own = getattr(store, "subscription", None)
     log = None if own is None else own(entry.sub_id)
     if isinstance(log, SubscriptionHandle):
-        if log.resume() == str(EPOCH) and not log.oldest_undiscarded:
+        # Messages may have arrived, and be discarded, before any of them is a recovery point.
+        if log.resume() == str(EPOCH) and log.tracker.nothing_arrived:
             return start
         log.keep_range(start)
     return _MOST_RECENT
@@ -296,7 +297,7 @@ def _restored(entry: Entry, queues: Container[str], store: BookmarkStore | None)
         for name, value in entry.fields.items()
         if name not in _SET_ANEW and name in _ATTRIBUTES
     }
-    given["bookmark"] = _first_bookmark(entry, store)
+    given["bookmark"] = first_bookmark(entry, store)
     given["ack_type"] = entry.acks
     command = Command(str(entry.fields["c"]), data=entry.body, **given)
     options = Options.parse(str(command.options))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,36 @@ def test_resubscribe_places_what_an_earlier_connection_had(broker: BrokerThread)
         manager_of(client).resubscribe(client)
         client.publish("orders", "b")
         wait_until(lambda: got == ["1 b"])
+
+
+@pytest.mark.parametrize("bookmark", [compat.Client.Bookmarks.EPOCH, compat.Client.Bookmarks.NOW])
+def test_resubscribe_continues_where_the_earlier_connection_stopped(
+    broker: BrokerThread, tmp_path: Path, bookmark: str
+) -> None:
+    got: list[str] = []
+
+    def handle(message: compat.Message) -> None:
+        got.append(message.get_data())
+        message.discard()
+
+    with client_of(broker, no_store=True) as client:
+        client.set_bookmark_store(str(tmp_path / "bookmarks"))
+        client.connect_and_logon()
+        client.bookmark_subscribe(handle, "orders", bookmark, sub_id="s1")
+        for body in "ab":
+            client.publish("orders", body)
+        wait_until(lambda: got == ["a", "b"])
+        client.disconnect()
+        with compat.Client("other") as other:
+            other.connect(broker.uri)
+            other.logon()
+            other.publish("orders", "c")
+            other.publish_flush(30_000)
+        client.connect_and_logon()
+        manager_of(client).resubscribe(client)
+        client.publish("orders", "d")
+        wait_until(lambda: got[-1] == "d")
+    assert got == ["a", "b", "c", "d"]
 
 
 def restart(broker: BrokerThread, *log_topics: str) -> None:

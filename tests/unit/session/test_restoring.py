@@ -68,6 +68,16 @@ def test_a_subscription_resumes_only_where_the_store_knows_more_than_its_first_b
     assert command.start == (start if known == "nothing" else str(MOST_RECENT))
 
 
+def test_what_was_discarded_before_it_became_a_recovery_point_does_not_come_again() -> None:
+    manager, store = MemorySubscriptionManager(), MemoryBookmarkStore()
+    manager.add(Entry("s", {"c": "subscribe", "t": "orders", "sub_id": "s", "bm": "0"}))
+    store.subscription("s").begin(acked=True, start="0")
+    store.discard("s", store.log("s", "7|5|"))
+    assert str(store.most_recent("s")) == "0"
+    (command,) = commands(manager, "s", store=store)
+    assert command.start == str(MOST_RECENT)
+
+
 def test_a_store_of_the_application_is_trusted_to_know_every_subscription() -> None:
     """It may not have kept that `s` began now: what came meanwhile must not be missed."""
     manager = MemorySubscriptionManager()
