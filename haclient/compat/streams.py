@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -17,6 +18,12 @@ from haclient_stores.logs import logger_of
 _logger = logger_of(__name__)
 
 
+class _Taken(threading.local):
+    """What each thread took last: another one may still process its message."""
+
+    last: Message | None = None
+
+
 class MessageStream:
     """The messages of one command, in order.
 
@@ -29,23 +36,22 @@ class MessageStream:
 
     Args:
         stream: The open stream of `haclient.blocking`.
-        auto_ack: Whether a message of a queue is acknowledged at the next iteration.
+        auto_ack: Whether a message of a queue is acknowledged at the next iteration of the thread
+            that took it.
     """
 
     def __init__(self, stream: haclient.blocking.MessageStream, *, auto_ack: bool = False) -> None:
         self._stream = stream
         self._messages: Iterator[haclient.Message | None] = iter(stream)
         self._auto_ack = auto_ack
-        self._last: Message | None = None
+        self._taken = _Taken()
         self._lost: HAClientError | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Message | None:
-        if self._auto_ack and self._last is not None:
-            self._last.ack()
-        self._last = None
+        self._ack_last()
         try:
             native = next(self._messages)
         except DisconnectedError as error:
@@ -55,8 +61,13 @@ class MessageStream:
             if thread.error is not None or not thread.has_ended:
                 raise
             self._end(DisconnectedError("its client has disconnected"))
-        self._last = None if native is None else Message(native)
-        return self._last
+        self._taken.last = None if native is None else Message(native)
+        return self._taken.last
+
+    def _ack_last(self) -> None:
+        last, self._taken.last = self._taken.last, None
+        if self._auto_ack and last is not None:
+            last.ack()
 
     def _end(self, error: DisconnectedError) -> NoReturn:
         _logger.info("a stream has ended with its connection: %s", error)
@@ -81,9 +92,7 @@ class MessageStream:
 
     def close(self) -> None:
         """Unsubscribe; messages still queued are dropped. A second call does nothing."""
-        if self._auto_ack and self._last is not None:
-            self._last.ack()
-        self._last = None
+        self._ack_last()
         self._stream.close()
 
     def __del__(self) -> None:
@@ -115,7 +124,7 @@ class MessageStream:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            self._last = None  # it was not processed
+            self._taken.last = None  # it was not processed
         self.close()
 
 

@@ -19,7 +19,8 @@ PAUSE_S = 0.005
 @pytest.fixture
 def broker() -> Generator[BrokerThread]:
     config = BrokerConfig(
-        queues=(QueueTopic(name="jobs"),), sow_topics=(SowTopic("prices", ("/id",)),)
+        queues=(QueueTopic(name="jobs", max_per_subscription_backlog=2),),
+        sow_topics=(SowTopic("prices", ("/id",)),),
     )
     with broker_thread(config) as running:
         yield running

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from haclient import compat
+from support.broker_thread import BrokerThread
 
 pytestmark = pytest.mark.row("B18")
 
@@ -55,6 +58,29 @@ def test_a_message_whose_processing_failed_is_not_acknowledged(plain: compat.Cli
         again = next(stream)
     assert again is not None
     assert again.get_data() == "a"
+
+
+def test_a_message_that_another_thread_still_processes_is_not_acknowledged(
+    broker: BrokerThread, plain: compat.Client
+) -> None:
+    for body in "ab":
+        plain.publish("jobs", body)
+    plain.flush()
+    with compat.Client("consumer") as consumer, ThreadPoolExecutor(1) as other:
+        consumer.connect(broker.uri)
+        consumer.logon()
+        consumer.set_auto_ack(True)
+        stream = consumer.execute(jobs())
+        assert str(other.submit(next, stream).result()) == "a"
+        assert str(next(stream)) == "b"  # which says nothing about "a"
+        consumer.flush_acks()
+        consumer.disconnect()
+    with plain.execute(jobs()).timeout(1000) as again:
+        assert [str(next(again)), str(next(again))] == ["a", "b"]
+
+
+def jobs() -> compat.Command:
+    return compat.Command("subscribe").set_topic("jobs").set_options("max_backlog=2")
 
 
 def test_a_stream_that_was_left_by_break_does_not_stop_its_client(plain: compat.Client) -> None:
