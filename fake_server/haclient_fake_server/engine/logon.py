@@ -30,8 +30,9 @@ from haclient_fake_server.engine.acks import (
 )
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.entitlements import Rights
+from haclient_fake_server.engine.filters.bodies import COMPOSITE_PREFIX
 from haclient_fake_server.engine.requests import read_options
-from haclient_fake_server.engine.settings import COMPOSITE_PREFIX, MAX_MESSAGE_TYPE, EngineSettings
+from haclient_fake_server.engine.settings import MAX_MESSAGE_TYPE, EngineSettings
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import NEVER
 

@@ -33,7 +33,7 @@ from haclient_fake_server.engine.requests import (
     read_options,
 )
 from haclient_fake_server.engine.routes import Route
-from haclient_fake_server.engine.sow.delta import merge_delta
+from haclient_fake_server.engine.sow.delta import has_deltas, merge_delta
 from haclient_fake_server.engine.sow.table import Changes, SowError
 from haclient_fake_server.engine.state import State, bytes_of_topic
 from haclient_fake_server.journal.format import Record, RecordFlag
@@ -250,9 +250,9 @@ class Publishing:
 def _complete(message: Message, route: Route, key: str) -> bool:
     """Merge a delta with its record; return whether there was one."""
     stored = route.sow.get(key) if route.sow is not None else None
-    if stored is None or route.message_type != "json":
+    if stored is None or not has_deltas(route.message_type):
         return False
-    message.data = merge_delta(stored.body, message.data)
+    message.data = merge_delta(stored.body, message.data, route.message_type)
     message.correlation_id = message.correlation_id or stored.correlation_id
     return True
 

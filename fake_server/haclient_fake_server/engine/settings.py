@@ -10,6 +10,7 @@ from haclient.errors import HAClientError, UsageError
 from haclient.protocol.framing import MAX_PUBLISH_BYTES
 from haclient.protocol.uri import Uri
 from haclient_fake_server.engine.filters import FilterError, compile_expression, compile_filter
+from haclient_fake_server.engine.filters.bodies import COMPOSITE_PREFIX, has_fields
 from haclient_fake_server.engine.patterns import (
     TopicMatcher,
     TopicPatternError,
@@ -36,9 +37,6 @@ MESSAGE_TYPES: Final = frozenset(
 
 MAX_MESSAGE_TYPE: Final = 255
 """Characters of a message type: it is the key of the definitions of its topics in the journal."""
-
-COMPOSITE_PREFIX: Final = "composite-"
-"""What the names of composite message types begin with, such as `composite-local`."""
 
 TOPIC_BYTES: Final = 1000
 """What a topic takes in memory beside its name."""
@@ -292,8 +290,8 @@ class QueueTopic:
         if self.priority and self.barrier:
             return "priority and barrier exclude each other"
         name = "priority" if self.priority else "barrier"
-        if (self.priority or self.barrier) and self.message_type != "json":
-            return f"{name}: wanted message_type='json', found {self.message_type!r}"
+        if (self.priority or self.barrier) and not has_fields(self.message_type):
+            return f"{name}: messages of type {self.message_type!r} have no fields"
         try:
             if self.priority:
                 compile_expression(self.priority)

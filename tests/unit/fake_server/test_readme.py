@@ -18,10 +18,10 @@ from haclient.protocol.messages import HEADERS, Message
 from haclient.protocol.options import Options
 from haclient_fake_server.config import FsyncPolicy, parse_queue
 from haclient_fake_server.engine.acks import Reason, Refused
+from haclient_fake_server.engine.filters.bodies import COMPOSITE_PREFIX
 from haclient_fake_server.engine.patterns import PatternError, compile_search
 from haclient_fake_server.engine.requests import read_options
 from haclient_fake_server.engine.settings import (
-    COMPOSITE_PREFIX,
     MESSAGE_TYPES,
     QueueTopic,
     SowTopic,

@@ -1,26 +1,24 @@
 """A message body as the filter language sees it: paths that hold values.
 
 The body is parsed once, when the first filter asks, and each path is looked up once; all filters,
-keys and orders of one message share its `Document`. JSON only: a body that is something else, or
-a message type other than `json`, has no fields, so all its paths are NULL.
+keys and orders of one message share its `Document`. A body that is damaged, or of a message type
+without fields, has none, so all its paths are NULL (see `bodies`).
 
 Nested objects become paths. Arrays have no level of their own: `{"C": [{"x": 1}, {"x": 2}]}` holds
 `/C/x` = 1, 2. A subscript selects from the values that its own step has collected, so `/C[1]/x` and
 `/C/x[1]` are both 2. An object has no value; true and false are 1 and 0. A key that is given twice
-in one object counts once, with its last value.
+in one object counts once, with its last value. Bytes count as text, other values of MessagePack
+that JSON does not have are NULL; its maps have fields with names that are text.
 """
 
 from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-import msgspec
-
-from haclient_fake_server.engine.filters.values import Value, integer_from, normal
-
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+from haclient_fake_server.engine.filters.bodies import Json, parse_json, parser_of
+from haclient_fake_server.engine.filters.values import Value, normal
 
 
 class Step(NamedTuple):
@@ -51,16 +49,17 @@ class Document:
         body: The bytes as they were published.
     """
 
-    __slots__ = ("_root", "_values", "body")
+    __slots__ = ("_parse", "_root", "_values", "body")
 
     def __init__(self, body: bytes, message_type: str = "json") -> None:
         self.body: Final = body
-        self._root: Json | _NotYet = _NOT_YET if message_type == "json" else None
+        self._parse: Final = parser_of(message_type)
+        self._root: Json | _NotYet = _NOT_YET
         self._values: Final[dict[str, tuple[Value, ...]]] = {}
 
     @property
     def has_fields(self) -> bool:
-        """Whether the body is a JSON object or array; all paths of another are NULL."""
+        """Whether the body is an object or array; all paths of another are NULL."""
         return isinstance(self._parsed(), dict | list)
 
     def values(self, path: Path) -> tuple[Value, ...]:
@@ -82,7 +81,7 @@ class Document:
         nor a float holds counts as it is written.
         """
         value = self.first(path)
-        if isinstance(value, float):
+        if isinstance(value, float) and self._parse is parse_json:
             return self._as_written(path, str(value))
         return None if value is None else str(value)
 
@@ -102,34 +101,8 @@ class Document:
 
     def _parsed(self) -> Json:
         if isinstance(self._root, _NotYet):
-            self._root = _parse(self.body)
+            self._root = self._parse(self.body)
         return self._root
-
-
-def _parse(body: bytes) -> Json:
-    """The JSON value of `body`; None when it is not JSON."""
-    try:
-        fast: Json = msgspec.json.decode(body)
-    except (ValueError, RecursionError):  # also undecodable text and numbers out of range
-        return _parse_leniently(body)
-    return fast
-
-
-def _parse_leniently(body: bytes) -> Json:
-    """As `_parse`, for lone surrogates, foreign bytes and numbers of any size."""
-    try:
-        slow: Json = json.loads(
-            body.decode("utf-8", "surrogateescape"),
-            parse_int=integer_from,
-            parse_constant=_refuse,
-        )
-    except (ValueError, RecursionError):  # not JSON, or deeper than this process can follow
-        return None
-    return slow
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _gather(root: Json, steps: tuple[Step, ...]) -> tuple[Value, ...]:

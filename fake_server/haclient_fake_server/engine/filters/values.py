@@ -43,13 +43,15 @@ COMPARISONS: Final[dict[str, Comparison]] = {
 }
 
 
-def normal(value: float | str | None) -> Value:
+def normal(value: object) -> Value:
     """The value as the language sees it: no empty strings, no booleans, no huge integers."""
     if isinstance(value, str):
         return value or None
     if isinstance(value, int):
         return _fit(int(value))
-    return value
+    if isinstance(value, bytes):  # of MessagePack, or a FIX field that is not UTF-8
+        return value.decode("utf-8", "surrogateescape") or None
+    return value if isinstance(value, float) else None
 
 
 def _fit(value: int) -> Number:

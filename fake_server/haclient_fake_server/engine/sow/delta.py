@@ -1,54 +1,175 @@
-"""Deltas of JSON messages: the message that one makes of a record, and the one that an update was.
+"""Deltas: the message that one makes of a record, and the one that an update was.
 
 A **delta publish** is merged into the record path by path; arrays and everything else are replaced
-whole; `null` leaves the old value, so no field can be removed. Values keep the text that was
+whole; NULL leaves the old value, so no field can be removed. Values keep the bytes that were
 published.
 
 A **delta subscription** gets the fields that an update has changed, with the key fields. Values are
-compared as they are parsed, `1` and `1.0` are one number, and what is sent is the text that was
+compared as they are parsed, `1` and `1.0` are one number, and what is sent are the bytes that were
 published. NULL and a field that is missing are the same here as in filters: a field that an update
-has left out is sent as `null`.
+has left out is sent as NULL.
+
+FIX and NVFIX have no levels. All fields of one name are one value, and so are the field with the
+length of a data field and the data field behind it. A field without a text is NULL.
+
+In a **composite message** of the local kind, an empty part is one that does not change. The others
+are deltas of their own type, or whole where that type has none. Types without fields and the global
+kind of composite messages have no deltas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
+from haclient.codecs import FIX_DATA_FIELDS
 from haclient_fake_server.engine.connections import Style
+from haclient_fake_server.engine.filters.bodies import (
+    COMPOSITE_PREFIX,
+    Json,
+    is_global,
+    pairs_of,
+    parts_of,
+    type_of_part,
+)
 from haclient_fake_server.engine.filters.document import Path
 
-Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 Fields: TypeAlias = dict[str, msgspec.Raw]
 Changed: TypeAlias = "dict[str, msgspec.Raw | Changed]"
 
-_NULL: Final = msgspec.Raw(b"null")
-_decode_fields = msgspec.json.Decoder(Fields).decode
+
+class _Format(NamedTuple):
+    """How bodies of a message type are taken apart and put together.
+
+    Attributes:
+        read: The fields of a body as they are written; raises `ValueError` if it has none.
+        write: The inverse.
+        null: How a field of some name is written that has no value.
+        value: What is written, parsed; raises `ValueError` where only its bytes can be compared.
+        has_levels: Whether the value of a field may have fields.
+    """
+
+    read: Callable[[bytes | msgspec.Raw], Fields]
+    write: Callable[[Changed], bytes]
+    null: Callable[[str], msgspec.Raw]
+    value: Callable[[msgspec.Raw], Json]
+    has_levels: bool = True
+
+    def fields(self, body: bytes | msgspec.Raw) -> Fields | None:
+        """The fields of a body; `None` if it is no object, or damaged."""
+        try:
+            return self.read(body)
+        except (ValueError, RecursionError):
+            return None
+
+    def inner(self, value: msgspec.Raw) -> Fields | None:
+        """The fields within a value, if it has any."""
+        return self.fields(value) if self.has_levels else None
+
+    def is_null(self, name: str, value: msgspec.Raw) -> bool:
+        """Whether a field has no value."""
+        return bytes(value) == bytes(self.null(name))
 
 
-def merge_delta(stored: bytes, delta: bytes) -> bytes:
+def _pairs_format(message_type: str) -> _Format:
+    lengths = {str(of): str(data) for of, data in FIX_DATA_FIELDS.items()}
+
+    def read(body: bytes | msgspec.Raw) -> Fields:
+        pairs = pairs_of(bytes(body), message_type)
+        if pairs is None:
+            raise ValueError("damaged")
+        chunks: dict[str, list[bytes]] = {}
+        last = ""
+        for name, value in pairs:
+            owner = last if message_type == "fix" and lengths.get(last) == name else name
+            text = value if isinstance(value, bytes) else value.encode()
+            chunks.setdefault(owner, []).append(b"%b=%b\x01" % (name.encode(), text))
+            last = name
+        return {name: msgspec.Raw(b"".join(each)) for name, each in chunks.items()}
+
+    def write(fields: Changed) -> bytes:
+        return b"".join(map(bytes, cast("Fields", fields).values()))
+
+    def value(written: msgspec.Raw) -> Json:
+        del written
+        raise ValueError("a text")
+
+    return _Format(
+        read, write, lambda name: msgspec.Raw(f"{name}=\x01".encode()), value, has_levels=False
+    )
+
+
+_FORMATS: Final = {
+    "json": _Format(
+        msgspec.json.Decoder(Fields).decode,
+        msgspec.json.encode,
+        lambda _: msgspec.Raw(b"null"),
+        msgspec.json.decode,
+    ),
+    "msgpack": _Format(
+        msgspec.msgpack.Decoder(Fields).decode,
+        msgspec.msgpack.encode,
+        lambda _: msgspec.Raw(b"\xc0"),
+        msgspec.msgpack.decode,
+    ),
+    "fix": _pairs_format("fix"),
+    "nvfix": _pairs_format("nvfix"),
+}
+
+
+def has_deltas(message_type: str) -> bool:
+    """Whether messages of a type can be merged; else a delta is the whole message."""
+    if message_type.startswith(COMPOSITE_PREFIX):
+        return not is_global(message_type)
+    return message_type in _FORMATS
+
+
+def merge_delta(stored: bytes, delta: bytes, message_type: str = "json") -> bytes:
     """The message that a delta publish makes of a stored one.
 
-    A body that is no JSON object is the whole message.
+    A body without fields, or a damaged one, is the whole message.
     """
-    before, change = _fields(stored), _fields(delta)
+    if message_type.startswith(COMPOSITE_PREFIX):
+        return _merge_parts(stored, delta, message_type)
+    form = _FORMATS.get(message_type)
+    if form is None:
+        return delta
+    before, change = form.fields(stored), form.fields(delta)
     if before is None or change is None:  # nothing to merge, and nothing refused
         return delta
     try:
-        return msgspec.json.encode(_merged(before, change))
+        return form.write(_merged(form, before, change))
     except RecursionError:  # deeper than this process can follow
         return delta
 
 
-def _merged(before: Fields, change: Fields) -> Changed:
+def _merge_parts(stored: bytes, delta: bytes, message_type: str) -> bytes:
+    before, change = parts_of(stored), parts_of(delta)
+    if before is None or change is None or is_global(message_type):
+        return delta
+    parts = zip_longest(before, change, fillvalue=b"")
+    return _composite(
+        merge_delta(old, new, type_of_part(message_type, number)) if new else old
+        for number, (old, new) in enumerate(parts)
+    )
+
+
+def _composite(parts: Iterable[bytes]) -> bytes:
+    return b"".join(len(part).to_bytes(4) + part for part in parts)
+
+
+def _merged(form: _Format, before: Fields, change: Fields) -> Changed:
     result: Changed = dict(before)
     for name, value in change.items():
-        inner_before, inner_change = _fields(before.get(name, _NULL)), _fields(value)
+        old = before.get(name)
+        inner_before = None if old is None else form.inner(old)
+        inner_change = None if inner_before is None else form.inner(value)
         if inner_before is not None and inner_change is not None:
-            result[name] = _merged(inner_before, inner_change)
-        elif bytes(value) != b"null" or name not in before:
+            result[name] = _merged(form, inner_before, inner_change)
+        elif old is None or not form.is_null(name, value):
             result[name] = value
     return result
 
@@ -60,75 +181,96 @@ class Delta:
         before: The record.
         after: The message that replaces it.
         keys: The key fields of the topic.
+        message_type: That of the topic.
     """
 
-    __slots__ = ("_after", "_before", "_bodies", "_keys")
+    __slots__ = ("_after", "_before", "_bodies", "_keys", "_message_type")
 
-    def __init__(self, before: bytes, after: bytes, keys: Sequence[Path]) -> None:
+    def __init__(
+        self, before: bytes, after: bytes, keys: Sequence[Path], message_type: str = "json"
+    ) -> None:
         self._before = before
         self._after = after
         self._keys = keys
+        self._message_type = message_type
         self._bodies: dict[Style, bytes | None] = {}
 
     def body(self, style: Style) -> bytes | None:
         """What a subscription of this style receives; `None` for nothing.
 
         It is the whole message for others than delta subscriptions, and where one of the two
-        messages is no JSON object.
+        messages has no fields.
         """
         style &= Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS
         if not style & Style.DELTA:
             return self._after
         if style not in self._bodies:
-            self._bodies[style] = self._make(style)
+            composite = self._message_type.startswith(COMPOSITE_PREFIX)
+            self._bodies[style] = self._make_parts(style) if composite else self._make(style)
         return self._bodies[style]
 
     def _make(self, style: Style) -> bytes | None:
-        before, after = _fields(self._before), _fields(self._after)
+        form = _FORMATS.get(self._message_type)
+        if form is None:
+            return self._after
+        before, after = form.fields(self._before), form.fields(self._after)
         if before is None or after is None:
             return self._after
         try:
-            changes = _changes(before, after)
+            changes = _changes(form, before, after)
             if not changes and style & Style.NO_EMPTIES:
                 return None
             if style & Style.SEND_KEYS or not style & Style.NO_EMPTIES:
                 for path in self._keys:
-                    _add(changes, after, path)
-            return msgspec.json.encode(changes)
+                    _add(form, changes, after, path)
+            return form.write(changes)
         except RecursionError:  # deeper than this process can follow
             return self._after
 
+    def _make_parts(self, style: Style) -> bytes | None:
+        """The delta of a composite message: a part is empty if nothing of it is sent."""
+        before, after = parts_of(self._before), parts_of(self._after)
+        if before is None or after is None or is_global(self._message_type):
+            return self._after
+        if before == after and style & Style.NO_EMPTIES:
+            return None
+        parts: list[bytes] = []
+        for number, (old, new) in enumerate(zip_longest(before, after, fillvalue=b"")):
+            keys = [
+                Path(path.text, path.steps[1:])
+                for path in self._keys
+                if path.steps[0].name == str(number)
+            ]
+            if old == new and not keys:
+                parts.append(b"")
+            else:
+                kind = type_of_part(self._message_type, number)
+                parts.append(Delta(old, new, keys, kind).body(style) or b"")
+        return _composite(parts)
 
-def _fields(body: bytes | msgspec.Raw) -> Fields | None:
-    """The fields of an object as they are written; `None` for any other value."""
-    try:
-        return _decode_fields(body)
-    except (ValueError, RecursionError):  # no object, or no JSON
-        return None
 
-
-def _changes(before: Fields, after: Fields) -> Changed:
-    """The fields of `after` that are not as they were, and `null` for each that is gone."""
+def _changes(form: _Format, before: Fields, after: Fields) -> Changed:
+    """The fields of `after` that are not as they were, and NULL for each that is gone."""
     changes: Changed = {}
     for name, value in after.items():
-        old = before.get(name, _NULL)
+        old = before.get(name, form.null(name))
         if bytes(old) == bytes(value):
             continue
-        inner_before, inner_after = _fields(old), _fields(value)
+        inner_before, inner_after = form.inner(old), form.inner(value)
         if inner_before is not None and inner_after is not None:
-            if inner := _changes(inner_before, inner_after):
+            if inner := _changes(form, inner_before, inner_after):
                 changes[name] = inner
-        elif not _are_equal(old, value):
+        elif not _are_equal(form, old, value):
             changes[name] = value
     for name, old in before.items():
-        if name not in after and bytes(old) != b"null":
-            changes[name] = _NULL
+        if name not in after and not form.is_null(name, old):
+            changes[name] = form.null(name)
     return changes
 
 
-def _are_equal(one: msgspec.Raw, other: msgspec.Raw) -> bool:
+def _are_equal(form: _Format, one: msgspec.Raw, other: msgspec.Raw) -> bool:
     try:
-        return _equal(msgspec.json.decode(one), msgspec.json.decode(other))
+        return _equal(form.value(one), form.value(other))
     except ValueError:  # a number out of range, or bytes that are not UTF-8: their texts differ
         return False
 
@@ -144,14 +286,14 @@ def _equal(one: Json, other: Json) -> bool:
     return one == other
 
 
-def _add(changes: Changed, fields: Fields, path: Path) -> None:
+def _add(form: _Format, changes: Changed, fields: Fields, path: Path) -> None:
     """Add the value at a path, or what holds it where that is no object."""
     for number, step in enumerate(path.steps, 1):
         value = fields.get(step.name)
         present = changes.get(step.name)
         if value is None or isinstance(present, msgspec.Raw):  # the latter holds the value
             return
-        inner = _fields(value)
+        inner = form.inner(value)
         if number == len(path.steps) or step.subscript is not None or inner is None:
             changes.setdefault(step.name, value)
             return

@@ -674,6 +674,8 @@ def _query_of_delete(topic: SowTopic, request: Request) -> Query:
     if not message.data:
         raise Refused(Reason.BAD_SOW_KEY, "a sow_delete needs a filter, sow_keys or a body")
     try:
-        return Query(keys=(topic.key_of(Document(message.data), message.sow_key),))
+        return Query(
+            keys=(topic.key_of(Document(message.data, topic.message_type), message.sow_key),)
+        )
     except SowError as error:
         raise Refused(error.reason, str(error)) from error

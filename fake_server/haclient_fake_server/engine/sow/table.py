@@ -1,13 +1,13 @@
 """One State-of-the-World topic: the last record of each key.
 
-A topic with key fields derives the key of a record from its JSON body; the key is the decimal text
+A topic with key fields derives the key of a record from its body; the key is the decimal text
 of a CRC-64 over the topic and the values, so it is the same on each server and after each restart.
 A value counts by its text: `1` and `"1"` are one key, `1` and `1.0` are two. A number that neither
 a 64-bit integer nor a float holds counts as it is written. Each value is preceded by its length, so
 that no two lists of values run together. A key that a publisher sends as well is ignored.
 
 A topic without key fields takes the publisher's own key, and any body: only then may a body be
-something other than JSON.
+damaged, or of a type without fields.
 
 Where the topic lets records expire, they do so at a moment of this instance's clock, whatever else
 happens to the topic. The log has when each was published and how long it lives, so an expired
@@ -65,7 +65,7 @@ class SowKeyError(SowError):
 
 
 class SowBodyError(SowError):
-    """The body is not JSON, in a topic whose keys are JSON fields."""
+    """The body is damaged, in a topic whose keys are fields."""
 
     reason = "bad message"
 
@@ -162,7 +162,7 @@ class SowTopic:
     Args:
         name: The topic.
         keys: Paths of the key fields, such as `/id`; none when publishers name the key.
-        message_type: Of all bodies; only `json` has fields.
+        message_type: Of all bodies; see `bodies` for those that have fields.
         expiration_s: How long a record lives whose publisher does not say it, 0 for ever; with
             `None` all records live for ever.
 
@@ -232,9 +232,10 @@ class SowTopic:
     def delta(self, before: SowRecord, after: bytes, fields: FieldSelection | None = None) -> Delta:
         """What a message changes in a record, or in some fields of it."""
         if fields is None:
-            return Delta(before.body, after, self._paths)
+            return Delta(before.body, after, self._paths, self.message_type)
         old = fields.apply(before.body, self.message_type)
-        return Delta(old, fields.apply(after, self.message_type), self._paths)
+        new = fields.apply(after, self.message_type)
+        return Delta(old, new, self._paths, self.message_type)
 
     def document(self, record: SowRecord) -> Document:
         """The record's body for filters, not yet parsed."""
@@ -245,12 +246,13 @@ class SowTopic:
 
         Raises:
             SowKeyError: The key is missing or malformed.
-            SowBodyError: The body is not JSON.
+            SowBodyError: The body is damaged.
         """
         if not self._paths:
             return self._checked(key)
         if not document.has_fields:
-            raise SowBodyError(f"topic {self.name!r} takes JSON bodies only, to find their keys")
+            kind = self.message_type.upper()
+            raise SowBodyError(f"topic {self.name!r} takes {kind} bodies only, to find their keys")
         return generated_key(self.name, [self._key_field(document, path) for path in self._paths])
 
     def _checked(self, key: str) -> str:
@@ -280,7 +282,7 @@ class SowTopic:
 
         Raises:
             SowKeyError: The key is missing or malformed.
-            SowBodyError: The body is not JSON.
+            SowBodyError: The body is damaged.
         """
         key = self.key_of(document, key)
         record = SowRecord(key, document.body, timestamp, correlation_id, bookmark)

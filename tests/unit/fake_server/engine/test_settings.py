@@ -214,11 +214,11 @@ def test_queues_of_one_name_may_be_of_different_types() -> None:
 
 
 @pytest.mark.parametrize("rule", [{"priority": "/p"}, {"barrier": "/b = 1"}])
-@pytest.mark.parametrize("kind", ["nvfix", "fix", "xml", "binary"])
+@pytest.mark.parametrize("kind", ["bson", "xml", "binary"])
 def test_priorities_and_barriers_need_messages_that_can_be_read(
     kind: str, rule: dict[str, str]
 ) -> None:
-    with pytest.raises(UsageError, match=f"wanted message_type='json', found '{kind}'"):
+    with pytest.raises(UsageError, match=f"messages of type '{kind}' have no fields"):
         QueueTopic(name="work", message_type=kind, **rule)  # type: ignore[arg-type]  # texts
 
 

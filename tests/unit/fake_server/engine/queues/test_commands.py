@@ -240,11 +240,11 @@ def test_a_query_of_large_messages_is_sent_in_several_steps() -> None:
 
 
 def test_messages_of_a_type_without_fields_match_as_in_every_filter() -> None:
-    world = QueueWorld(QueueTopic(name="work", topics=("jobs",), message_type="nvfix"))
-    publisher = world.client("fix", message_type="nvfix")
+    world = QueueWorld(QueueTopic(name="work", topics=("jobs",), message_type="xml"))
+    publisher = world.client("xml", message_type="xml")
     for body in (b"n=1\x01", b"n=2\x01"):
         publisher.send(body, c="p", t="jobs")
-    worker = world.client("worker", message_type="nvfix")
+    worker = world.client("worker", message_type="xml")
     consume(worker, filter="/n = 1")
     assert delivered(worker) == []
     consume(worker, "2", filter="/n IS NULL")
@@ -253,4 +253,4 @@ def test_messages_of_a_type_without_fields_match_as_in_every_filter() -> None:
     acknowledge(worker, message.bookmark)
     assert [message.data for message in delivered(worker)] == [b"n=2\x01"]
     acknowledge(worker, filter="/n IS NULL")
-    assert len(world.queue(message_type="nvfix").table) == 0
+    assert len(world.queue(message_type="xml").table) == 0
