@@ -88,7 +88,7 @@ _LABELS: Final = ("name", "address", "topic", "message_type")
 
 _COUNTERS: Final = re.compile(
     "delivered|redelivered|acknowledged|cancelled|lost|expired_.*|ended_connections|faults|connects"
-    "|messages_missing"
+    "|messages_missing|times_offline"
 )
 """Fields that only rise until the broker starts again."""
 

@@ -62,6 +62,8 @@ _BYTES: Final = {
     "high_water_bytes": 1,
     "low_water_bytes": 1,
     "slow_client_bytes": 1,
+    "offline_bytes": 1,
+    "max_offline_bytes": 1,
     "query_step_bytes": 1,
     "max_unsent_bytes": 16,
     "max_frame_bytes": 1,
@@ -140,11 +142,16 @@ class BrokerConfig:
         high_water_bytes: Unsent bytes of a connection above which its bookmark subscriptions read
             the log instead of receiving live messages.
         low_water_bytes: Unsent bytes below which replay continues.
-        slow_client_bytes: Unsent bytes above which a connection is cut as a slow client.
+        offline_bytes: Unsent bytes of a connection above which they wait in a file in `data_dir`,
+            if that is given, until all of them were sent.
+        slow_client_bytes: Unsent bytes, also in that file, above which a connection is cut as a
+            slow client.
         query_step_bytes: How much a query or delete of records looks at before others are served,
             in bytes of records.
-        max_unsent_bytes: Unsent bytes of all connections together above which the one with the most
-            is cut as a slow client.
+        max_unsent_bytes: Unsent bytes of all connections together, in memory, above which those of
+            the one with the most go to a file, or it is cut as a slow client.
+        max_offline_bytes: Unsent bytes of all connections together, in files, above which the one
+            with the most is cut as a slow client.
         max_frame_bytes: A larger frame closes its connection, and a delta publish that would make a
             larger record is refused. The default leaves room for the headers that a delivery adds
             to those of the publish.
@@ -186,9 +193,11 @@ class BrokerConfig:
     remove_after_s: float = NEVER_S
     high_water_bytes: int = 2 * 2**20
     low_water_bytes: int = 512 * 1024
+    offline_bytes: int = 16 * 2**20
     slow_client_bytes: int = 256 * 2**20
     query_step_bytes: int = 512 * 1024
     max_unsent_bytes: int = 2**30
+    max_offline_bytes: int = 4 * 2**30
     max_frame_bytes: int = MAX_PUBLISH_BYTES
     version: str = "5.3.5.0.reference"
     replicate_to: tuple[ReplicateTo, ...] = ()

@@ -9,7 +9,7 @@ the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -31,6 +31,7 @@ from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.kill_points import KillPoint, KillPoints
+from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_stores.errors import StoreError
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,19 @@ class SessionLike(Protocol):
     number: int
     unsent_bytes: int
 
+    @property
+    def is_offline(self) -> bool:
+        """Whether unsent bytes wait in a file."""
+        ...
+
+    @property
+    def offline_bytes(self) -> int:
+        """Those that wait in a file."""
+        ...
+
+    def take_offline(self, queue: OfflineQueue) -> None:
+        """Move what is queued, and what follows, to a file until all of it was sent."""
+
     def put(self, data: bytes) -> None:
         """Queue bytes for sending."""
 
@@ -51,7 +65,7 @@ class SessionLike(Protocol):
     def finish(self, reason: str) -> None:
         """Close the connection once everything queued was sent; `reason` is for the log."""
 
-    def finish_slow_client(self) -> None:
+    def finish_slow_client(self, detail: str = "") -> None:
         """Close a connection whose peer does not read, with the reason in a last ack."""
 
     def cut(self, reason: str) -> None:
@@ -67,12 +81,15 @@ class BrokerFiles(NamedTuple):
         queue_points: Where the recovery points of the queues are written; `None` for a journal in
             memory.
         queue_snapshots: Where file-backed queues are kept; `None` without any.
+        new_offline_queue: Makes the file of a slow client, by the number of its connection; `None`
+            for a journal in memory.
     """
 
     progress: ProgressFile | None = None
     guards: GuardFile | None = None
     queue_points: QueuePointFile | None = None
     queue_snapshots: QueueSnapshotFiles | None = None
+    new_offline_queue: Callable[[int], OfflineQueue] | None = None
 
 
 SNAPSHOT_INTERVAL_S: Final = 60.0
@@ -113,6 +130,8 @@ class Hub:
         self._guard_file = files.guards
         self._queue_point_file = files.queue_points
         self._snapshot_files = files.queue_snapshots
+        self._new_offline_queue = files.new_offline_queue
+        self._times_offline = 0
         self._new_queue_points: tuple[QueuePoint, ...] = ()
         self._queue_points_changed = trio.Event()
         # A write has failed or is running: the journal may lack what the engine has done.
@@ -200,13 +219,22 @@ class Hub:
         return self._engine.ended_connections
 
     def rows(self, table: str, *, after: int = 0) -> list[Row]:
-        """See `Engine.rows`; of clients also what was not sent to them yet."""
+        """See `Engine.rows`; also what was not sent to clients yet."""
         rows = self._engine.rows(table, trio.current_time(), after=after)
+        if table == "instance":
+            waiting = sum(each.offline_bytes for each in self._sessions.values())
+            more = {"times_offline": self._times_offline, "offline_bytes": waiting}
+            return [{**row, **more} for row in rows]
         if table != "clients":
             return rows
-        sessions = self._sessions
-        unsent = {number: each.unsent_bytes for number, each in sessions.items()}
-        return [{**row, "unsent_bytes": unsent.get(int(row["id"]), 0)} for row in rows]
+        return [{**row, **self._unsent(int(row["id"]))} for row in rows]
+
+    def _unsent(self, number: int) -> dict[str, int]:
+        session = self._sessions.get(number)
+        return {
+            "unsent_bytes": 0 if session is None else session.unsent_bytes,
+            "offline_bytes": 0 if session is None else session.offline_bytes,
+        }
 
     def log_holder(self, position: int) -> str:
         """See `Engine.log_holder`."""
@@ -406,23 +434,50 @@ class Hub:
             self._check_unsent()
 
     def _over_high_water(self, session: SessionLike) -> None:
-        """Let bookmark subscriptions read the log again; above a hard limit, cut the client."""
+        """Let bookmark subscriptions read the log again; above the limits, offline or cut it."""
         self._engine.over_high_water(session.number)
         if session.unsent_bytes > self._config.slow_client_bytes:
             session.finish_slow_client()
+        elif session.unsent_bytes > self._config.offline_bytes and not session.is_offline:
+            self._take_offline(session)
+
+    def _take_offline(self, session: SessionLike) -> None:
+        """Let what is unsent wait in a file, if the broker has files."""
+        if self._new_offline_queue is None:
+            return
+        what = f"{self._engine.describe(session.number)}: {session.unsent_bytes} bytes unsent"
+        try:
+            session.take_offline(self._new_offline_queue(session.number))
+        except StoreError as error:  # they stay in memory, up to the limit
+            _log.warning("%s: %s: not taken offline: %s", self._config.name, what, error)
+            return
+        self._times_offline += 1
+        _log.warning("%s: %s: taken offline, to a file", self._config.name, what)
 
     def _check_unsent(self) -> None:
-        """Cut the slowest clients while all connections together have too much to send."""
+        """Offline or cut the slowest clients while all connections have too much to send."""
         self._queued_bytes = 0
-        unsent = sum(each.unsent_bytes for each in self._sessions.values())
-        if unsent <= self._config.max_unsent_bytes:
-            return
-        for session in sorted(self._sessions.values(), key=_unsent_bytes, reverse=True):
-            unsent -= session.unsent_bytes
-            session.finish_slow_client()
+        unsent = sum(map(_bytes_in_memory, self._sessions.values()))
+        for session in sorted(self._sessions.values(), key=_bytes_in_memory, reverse=True):
             if unsent <= self._config.max_unsent_bytes:
-                return
+                break
+            unsent -= _bytes_in_memory(session)
+            was_offline = session.is_offline
+            if not was_offline:
+                self._take_offline(session)
+            if was_offline or not session.is_offline:
+                session.finish_slow_client()
+        offline = sum(map(_bytes_in_file, self._sessions.values()))
+        for session in sorted(self._sessions.values(), key=_bytes_in_file, reverse=True):
+            if offline <= self._config.max_offline_bytes:
+                break
+            offline -= session.offline_bytes
+            session.finish_slow_client()
 
 
-def _unsent_bytes(session: SessionLike) -> int:
-    return session.unsent_bytes
+def _bytes_in_memory(session: SessionLike) -> int:
+    return session.unsent_bytes - session.offline_bytes
+
+
+def _bytes_in_file(session: SessionLike) -> int:
+    return session.offline_bytes

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -47,6 +48,7 @@ from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, has_room, listen, server_context
 from haclient_fake_server.maintenance import JournalMaintenance
+from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
 from haclient_stores.disk.files import Disk, RealDisk
 
@@ -143,6 +145,7 @@ class BrokerServer:
                     self._open_guard_file(),
                     self._open_queue_point_file(self._journal),
                     self._open_queue_snapshot_files(self._journal),
+                    None if self._config.data_dir is None else self._new_offline_queue,
                 ),
                 kill_points=self._points,
             )
@@ -399,6 +402,10 @@ class BrokerServer:
         if config.data_dir is None or isinstance(journal, MemoryJournal) or not queues:
             return None
         return QueueSnapshotFiles(config.data_dir, self._disk, journal, queues=queues)
+
+    def _new_offline_queue(self, number: int) -> OfflineQueue:
+        path = Path(self._config.data_dir or "", f"offline.{number}")
+        return OfflineQueue.create(self._disk, path, capacity=self._config.slow_client_bytes)
 
     def _open_journal(self) -> JournalFiles | MemoryJournal:
         config = self._config

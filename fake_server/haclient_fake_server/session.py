@@ -32,6 +32,8 @@ from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK, end_ack
 from haclient_fake_server.engine.state import ENDED_BY_PEER
 from haclient_fake_server.hub import Hub
+from haclient_fake_server.offline_queue import OfflineQueue
+from haclient_stores.errors import StoreError
 
 READ_BYTES: Final = 4096
 """The buffer of a connection that has sent little: thousands of idle ones take little memory."""
@@ -76,7 +78,7 @@ class Session:
 
     Attributes:
         number: Its number in the engine.
-        unsent_bytes: Bytes that are queued and not yet passed to the kernel.
+        unsent_bytes: Bytes that are queued and not yet passed to the kernel, also in a file.
         reason: Why it is being closed; empty while it is not.
     """
 
@@ -88,6 +90,7 @@ class Session:
         self._hub = hub
         self._config = config
         self._chunks: deque[bytes] = deque()
+        self._offline: OfflineQueue | None = None
         self._sending = memoryview(b"")
         self._woken = trio.Event()
         self._pumped = trio.Event()
@@ -98,9 +101,43 @@ class Session:
         """Queue bytes for sending; does nothing once the connection is closing."""
         if self.reason:
             return
-        self._chunks.append(data)
         self.unsent_bytes += len(data)
         self._woken.set()
+        if self._offline is None:
+            self._chunks.append(data)
+            return
+        try:
+            self._offline.append(data)
+        except StoreError as error:
+            self.finish_slow_client(str(error))
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether unsent bytes wait in a file."""
+        return self._offline is not None
+
+    @property
+    def offline_bytes(self) -> int:
+        """Those that wait in a file."""
+        return 0 if self._offline is None else self._offline.size
+
+    def take_offline(self, queue: OfflineQueue) -> None:
+        """Move what is queued, and what follows, to a file until all of it was sent.
+
+        Args:
+            queue: Is closed then. If it cannot be written, the connection is.
+        """
+        chunks, self._chunks, self._offline = self._chunks, deque(), queue
+        try:
+            for chunk in chunks:
+                queue.append(chunk)
+        except StoreError as error:
+            self.finish_slow_client(str(error))
+
+    def _leave_offline(self) -> None:
+        if self._offline is not None:
+            self._offline.close()
+            self._offline = None
 
     def wake(self) -> None:
         """Wake the writer: there may be a backlog to send."""
@@ -118,13 +155,19 @@ class Session:
             self._scope.deadline = trio.current_time() + limit_s
             self._woken.set()
 
-    def finish_slow_client(self) -> None:
-        """Drop what is queued, send the reason in a last ack, and close the connection."""
+    def finish_slow_client(self, detail: str = "") -> None:
+        """Drop what is queued, send the reason in a last ack, and close the connection.
+
+        Args:
+            detail: What has happened, for the log.
+        """
         if not self.reason:
             self._chunks.clear()  # whole frames: the rest of a partly sent one goes out first
+            self._leave_offline()
             self.unsent_bytes = len(self._sending)
             self.put(SLOW_CLIENT_ACK)
-            self.finish("slow client", limit_s=SLOW_CLIENT_LIMIT_S)
+            reason = f"slow client: {detail}" if detail else "slow client"
+            self.finish(reason, limit_s=SLOW_CLIENT_LIMIT_S)
 
     def cut(self, reason: str) -> None:
         """Close the connection at once; `reason` is for the log."""
@@ -144,6 +187,7 @@ class Session:
                     nursery.start_soon(self._read)
         finally:
             self._link.close()
+            self._leave_offline()
             self._hub.disconnected(self, self.reason or "broker stopped")
 
     async def _read(self) -> None:
@@ -256,12 +300,24 @@ class Session:
     def _next_chunk(self) -> bytes:
         """The next bytes to send: small chunks joined, so that a burst of acks is one call."""
         chunks = self._chunks
+        if not chunks and self._offline is not None:
+            self._read_offline(self._offline)
         parts = [chunks.popleft()]
         size = len(parts[0])
         while chunks and size + len(chunks[0]) <= SEND_BYTES:
             parts.append(chunks.popleft())
             size += len(parts[-1])
         return b"".join(parts)
+
+    def _read_offline(self, queue: OfflineQueue) -> None:
+        """Take the next bytes from the file; when they are the last ones, the file is removed."""
+        try:
+            self._chunks.append(queue.take())
+        except StoreError as error:
+            self.finish_slow_client(str(error))
+            return
+        if not queue.size:
+            self._leave_offline()
 
 
 def _first_part(messages: list[Message]) -> list[Message]:

@@ -177,7 +177,12 @@ def read_config(path: Path, *, users: Mapping[str, str] | None = None) -> Broker
         "Replication": _replication,
         "Actions": _actions,
     }
-    values, found = _contents(root, {"Name": ("name", str)}, sections)
+    fields: _Fields = {
+        "Name": ("name", str),
+        "MessageMemoryLimit": ("max_unsent_bytes", parse_size),
+        "MessageDiskLimit": ("max_offline_bytes", parse_size),
+    }
+    values, found = _contents(root, fields, sections)
     values.setdefault("log_topics", ())  # as there: what is not in a log is not recorded
     for name, read in sections.items():
         for section in found[name][1:]:

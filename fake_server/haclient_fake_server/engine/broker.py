@@ -203,6 +203,11 @@ class Engine:
         """The records of each state of the world, for `sow_holder`."""
         return [(each.name, list(each)) for each in self._state.all_sow_topics]
 
+    def describe(self, connection_id: int) -> str:
+        """A connection for the log: its number, its client and the other end's address."""
+        connection = self._state.connections.get(connection_id)
+        return "" if connection is None else self._state.describe(connection)
+
     def disconnect(self, client: str, now: float) -> Effects:
         """End the connection of a client.
 

@@ -24,9 +24,11 @@ from haclient_fake_server.journal.format import LogStart
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles, snapshot_name
+from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
 from support.engine import decode
+from support.recording import RecordingDisk
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Session(SessionLike):
     number: int
     diary: list[str]
     unsent_bytes: int = 0
+    offline_bytes: int = 0
     sent: list[bytes] = field(default_factory=list)
 
     @override
@@ -53,8 +56,18 @@ class Session(SessionLike):
         self.diary.append(f"close {self.number}: {reason}")
 
     @override
-    def finish_slow_client(self) -> None:
-        self.diary.append(f"slow client {self.number}")
+    def finish_slow_client(self, detail: str = "") -> None:
+        self.diary.append(f"slow client {self.number}{detail}")
+
+    @property
+    @override
+    def is_offline(self) -> bool:
+        return self.offline_bytes > 0
+
+    @override
+    def take_offline(self, queue: OfflineQueue) -> None:
+        self.diary.append(f"offline {self.number}")
+        self.offline_bytes = self.unsent_bytes
 
     @override
     def cut(self, reason: str) -> None:
@@ -98,6 +111,14 @@ class Bench:
 
     def send(self, session: Session, body: bytes = b"", /, **fields: str | int) -> None:
         self.hub.received(session, decode(encode_frame(fields, body), expand_sow=False))
+
+
+def with_offline_queues(_: list[str]) -> BrokerFiles:
+    """Files of slow clients, in memory."""
+    disk = RecordingDisk()
+    return BrokerFiles(
+        new_offline_queue=lambda number: OfflineQueue.create(disk, Path(f"{number}"), capacity=9999)
+    )
 
 
 @pytest.mark.row("TL7")
@@ -179,6 +200,60 @@ async def test_the_slowest_is_cut_when_all_together_have_too_much_to_send() -> N
     assert not any("slow client" in each for each in bench.diary)
     bench.send(writer, b"x" * 900, c="p", t="one", s=2)
     assert [each for each in bench.diary if "slow client" in each] == ["slow client 2"]
+
+
+@pytest.mark.row("AD8", "OP14")
+async def test_a_slow_client_is_taken_offline_before_it_is_cut(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = BrokerConfig(high_water_bytes=1, offline_bytes=300, slow_client_bytes=700)
+    bench = Bench(config, with_offline_queues)
+    reader, writer = bench.client("reader"), bench.client("writer")
+    bench.send(reader, c="subscribe", cid="1", t="orders")
+    for number in (1, 2, 3, 4):
+        bench.send(writer, b"x" * 200, c="p", t="orders", s=number)
+    assert [each for each in bench.diary if each != "journal"] == [
+        *("send 1", "send 1", "offline 1", "send 1", "slow client 1", "send 1", "slow client 1")
+    ]
+    assert "of client 'reader' at test: 4" in caplog.text
+    assert "bytes unsent: taken offline, to a file" in caplog.text
+    assert bench.hub.rows("clients")[0]["offline_bytes"] == reader.offline_bytes
+    instance = bench.hub.rows("instance")[0]
+    assert (instance["times_offline"], instance["offline_bytes"]) == (1, reader.offline_bytes)
+
+
+@pytest.mark.row("AD8")
+async def test_all_together_are_taken_offline_before_the_slowest_is_cut() -> None:
+    config = BrokerConfig(max_unsent_bytes=2000, max_offline_bytes=3000)
+    bench = Bench(config, with_offline_queues)
+    slow, slower, writer = (bench.client(name) for name in ("slow", "slower", "writer"))
+    bench.send(slow, c="subscribe", cid="1", t="one")
+    bench.send(slower, c="subscribe", cid="1", t="^(one|other)$")
+    for number, topic in enumerate(("other", "one"), 1):
+        bench.send(writer, b"x" * 900, c="p", t=topic, s=number)
+    assert (slow.is_offline, slower.is_offline) == (False, True)
+    assert not any("slow client" in each for each in bench.diary)
+    slower.offline_bytes = 3001
+    bench.send(writer, b"x" * 200, c="p", t="one", s=3)
+    assert "slow client 2" in bench.diary
+    assert "slow client 1" not in bench.diary
+
+
+@pytest.mark.row("AD8")
+async def test_where_no_file_can_be_made_the_unsent_stays_in_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(number: int) -> OfflineQueue:
+        raise StoreFull(f"offline.{number}: no room")
+
+    config = BrokerConfig(high_water_bytes=1, offline_bytes=100, slow_client_bytes=400)
+    bench = Bench(config, lambda _: BrokerFiles(new_offline_queue=refuse))
+    reader, writer = bench.client("reader"), bench.client("writer")
+    bench.send(reader, c="subscribe", cid="1", t="orders")
+    for number in (1, 2):
+        bench.send(writer, b"x" * 200, c="p", t="orders", s=number)
+    assert "not taken offline: offline.1: no room" in caplog.text
+    assert bench.diary[-1] == "slow client 1"
 
 
 async def test_a_connection_that_has_gone_is_left_alone() -> None:

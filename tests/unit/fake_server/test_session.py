@@ -6,11 +6,14 @@ import contextlib
 import logging
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 import trio.lowlevel
+from typing_extensions import override
 
 from haclient.client import Client
 from haclient.errors import ConnectionRefused, HAClientError, SlowClient
@@ -22,19 +25,26 @@ from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
 from haclient_fake_server.engine.connections import SILENT_INTERVALS
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.session import dial_destination
+from haclient_stores.disk.files import File
+from haclient_stores.errors import StoreFull
 from support.broker import RawClient, port_of, running_broker
+from support.disks import WatchedDisk
 from support.listening import on_losses
 from support.peer import Peer
+from support.recording import RecordingDisk
 
 KIB = 1024
 LIMIT_S = 60.0  # of a test that hangs
+
+
+LARGE = b"x" * 40_000
 
 
 async def fill(client: RawClient, count: int, body: bytes) -> None:
     """Publish and wait until all of it is in the log."""
     await client.logon("pubber")
     for number in range(count):
-        await client.send(body, c="p", t="orders", s=number + 1)
+        await client.send(b"%d" % number + body, c="p", t="orders", s=number + 1)
     await client.send(c="flush", cid="f", a="persisted")
     await client.ack("persisted", "f")
 
@@ -170,7 +180,7 @@ async def test_a_plain_subscriber_that_does_not_read_is_told_why_and_cut() -> No
             await reader.logon("reader")
             await reader.send(c="subscribe", cid="1", t="orders", a="processed")
             await reader.ack("processed", "1")
-            await fill(writer, 400, b"x" * 40_000)
+            await fill(writer, 400, LARGE)
             with trio.fail_after(LIMIT_S):
                 assert (await reader.ack("processed")).reason == "slow client"
                 assert await reader.receive() is None
@@ -198,11 +208,120 @@ async def test_a_slow_client_hears_on_disconnect_that_it_was_one() -> None:
         await client.connect(f"{server.uris[0]}/amps/json")
         await client.logon()
         await client.subscribe("orders", handler=handler)
-        await fill(writer, 400, b"x" * 40_000)
+        await fill(writer, 400, LARGE)
         goes_on.set()
         with trio.fail_after(LIMIT_S):
             await told.wait()
     assert isinstance(lost[0], SlowClient)
+
+
+class OfflineDisk(WatchedDisk):
+    """A disk that remembers the files of slow clients, which have no name."""
+
+    def __init__(self, *, is_full: bool = False) -> None:
+        super().__init__()
+        self.offline: list[File] = []
+        self.full = RecordingDisk() if is_full else None
+
+    @override
+    def create_new(self, path: Path, *, locked: bool = False) -> File:
+        if not path.name.startswith("offline"):
+            return super().create_new(path, locked=locked)
+        if self.full is not None:
+            self.full.before = None
+            file = self.full.create_new(path)
+            self.full.before = _refuse
+            return file
+        self.offline.append(super().create_new(path, locked=locked))
+        return self.offline[-1]
+
+
+def _refuse(event: object) -> None:
+    raise StoreFull(f"no room for {type(event).__name__}")
+
+
+@asynccontextmanager
+async def offline_reader(
+    data_dir: Path, disk: OfflineDisk
+) -> AsyncIterator[tuple[BrokerServer, RawClient]]:
+    """A subscriber of 400 messages which has not read yet, so that most of them are in a file."""
+    config = BrokerConfig(
+        data_dir=data_dir,
+        offline_bytes=100 * KIB,
+        high_water_bytes=50 * KIB,
+        low_water_bytes=20 * KIB,
+        slow_client_bytes=64 * 1024 * KIB,
+    )
+    async with (
+        BrokerServer(config, disk=disk) as server,
+        RawClient.connect(server.uris[0]) as writer,
+        RawClient.connect(server.uris[0]) as reader,
+    ):
+        await reader.logon("reader")
+        await reader.send(c="subscribe", cid="1", t="orders", a="processed")
+        await reader.ack("processed", "1")
+        await fill(writer, 400, LARGE)
+        yield server, reader
+
+
+@pytest.mark.row("AD8", "OP14")
+async def test_a_slow_client_gets_everything_in_order_from_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = OfflineDisk()
+    async with offline_reader(tmp_path, disk) as (server, reader):
+        assert "taken offline, to a file" in caplog.text
+        row = next(each for each in server.rows("clients") if each["client_name"] == "reader")
+        assert int(row["offline_bytes"]) > 1024 * KIB
+        files = disk.open_files
+        with trio.fail_after(LIMIT_S):
+            found = [message.data for message in await reader.publishes(400)]
+            await reader.send(c="flush", cid="f", a="completed")
+            await reader.ack("completed", "f")
+        assert found == [b"%d" % number + LARGE for number in range(400)]
+        assert disk.open_files == files - 1
+        row = next(each for each in server.rows("clients") if each["client_name"] == "reader")
+        assert (row["offline_bytes"], row["unsent_bytes"]) == (0, 0)
+
+
+@pytest.mark.row("AD8", "HA26")
+@pytest.mark.usefixtures("_patience_with_slow_clients")
+async def test_a_client_whose_file_is_damaged_is_told_why_and_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = OfflineDisk()
+    async with offline_reader(tmp_path, disk) as (server, reader):
+        disk.offline[-1].pwrite(b"\xff" * 4096 * KIB, 0)
+        files = disk.open_files
+        with trio.fail_after(LIMIT_S):
+            assert (await reader.ack("processed")).reason == "slow client"
+            assert await reader.receive() is None
+        while "reader" in [each["client_name"] for each in server.rows("clients")]:
+            await trio.lowlevel.checkpoint()
+        assert disk.open_files < files
+        assert server.ended_connections == {"slow client": 1}
+    assert "what waited for a client is damaged" in caplog.text
+
+
+@pytest.mark.row("AD8")
+@pytest.mark.usefixtures("_patience_with_slow_clients")
+async def test_a_slow_client_is_cut_when_the_disk_of_its_file_is_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with offline_reader(tmp_path, OfflineDisk(is_full=True)) as (_, reader):
+        with trio.fail_after(LIMIT_S):
+            assert (await reader.ack("processed")).reason == "slow client"
+            assert await reader.receive() is None
+    assert "ended: slow client: no room for Write" in caplog.text
+
+
+@pytest.mark.row("AD8")
+async def test_the_file_of_a_slow_client_ends_with_its_connection(tmp_path: Path) -> None:
+    disk = OfflineDisk()
+    async with offline_reader(tmp_path, disk) as (_, _):
+        before = disk.open_files
+    assert disk.open_files < before
+    assert disk.open_files == 0
 
 
 @pytest.mark.row("ID5", "ID7")

@@ -76,6 +76,13 @@ def test_transports_of_all_types(tmp_path: Path) -> None:
     assert found.tls == TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
 
 
+@pytest.mark.row("AD8")
+def test_what_may_be_unsent_has_limits_in_memory_and_on_disk(tmp_path: Path) -> None:
+    limits = "<MessageMemoryLimit>64MB</MessageMemoryLimit><MessageDiskLimit>2GB</MessageDiskLimit>"
+    found = config_of(tmp_path, limits)
+    assert (found.max_unsent_bytes, found.max_offline_bytes) == (64 * 2**20, 2 * 2**30)
+
+
 @pytest.mark.row("RE7")
 def test_the_interval_of_replication_acks_is_that_of_the_transport_for_replication(
     tmp_path: Path,
@@ -119,7 +126,7 @@ def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ("<Logging/>", "2: <Logging>: not supported; <AMPSConfig> may have: Name, Admin,"),
+        ("<Logging/>", "2: <Logging>: not supported; <AMPSConfig> may have: Name, Message"),
         ("\n\n<SOW><View/></SOW>", "4: <View>: not supported; <SOW> may have: Topic, Queue"),
         ("<Name>a</Name><Name>b</Name>", "2: <Name>: given twice"),
         ("<SOW/><SOW/>", "2: <SOW>: given twice"),
