@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.queues import message_table
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.files import JournalFiles
@@ -219,9 +220,11 @@ def check_unsynced(*, is_configured: bool, every: int) -> None:
     ("crash", "is_synced"), [(kills, False), (power_cuts, True), (power_cuts, False)]
 )
 def test_a_file_backed_queue_is_what_the_log_says(
-    crash: Crashes, every: int, *, is_synced: bool
+    crash: Crashes, every: int, monkeypatch: pytest.MonkeyPatch, *, is_synced: bool
 ) -> None:
-    """Its file is taken or not: what the queue holds is the same."""
+    """Its file is taken or not, its state paged out or not: what the queue holds is the same."""
+    monkeypatch.setattr(message_table, "PAGED_ROWS", 3)
+    monkeypatch.setattr(message_table, "RESIDENT_CHUNKS", 2)
     events: list[Event] = []
     driver = Driver(events, is_synced=is_synced, queues=FILE_BACKED)
     driver.run()

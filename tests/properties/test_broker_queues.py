@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
+from haclient_fake_server.engine.queues import message_table
 from haclient_fake_server.engine.settings import QueueTopic
 from support.lengths import length
 from support.queue_model import FILTERS
@@ -212,7 +213,12 @@ class Queues(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(36_000)
-def test_queues_agree_with_their_models(request: pytest.FixtureRequest) -> None:
+@pytest.mark.row("QB30")
+def test_queues_agree_with_their_models(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_table, "PAGED_ROWS", 3)  # most of what a file-backed queue holds
+    monkeypatch.setattr(message_table, "RESIDENT_CHUNKS", 2)
     steps: int = request.config.getoption("--store-steps")
     Queues.steps = 0
     run_state_machine_as_test(

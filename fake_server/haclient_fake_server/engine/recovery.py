@@ -247,6 +247,7 @@ class _Queues:
                     self._enter(chunk, at, fields, begin + at)
             elif fields[2] == _QUEUE_REMOVE:
                 self._remove(read_removals(read_record(chunk, at, at + fields[0])[0]))
+        self._state.queues.page_out()
 
     def finish(self) -> None:
         """Nothing is left to be done."""

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine.journal import Cursor
-from haclient_fake_server.engine.queues.message_table import TableColumns
+from haclient_fake_server.engine.queues.message_table import ChunkColumns
 from haclient_fake_server.engine.queues.snapshot import (
     QueueColumns,
     QueueSnapshot,
@@ -33,9 +33,9 @@ from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
 from haclient_stores.disk.files import Disk
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 MAGIC: Final = b"HAQUEUE\n"
-MAX_HEADER_BYTES: Final = 2**20
+MAX_HEADER_BYTES: Final = 2**24
 """A longer first line is not that of a snapshot."""
 
 _CRC_BYTES: Final = 4
@@ -143,7 +143,14 @@ class QueueSnapshotFiles:
         try:
             fields, snapshot = _decode(data)
             problem = self._problem(fields, snapshot)
-        except (ValueError, KeyError, TypeError, StopIteration, RecursionError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            StopIteration,
+            RecursionError,
+            zlib.error,
+        ) as error:
             # It is not what `_encode` has written.
             _log.warning("%s: ignored, since it is damaged or of another version: %s", path, error)
             return None
@@ -172,7 +179,12 @@ class QueueSnapshotFiles:
 
 def _encode(snapshot: QueueSnapshot, prepared: PreparedSnapshots) -> bytes:
     messages, *others = snapshot.columns
-    columns: list[array[int] | array[float]] = [*messages, *others]
+    runs = [len(each.positions) if isinstance(each.positions, range) else 0 for each in messages]
+    columns: list[array[int] | array[float]] = [*others]
+    for run, (positions, priorities, ranges) in zip(runs, messages, strict=True):
+        columns += array("Q", positions[:1] if run else positions), priorities, array("Q", ranges)
+        columns += (array("Q", each) for each in (zip(*ranges.values(), strict=True)))
+    packed = [zlib.compress(column, 1) for column in columns]
     fields = {
         "format": FORMAT_VERSION,
         "byte_order": sys.byteorder,
@@ -185,10 +197,10 @@ def _encode(snapshot: QueueSnapshot, prepared: PreparedSnapshots) -> bytes:
         "block": prepared.block.offset,
         "header": prepared.header.hex(),
         "next_position": snapshot.next_position,
-        "columns": [len(column) for column in columns],
+        "runs": runs,
+        "columns": [len(column) for column in packed],
     }
-    parts = [MAGIC, json.dumps(fields).encode("ascii"), b"\n"]
-    parts += [column.tobytes() for column in columns]
+    parts = [MAGIC, json.dumps(fields).encode("ascii"), b"\n", *packed]
     crc = 0
     for part in parts:
         crc = zlib.crc32(part, crc)
@@ -212,14 +224,8 @@ def _decode(data: bytes) -> tuple[dict[str, Any], QueueSnapshot]:
     if (fields["format"], fields["byte_order"]) != (FORMAT_VERSION, sys.byteorder):
         raise ValueError(f"version {fields['format']}, byte order {fields['byte_order']}")
     reader = _ColumnReader(body, start + 1, fields["columns"])
-    messages = TableColumns(
-        reader.integers(),
-        reader.integers(),
-        reader.integers(),
-        reader.integers(),
-        reader.floats(),
-    )
-    columns = QueueColumns(messages, reader.integers(), reader.integers(), reader.integers())
+    others = [reader.integers() for _ in range(3)]
+    messages = [reader.messages(run) for run in fields["runs"]]
     place = Cursor(fields["segment"], fields["offset"])
     return fields, QueueSnapshot(
         fields["name"],
@@ -227,7 +233,7 @@ def _decode(data: bytes) -> tuple[dict[str, Any], QueueSnapshot]:
         fields["definition"],
         place,
         fields["next_position"],
-        columns,
+        QueueColumns(messages, *others),
     )
 
 
@@ -239,17 +245,21 @@ class _ColumnReader:
         self._offset = offset
         self._counts = iter(counts)
 
+    def messages(self, run: int) -> ChunkColumns:
+        """Some messages that follow each other; `run` is their number if their positions do."""
+        positions: array[int] | range = self.integers()
+        if run:
+            positions = range(positions[0], positions[0] + run)
+        priorities = array("d", self._next())
+        publishers, lows, highs = self.integers(), self.integers(), self.integers()
+        return ChunkColumns(
+            positions, priorities, dict(zip(publishers, zip(lows, highs, strict=True), strict=True))
+        )
+
     def integers(self) -> array[int]:
-        column = array("Q")
-        column.frombytes(self._next(column.itemsize))
-        return column
+        return array("Q", self._next())
 
-    def floats(self) -> array[float]:
-        column = array("d")
-        column.frombytes(self._next(column.itemsize))
-        return column
-
-    def _next(self, item_bytes: int) -> memoryview:
+    def _next(self) -> bytes:
         start = self._offset
-        self._offset += next(self._counts) * item_bytes
-        return self._data[start : self._offset]
+        self._offset += next(self._counts)
+        return zlib.decompress(self._data[start : self._offset])

@@ -515,7 +515,10 @@ async def test_file_backed_queues_are_written_now_and_then_and_at_the_end(
         """The positions in the snapshot that the next broker takes."""
         journal, files = opened(start_id)
         journal.close()
-        return [[*each.columns.messages.positions] for each in files.snapshots]
+        return [
+            [position for run in each.columns.messages for position in run.positions]
+            for each in files.snapshots
+        ]
 
     journal, files = opened(1)
     hub = Hub(config, journal, now_us=1, files=BrokerFiles(queue_snapshots=files))

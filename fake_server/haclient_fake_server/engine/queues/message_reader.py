@@ -7,19 +7,32 @@ next batch begins; by then the block was written, and the place where it begins 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import count
 from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
-from haclient_fake_server.engine.queues.message_table import Place, Row, split_place, to_place
+from haclient_fake_server.engine.queues.message_table import (
+    Place,
+    Row,
+    RowColumns,
+    split_place,
+    to_place,
+)
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
     JournalFormatError,
+    headers,
 )
 
 READ_AHEAD_BYTES: Final = 64 * 1024
 """What one read of the journal takes: the next messages of the queue are often in it."""
+
+REREAD_BYTES: Final = 2**20
+"""What one read takes of what a table has paged out."""
 
 _NO_POSITION: Final = 1 << 64
 
@@ -109,6 +122,30 @@ class MessageReader:
             if max_bytes < 0:
                 break
         return found
+
+    def reread(self, positions: Sequence[int]) -> RowColumns:
+        """What the journal has of some messages; zeros for those that were removed from it.
+
+        Args:
+            positions: Their positions, rising.
+        """
+        places, publishers, sequences = (array("Q", bytes(8 * len(positions))) for _ in range(3))
+        rows, last = dict(zip(positions, count(), strict=False)), positions[-1]
+        journal, position = self._journal, 0
+        cursor = journal.seek(positions[0])
+        while not journal.has_segment(cursor.segment):  # somebody has removed its file
+            cursor = Cursor(cursor.segment + 1, SEGMENT_HEADER_BYTES)
+        while position < last:
+            chunk, cursor = journal.read(cursor, REREAD_BYTES)
+            if not chunk:
+                break
+            begin = to_place(Cursor(cursor.segment, cursor.offset - len(chunk)))
+            for at, fields in headers(chunk):
+                row = rows.get(fields[4])
+                if row is not None:
+                    places[row], publishers[row], sequences[row] = begin + at, fields[5], fields[6]
+                position = fields[4] or position  # a removal from a queue has none
+        return places, publishers, sequences
 
     def _fill(self, number: int, offset: int) -> bool:
         """Read the blocks from that of a record on; whether its segment is still there."""

@@ -2,25 +2,36 @@
 
 A queue has a row for each message that it holds, in the order of the log: its position, the place
 of its record in the journal, publisher and sequence, and a byte for its state. The body stays in
-the journal. Rows lie in arrays of at most `CHUNK_ROWS` rows. A chunk of which more than half is
+the journal. Rows lie in chunks of at most `CHUNK_ROWS` rows. A chunk of which more than half is
 gone is packed, and an empty one is dropped, so that one message that is never acknowledged does
 not keep the memory of all that follow it.
 
 A message is known by its position; `find` gives the position of a bookmark.
+
+A table of a file-backed queue is *paged*: of most chunks it keeps states, positions (nothing but
+the first and the last where no other topic's messages lie between them) and priorities alone.
+Places, publishers and sequences are in the journal, too, and are read again when they are needed.
+`page_out` drops them; that is done between batches, when all that was added is in the journal.
 """
 
 from __future__ import annotations
 
 import bisect
+import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, starmap
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from haclient_fake_server.engine.journal import Cursor
 
 CHUNK_ROWS: Final = 65_536
 """Rows of one chunk: an index of a row within it has 16 bits."""
+
+PAGED_ROWS: Final = 16_384
+"""Rows of a chunk of a paged table: it is read again in some 20 ms, in which others wait."""
+RESIDENT_CHUNKS: Final = 16
+"""Chunks of which a paged table keeps all in memory, 33 bytes for each row."""
 
 Place: TypeAlias = int
 """Where a record is in the journal: 24 bits for the segment's number, 40 for the offset in it. For
@@ -65,22 +76,67 @@ class Row(NamedTuple):
         return f"{self.publisher_id}|{self.sequence}|"
 
 
-class TableColumns(NamedTuple):
-    """The messages of a table as columns, in the order of the log.
+Ranges: TypeAlias = dict[int, tuple[int, int]]
+"""By publisher id, its lowest and its highest sequence."""
+
+RowColumns: TypeAlias = tuple["array[int]", "array[int]", "array[int]"]
+"""Places, publishers and sequences of rows."""
+
+
+class ChunkColumns(NamedTuple):
+    """Some messages that follow each other in a table.
 
     Attributes:
-        positions: Their positions.
-        places: Where their records are in the journal.
-        publishers: The ids of their publishers.
-        sequences: Their sequences.
+        positions: Their positions: an array, or a range.
         priorities: Their priorities; empty for a table without any.
+        ranges: The sequences among which are theirs.
     """
 
-    positions: array[int]
-    places: array[int]
-    publishers: array[int]
-    sequences: array[int]
+    positions: Sequence[int]
     priorities: array[float]
+    ranges: Ranges
+
+
+class _Details:
+    """What the journal has of the rows of a chunk, too."""
+
+    __slots__ = ("by_publisher", "indexed", "places", "publishers", "sequences")
+
+    def __init__(self, places: array[int], publishers: array[int], sequences: array[int]) -> None:
+        self.places = places
+        self.publishers = publishers
+        self.sequences = sequences
+        self.by_publisher: dict[int, array[int]] = {}
+        self.indexed = 0  # rows that `by_publisher` knows
+
+    def find(self, publisher_id: int, sequence: int) -> int | None:
+        """The row of a bookmark, removed or not."""
+        # Most messages are never looked for: leases have their bookmarks.
+        for row in range(self.indexed, len(self.sequences)):
+            self.by_publisher.setdefault(self.publishers[row], array("H")).append(row)
+        self.indexed = len(self.sequences)
+        rows = self.by_publisher.get(publisher_id)
+        if rows is None:
+            return None
+        # The sequences of one publisher rise in the log.
+        at = bisect.bisect_left(rows, sequence, key=self.sequences.__getitem__)
+        return rows[at] if at < len(rows) and self.sequences[rows[at]] == sequence else None
+
+    def ranges(self) -> Ranges:
+        """The lowest and the highest sequence of each publisher."""
+        publishers, sequences = self.publishers, self.sequences
+        highest = dict(zip(publishers, sequences, strict=True))
+        lowest = zip(reversed(publishers), reversed(sequences), strict=True)
+        return {publisher: (low, highest[publisher]) for publisher, low in dict(lowest).items()}
+
+    def packed(self, kept: list[bool]) -> _Details:
+        """Those of some rows."""
+        columns = self.places, self.publishers, self.sequences
+        return _Details(*(array("Q", compress(each, kept)) for each in columns))
+
+
+_PAGED_OUT: Final = _Details(array("Q"), array("Q"), array("Q"))
+"""Those of a chunk whose details are in the journal only."""
 
 
 class _Chunk:
@@ -88,37 +144,33 @@ class _Chunk:
 
     __slots__ = (
         "available",
-        "by_publisher",
+        "details",
         "first_available",
-        "indexed",
         "live",
-        "places",
         "positions",
         "priorities",
-        "publishers",
-        "sequences",
+        "ranges",
         "states",
     )
 
     def __init__(self) -> None:
         self.positions = array("Q")
-        self.places = array("Q")
-        self.publishers = array("Q")
-        self.sequences = array("Q")
         self.priorities = array("d")
         self.states = bytearray()
-        self.by_publisher: dict[int, array[int]] = {}
-        self.indexed = 0  # rows that `by_publisher` knows
+        self.details = _Details(array("Q"), array("Q"), array("Q"))
+        self.ranges: Ranges = {}  # of a chunk whose details were dropped
         self.live = 0
         self.available = 0
         self.first_available = 0  # no row before this one is available
 
     def add(self, row: Row) -> None:
+        """Add a row behind all others."""
+        details = self.details
         position, publisher_id, sequence, place = row
         self.positions.append(position)
-        self.places.append(place)
-        self.publishers.append(publisher_id)
-        self.sequences.append(sequence)
+        details.places.append(place)
+        details.publishers.append(publisher_id)
+        details.sequences.append(sequence)
         self.states.append(AVAILABLE)
         self.live += 1
         self.available += 1
@@ -130,35 +182,47 @@ class _Chunk:
             return None
         return at if self.states[at] != REMOVED else None
 
-    def find(self, publisher_id: int, sequence: int) -> int | None:
-        """The row of a bookmark, `None` where there is none or it was removed."""
-        # Most messages are never looked for: leases have their bookmarks.
-        for row in range(self.indexed, len(self.states)):
-            self.by_publisher.setdefault(self.publishers[row], array("H")).append(row)
-        self.indexed = len(self.states)
-        rows = self.by_publisher.get(publisher_id)
-        if rows is None:
-            return None
-        # The sequences of one publisher rise in the log.
-        at = bisect.bisect_left(rows, sequence, key=self.sequences.__getitem__)
-        if at == len(rows) or self.sequences[rows[at]] != sequence:
-            return None
-        return rows[at] if self.states[rows[at]] != REMOVED else None
-
     def pack(self) -> None:
         """Drop the rows that were removed."""
-        self.first_available = self.indexed = 0
-        self.by_publisher = {}
+        self.first_available = 0
         kept = [state != REMOVED for state in self.states]
         self.positions = array("Q", compress(self.positions, kept))
-        self.places = array("Q", compress(self.places, kept))
-        self.publishers = array("Q", compress(self.publishers, kept))
-        self.sequences = array("Q", compress(self.sequences, kept))
         self.priorities = array("d", compress(self.priorities, kept))
         self.states = bytearray(compress(self.states, kept))
+        if self.details is not _PAGED_OUT:
+            self.details = self.details.packed(kept)
+
+    def page_out(self) -> None:
+        """Drop what the journal has, too."""
+        if self.details is not _PAGED_OUT:
+            self.ranges = self.ranges or self.details.ranges()
+            self.details = _PAGED_OUT
+            self.positions = _compact(self.positions)
+
+    def columns(self) -> ChunkColumns:
+        """Its messages that were not removed."""
+        if self.details is _PAGED_OUT and self.live == len(self.states):
+            return ChunkColumns(self.positions, self.priorities, self.ranges)
+        kept = [state != REMOVED for state in self.states]
+        positions = _compact(array("Q", compress(self.positions, kept)))
+        priorities = array("d", compress(self.priorities, kept))
+        ranges = self.ranges if self.details is _PAGED_OUT else self.details.ranges()
+        return ChunkColumns(positions, priorities, ranges)
+
+
+def _compact(positions: array[int]) -> array[int]:
+    """The same positions, as a range if they follow each other."""
+    if positions and positions[-1] - positions[0] == len(positions) - 1:
+        # It serves as an array of which nothing is changed.
+        return cast("array[int]", range(positions[0], positions[-1] + 1))
+    return positions
 
 
 _NO_ROWS: Final = _Chunk()
+
+
+def _not_paged(positions: Sequence[int]) -> RowColumns:
+    raise KeyError(positions)
 
 
 class MessageTable:
@@ -166,24 +230,43 @@ class MessageTable:
 
     Args:
         has_priorities: Whether each message has a priority.
-        chunk_rows: Rows of one chunk, at most `CHUNK_ROWS`.
+        chunk_rows: Rows of one chunk, at most `CHUNK_ROWS`; by default `PAGED_ROWS` of a paged
+            table, else `CHUNK_ROWS`.
         pack_above: A chunk with at most this many rows is not packed: the gain would be too small.
+        reread: Reads the columns of the messages of some positions from the journal; for a paged
+            table.
+        resident_chunks: Of how many chunks `page_out` leaves all columns, at least 2; by default
+            `RESIDENT_CHUNKS` of a paged table.
+
+    Attributes:
+        available: How many messages are available.
+        leased: How many are leased.
+        rereads: How many chunks were read from the journal since the last call of `page_out`.
     """
 
     def __init__(
         self,
         *,
         has_priorities: bool = False,
-        chunk_rows: int = CHUNK_ROWS,
+        chunk_rows: int | None = None,
         pack_above: int = 1024,
+        reread: Callable[[Sequence[int]], RowColumns] | None = None,
+        resident_chunks: int | None = None,
     ) -> None:
-        self._chunk_rows = chunk_rows
+        self._chunk_rows = chunk_rows or (CHUNK_ROWS if reread is None else PAGED_ROWS)
         self._pack_above = pack_above
         self._chunks: list[_Chunk] = []
         self._firsts: list[int] = []  # of each chunk: the lowest position that it may hold
         self._has_priorities = has_priorities
         self._first_chunk = 0  # no chunk before this one has an available message
         self._found: tuple[int, _Chunk, int] | None = None  # what `first_available` has returned
+        self._open: _Chunk | None = None  # the last one, while it is filled
+        self._searched = _NO_ROWS  # where `find` has found the last one
+        self._reread = reread or _not_paged
+        paged_chunks = resident_chunks or RESIDENT_CHUNKS
+        self._resident_chunks = sys.maxsize if reread is None else paged_chunks
+        self._resident: dict[_Chunk, None] = {}  # those with all columns, the oldest first
+        self.rereads = 0
         self.available = 0
         self.leased = 0
 
@@ -215,10 +298,12 @@ class MessageTable:
                 until `add_to_places`, in its block.
             priority: The higher, the sooner; only where the table has priorities.
         """
-        if not self._chunks or len(self._chunks[-1].states) == self._chunk_rows:
-            self._chunks.append(_Chunk())
+        chunk = self._open
+        if chunk is None or len(chunk.states) == self._chunk_rows:
+            chunk = self._open = _Chunk()
+            self._chunks.append(chunk)
             self._firsts.append(row.position)
-        chunk = self._chunks[-1]
+            self._resident[chunk] = None
         chunk.add(row)
         if self._has_priorities:
             chunk.priorities.append(priority)
@@ -233,15 +318,22 @@ class MessageTable:
         """
         number = max(bisect.bisect_right(self._firsts, position) - 1, 0)
         for chunk in self._chunks[number:]:
-            row = bisect.bisect_left(chunk.positions, position)
-            chunk.places[row:] = array("Q", [start + offset for offset in chunk.places[row:]])
+            if chunk.details is not _PAGED_OUT:  # as those of the last batch have
+                row = bisect.bisect_left(chunk.positions, position)
+                places = chunk.details.places
+                places[row:] = array("Q", [start + offset for offset in places[row:]])
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message by its bookmark, `None` if the queue does not hold it."""
-        for chunk in self._chunks:
-            row = chunk.find(publisher_id, sequence)
+        for chunk in (self._searched, *self._chunks):  # the next one often follows the last one
+            if chunk.details is _PAGED_OUT:
+                low, high = chunk.ranges.get(publisher_id, (1, 0))
+                if not low <= sequence <= high:
+                    continue
+            row = self._details(chunk).find(publisher_id, sequence)
             if row is not None:
-                return chunk.positions[row]
+                self._searched = chunk
+                return chunk.positions[row] if chunk.states[row] != REMOVED else None
         return None
 
     def state(self, position: int) -> int:
@@ -254,7 +346,7 @@ class MessageTable:
         """What is known of a message, `None` if the table does not hold it."""
         chunk = self._chunk(position)
         row = None if chunk is None else chunk.row(position)
-        return None if chunk is None or row is None else _row(chunk, row, position)
+        return None if chunk is None or row is None else self._row(chunk, row, position)
 
     def priority(self, position: int) -> float:
         """The priority of a message that the table holds."""
@@ -269,11 +361,12 @@ class MessageTable:
             _, chunk, row = found
         else:
             chunk, row = self._held(position)
+        found_row = self._row(chunk, row, position)
         chunk.states[row] = LEASED
         chunk.available -= 1
         self.available -= 1
         self.leased += 1
-        return _row(chunk, row, position)
+        return found_row
 
     def lease_first(self, limit: int) -> list[Row]:
         """Mark the first available message as leased, with the available ones that follow it.
@@ -286,7 +379,7 @@ class MessageTable:
             return []
         _, chunk, row = self._found
         self._found = None
-        states = chunk.states
+        details, states = self._details(chunk), chunk.states
         some = states[row : row + limit]
         count = len(some) - len(some.lstrip(_AVAILABLE_BYTE))
         end = row + count
@@ -295,7 +388,7 @@ class MessageTable:
         chunk.first_available = end
         self.available -= count
         self.leased += count
-        columns = chunk.positions, chunk.publishers, chunk.sequences, chunk.places
+        columns = chunk.positions, details.publishers, details.sequences, details.places
         return list(starmap(Row, zip(*(column[row:end] for column in columns), strict=True)))
 
     def release(self, position: int) -> None:
@@ -336,7 +429,7 @@ class MessageTable:
         rows = len(chunk.states)
         if not chunk.live:
             # The last chunk is still filled, unless it is full.
-            if chunk is not self._chunks[-1] or rows == self._chunk_rows:
+            if chunk is not self._open or rows == self._chunk_rows:
                 self._drop(self._chunks.index(chunk))
         elif rows > self._pack_above:
             chunk.pack()
@@ -378,47 +471,57 @@ class MessageTable:
                 if state != REMOVED
             ]
 
-    def columns(self) -> TableColumns:
+    def columns(self) -> list[ChunkColumns]:
         """All messages, in order."""
-        found = TableColumns(array("Q"), array("Q"), array("Q"), array("Q"), array("d"))
-        for chunk in self._chunks:
-            if chunk.live == len(chunk.states):
-                found.positions.extend(chunk.positions)
-                found.places.extend(chunk.places)
-                found.publishers.extend(chunk.publishers)
-                found.sequences.extend(chunk.sequences)
-                found.priorities.extend(chunk.priorities)
-                continue
-            kept = [state != REMOVED for state in chunk.states]
-            found.positions.extend(compress(chunk.positions, kept))
-            found.places.extend(compress(chunk.places, kept))
-            found.publishers.extend(compress(chunk.publishers, kept))
-            found.sequences.extend(compress(chunk.sequences, kept))
-            found.priorities.extend(compress(chunk.priorities, kept))
-        return found
+        return [chunk.columns() for chunk in self._chunks if chunk.live]
 
-    def fill(self, columns: TableColumns) -> None:
-        """Fill an empty table with messages as `columns` returned them, all available."""
-        positions, places, publishers, sequences, priorities = columns
-        for start in range(0, len(positions), self._chunk_rows):
-            end = start + self._chunk_rows
+    def fill(self, columns: Iterable[ChunkColumns]) -> None:
+        """Fill an empty, paged table with messages as `columns` returned them, all available."""
+        for positions, priorities, ranges in columns:
             chunk = _Chunk()
-            chunk.positions, chunk.places = positions[start:end], places[start:end]
-            chunk.publishers, chunk.sequences = publishers[start:end], sequences[start:end]
-            chunk.priorities = priorities[start:end]
-            count = len(chunk.positions)
-            chunk.states = bytearray([AVAILABLE]) * count
-            chunk.live = chunk.available = count
+            # It serves as an array of which nothing is changed.
+            chunk.positions, chunk.priorities = cast("array[int]", positions), priorities
+            chunk.details, chunk.ranges = _PAGED_OUT, ranges
+            chunk.live = chunk.available = len(positions)
+            chunk.states = bytearray([AVAILABLE]) * chunk.live
             self._chunks.append(chunk)
-            self._firsts.append(chunk.positions[0])
-            self.available += count
+            self._firsts.append(positions[0])
+            self.available += chunk.live
+
+    def page_out(self) -> None:
+        """Drop what the journal has, too, of all but some chunks. All rows are in the journal."""
+        self.rereads = 0
+        resident = self._resident
+        while len(resident) > self._resident_chunks:
+            chunk = next(iter(resident))
+            del resident[chunk]
+            if chunk is self._open:
+                resident[chunk] = None
+            else:
+                chunk.page_out()
+
+    def _details(self, chunk: _Chunk) -> _Details:
+        """All that is known of the rows of a chunk."""
+        if chunk.details is _PAGED_OUT:
+            chunk.details = _Details(*self._reread(chunk.positions))
+            self._resident[chunk] = None
+            self.rereads += 1
+        return chunk.details
+
+    def _row(self, chunk: _Chunk, row: int, position: int) -> Row:
+        details = self._details(chunk)
+        return Row(position, details.publishers[row], details.sequences[row], details.places[row])
 
     def _drop(self, number: int) -> None:
         """Drop a chunk whose messages are all gone."""
+        chunk = self._chunks[number]
+        self._resident.pop(chunk, None)
+        if chunk is self._open:
+            self._open = None
         del self._chunks[number], self._firsts[number]
         if number < self._first_chunk:
             self._first_chunk -= 1
-        self._found = None
+        self._found, self._searched = None, _NO_ROWS
 
     def _chunk(self, position: int) -> _Chunk | None:
         at = bisect.bisect_right(self._firsts, position) - 1
@@ -430,10 +533,6 @@ class MessageTable:
         if chunk is None or row is None:
             raise KeyError(position)
         return chunk, row
-
-
-def _row(chunk: _Chunk, row: int, position: int) -> Row:
-    return Row(position, chunk.publishers[row], chunk.sequences[row], chunk.places[row])
 
 
 def to_place(cursor: Cursor) -> Place:

@@ -53,6 +53,9 @@ _NAMES: Final[dict[int, str]] = {reason: reason.name.lower() for reason in Remov
 MAX_RUN: Final = 100
 """Messages of one delivery."""
 
+MAX_REREADS: Final = 4
+"""Chunks that are read again in one step of what may meet messages in any order."""
+
 _REPLICATED: Final = 1 << 63
 """In a snapshot, the bit of a moment at which another instance expires the message."""
 
@@ -154,7 +157,10 @@ class Queue:
         self._barrier = compile_filter(settings.barrier) if settings.barrier else None
         self._examines = bool(settings.priority or settings.barrier)
         self._default_lifetime_s = self._lifetime_s(None)
-        self.table = MessageTable(has_priorities=self._priority is not None)
+        self.table = MessageTable(
+            has_priorities=self._priority is not None,
+            reread=reader.reread if settings.file_backed else None,
+        )
         self.consumers: dict[int, QueueSubscription] = {}
         self._selectors: dict[str, Selector] = {}  # by the text of the filter
         self._filter_texts: dict[int, str] = {}  # by consumer
@@ -589,6 +595,8 @@ class Queue:
             state = self.table.state(position)
             if state == AVAILABLE:
                 self._expire(position, RemovalReason.TIME_LIMIT)
+                if self.table.rereads >= MAX_REREADS:
+                    break  # the next batch goes on
             elif state == LEASED:
                 self._expired_meanwhile.add(position)
         for due_us, position in self._lease_ends.take_due(now_us, limit):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Final, cast
@@ -318,11 +319,10 @@ class Queues:
         """What is known of a queue, for people and programs that watch it."""
         settings, counts = queue.settings, queue.counts
         first = queue.table.first
-        row = None if first is None else queue.row(first)
-        try:
-            oldest = None if first is None else queue.content(first)
-        except (HAClientError, OSError):  # a damaged block, which its delivery reports
-            oldest = None
+        row = oldest = None
+        if first is not None:
+            with suppress(HAClientError, OSError):  # a damaged block, which its delivery reports
+                row, oldest = queue.row(first), queue.content(first)
         leased_us, clock_us = queue.oldest_lease_us, self._state.clock_us
         return {
             "name": settings.name,

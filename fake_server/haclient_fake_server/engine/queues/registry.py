@@ -46,6 +46,7 @@ class QueueRegistry:
             queue = Queue(each, self.reader, dirty=self.dirty, expiring=self._expiring)
             self._queues[each.message_type, each.name] = queue
             self._matchers.append((queue, each.matchers))
+        self._paged = [queue for queue in self if queue.settings.file_backed]
 
     def __iter__(self) -> Iterator[Queue]:
         """All queues, as configured."""
@@ -142,8 +143,7 @@ class QueueRegistry:
                 next_position,
                 queue.columns(),
             )
-            for queue in self
-            if queue.settings.file_backed
+            for queue in self._paged
         ]
 
     def begin_batch(self) -> None:
@@ -154,6 +154,12 @@ class QueueRegistry:
             for queue in self._fed:
                 queue.add_to_places(position, start)
             self._fed.clear()
+        self.page_out()
+
+    def page_out(self) -> None:
+        """Have file-backed queues drop what the journal has, too. It has all their messages."""
+        for queue in self._paged:
+            queue.table.page_out()
 
     def close_batch(self, block: Block | None) -> None:
         """The batch ends with this block."""

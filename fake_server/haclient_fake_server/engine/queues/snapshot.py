@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from haclient_fake_server.engine.journal import Cursor
-from haclient_fake_server.engine.queues.message_table import TableColumns
+from haclient_fake_server.engine.queues.message_table import ChunkColumns
 from haclient_fake_server.engine.settings import QueueTopic
 
 
@@ -19,13 +20,13 @@ class QueueColumns(NamedTuple):
     """What a queue holds.
 
     Attributes:
-        messages: Its messages.
+        messages: Its messages, in runs.
         due_us: When some of them expire, in microseconds since 1970.
         due_positions: The positions of those.
         barriers: The positions of barrier messages.
     """
 
-    messages: TableColumns
+    messages: Sequence[ChunkColumns]
     due_us: array[int]
     due_positions: array[int]
     barriers: array[int]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from haclient_fake_server.engine.journal import Block, Cursor
-from haclient_fake_server.engine.queues.message_table import TableColumns
+from haclient_fake_server.engine.queues.message_table import ChunkColumns
 from haclient_fake_server.engine.queues.snapshot import QueueColumns, QueueSnapshot
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import Record, encode_record, encode_removals, segment_name
@@ -20,13 +20,13 @@ from haclient_stores.disk.files import RealDisk
 pytestmark = pytest.mark.row("QB30")
 QUEUES = [("work", "json"), ("caf\u00e9 \udcff/*", "fix")]
 COLUMNS = QueueColumns(
-    TableColumns(
-        array("Q", [3, 2**63]),
-        array("Q", [1 << 40 | 64, 0]),
-        array("Q", [2**64 - 1, 7]),
-        array("Q", [5, 6]),
-        array("d", [0.5, float("-inf")]),
-    ),
+    [
+        ChunkColumns(range(1, 500), array("d"), {7: (1, 4), 2**64 - 1: (1, 2**64 - 1)}),
+        ChunkColumns(
+            array("Q", [500, 2**63]), array("d", [0.5, float("-inf")]), {2**64 - 1: (5, 6)}
+        ),
+        ChunkColumns(range(2**64 - 1, 2**64), array("d", [0.5]), {0: (0, 0)}),
+    ],
     array("Q", [10**15]),
     array("Q", [3]),
     array("Q", []),
@@ -175,7 +175,7 @@ def test_a_snapshot_of_another_log_is_ignored(
         lambda data: data + b"x",
         lambda data: data[:40],
         lambda data: b"X" + data[1:],
-        lambda data: data.replace(b'"format": 1', b'"format": 2'),
+        lambda data: data.replace(b'"format": 2', b'"format": 3'),
         lambda data: data[:-30] + bytes([data[-30] ^ 1]) + data[-29:],
     ],
     ids=["empty", "cut", "longer", "header", "magic", "version", "byte"],

@@ -9,7 +9,7 @@ import pytest
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.broker import Engine
-from haclient_fake_server.engine.queues import message_reader
+from haclient_fake_server.engine.queues import message_reader, message_table
 from haclient_fake_server.engine.queues.message_table import split_place
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.settings import EngineSettings, QueueTopic
@@ -63,11 +63,18 @@ def test_a_message_of_the_running_batch_is_delivered_in_that_batch() -> None:
 class Broker:
     """An engine over real segment files."""
 
-    def __init__(self, directory: Path, *, segment_bytes: int = 4096) -> None:
+    def __init__(
+        self, directory: Path, *, segment_bytes: int = 4096, file_backed: bool = False
+    ) -> None:
         self.files = JournalFiles(
             directory, RealDisk(), segment_bytes=segment_bytes, instance_id=1, start_id=1
         )
-        queue = QueueTopic(name="work", topics=("jobs",), max_per_subscription_backlog=1000)
+        queue = QueueTopic(
+            name="work",
+            topics=("jobs",),
+            max_per_subscription_backlog=1000,
+            file_backed=file_backed,
+        )
         self.engine = Engine(EngineSettings(queues=(queue,)), self.files, now=1.0, now_us=START_US)
         self.out: dict[int, list[bytes]] = {1: [], 2: []}
         for number in self.out:
@@ -99,9 +106,21 @@ class Broker:
         return queue
 
 
+@pytest.fixture(params=[False, True], ids=["in memory", "paged"])
+def file_backed(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether the queue pages its state out, in chunks of seven messages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_table, "PAGED_ROWS", 7)
+        patch.setattr(message_table, "RESIDENT_CHUNKS", 2)
+        patch.setattr(message_reader, "REREAD_BYTES", 600)
+        yield request.param
+
+
 @pytest.mark.usefixtures("read_ahead")
-def test_messages_are_found_in_segment_files_that_roll(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+def test_messages_are_found_in_segment_files_that_roll(
+    tmp_path: Path, *, file_backed: bool
+) -> None:
+    broker = Broker(tmp_path, file_backed=file_backed)
     try:
         broker.publish(*BODIES)
         assert read_all(broker.queue) == BODIES
@@ -113,11 +132,13 @@ def test_messages_are_found_in_segment_files_that_roll(tmp_path: Path) -> None:
         broker.files.close()
 
 
-def test_after_a_restart_the_places_are_those_of_the_files(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+def test_after_a_restart_the_places_are_those_of_the_files(
+    tmp_path: Path, *, file_backed: bool
+) -> None:
+    broker = Broker(tmp_path, file_backed=file_backed)
     broker.publish(*BODIES)
     broker.files.close()
-    broker = Broker(tmp_path)
+    broker = Broker(tmp_path, file_backed=file_backed)
     try:
         assert read_all(broker.queue) == BODIES
         broker.publish(*BODIES[:3])
@@ -126,13 +147,15 @@ def test_after_a_restart_the_places_are_those_of_the_files(tmp_path: Path) -> No
         broker.files.close()
 
 
-def test_a_message_whose_segment_was_removed_leaves_the_queue(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+def test_a_message_whose_segment_was_removed_leaves_the_queue(
+    tmp_path: Path, *, file_backed: bool
+) -> None:
+    broker = Broker(tmp_path, file_backed=file_backed)
     broker.publish(*BODIES)
     while broker.files.has_unsealed:
         broker.files.seal()
     broker.files.close()
-    broker = Broker(tmp_path)
+    broker = Broker(tmp_path, file_backed=file_backed)
     try:
         rows = [broker.queue.table.row(position) for position in range(1, 201)]
         segments = [split_place(row.place)[0] for row in rows if row]
@@ -140,10 +163,36 @@ def test_a_message_whose_segment_was_removed_leaves_the_queue(tmp_path: Path) ->
         assert 0 < lost < 50
         # An operator may do that beside a running broker.
         (tmp_path / segment_name(segments[0])).unlink()
+        broker.publish(b"{}")  # it has paged out what it had read
         assert broker.queue.content(1) is None
         broker.send(2, c="subscribe", sub_id="1", t="work", opts="max_backlog=1000")
-        assert broker.bodies() == BODIES[lost:]
+        assert broker.bodies() == [*BODIES[lost:], b"{}"]
         assert broker.queue.counts["lost"] == lost
+    finally:
+        broker.files.close()
+
+
+@pytest.mark.row("QB30")
+def test_damage_in_what_is_paged_out_is_met_by_the_delivery_alone(
+    tmp_path: Path, *, file_backed: bool
+) -> None:
+    broker = Broker(tmp_path, file_backed=file_backed)
+    broker.publish(*BODIES)
+    while broker.files.has_unsealed:
+        broker.files.seal()
+    broker.files.close()
+    path = tmp_path / segment_name(1)
+    broker = Broker(tmp_path, file_backed=file_backed)
+    try:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
+        broker.publish(b"{}")
+        assert broker.engine._queues.points[0].position == 1
+        assert broker.engine._queues.statistics(broker.queue)["depth"] == 201
+        broker.send(2, c="subscribe", sub_id="1", t="work", opts="max_backlog=1000")
+        assert broker.bodies() == BODIES[: len(broker.bodies())]
+        assert broker.engine._queues.statistics(broker.queue)["is_stopped"]
+        assert len(broker.queue.table) == 201
     finally:
         broker.files.close()
 

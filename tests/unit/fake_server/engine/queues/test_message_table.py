@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from array import array
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -15,26 +17,44 @@ from haclient_fake_server.engine.queues.message_table import (
     REMOVED,
     MessageTable,
     Row,
+    RowColumns,
     split_place,
     to_place,
 )
 
 
-def small_table() -> MessageTable:
-    """Chunks of four rows, which are packed when they have more than two."""
-    return MessageTable(has_priorities=True, chunk_rows=4, pack_above=2)
+def small_table(journal: dict[int, Row] | None = None) -> MessageTable:
+    """Chunks of four rows, which are packed when they have more than two.
+
+    Args:
+        journal: Where the table reads again what it has paged out.
+    """
+    if journal is None:
+        return MessageTable(has_priorities=True, chunk_rows=4, pack_above=2)
+
+    def reread(positions: Sequence[int]) -> RowColumns:
+        rows = [journal[position] for position in positions]
+        places, publishers, sequences = zip(
+            *((row[3], row[1], row[2]) for row in rows), strict=True
+        )
+        return array("Q", places), array("Q", publishers), array("Q", sequences)
+
+    return MessageTable(
+        has_priorities=True, chunk_rows=4, pack_above=2, reread=reread, resident_chunks=2
+    )
 
 
 class Model:
     """What a table holds, by position: the row, its priority and its state."""
 
     def __init__(self) -> None:
+        self.journal: dict[int, Row] = {}  # what was removed, too
         self.rows: dict[int, Row] = {}
         self.priorities: dict[int, float] = {}
         self.states: dict[int, int] = {}
 
     def add(self, row: Row, priority: float) -> None:
-        self.rows[row.position] = row
+        self.journal[row.position] = self.rows[row.position] = row
         self.priorities[row.position] = priority
         self.states[row.position] = AVAILABLE
 
@@ -42,6 +62,16 @@ class Model:
         for each, row in self.rows.items():
             if each >= position:
                 self.rows[each] = row._replace(place=start + row.place)
+
+    def paged(self, step: str, table: MessageTable) -> MessageTable:
+        """Page the table out, or fill another one from it, as a broker that starts does."""
+        if step == "page out":
+            table.page_out()
+            return table
+        again = small_table(self.journal)
+        again.fill(table.columns())
+        self.states = dict.fromkeys(self.rows, AVAILABLE)
+        return again
 
     def of_state(self, state: int) -> list[int]:
         """The positions of a state, in order."""
@@ -80,17 +110,18 @@ STEPS = st.lists(
             st.integers(0, 30),
             st.just(0),
         ),
+        st.tuples(st.sampled_from(["page out", "restart"]), st.just(0), st.just(0)),
     ),
     max_size=60,
 )
 
 
-@given(steps=STEPS, first=st.integers(1, 5))
+@given(steps=STEPS, first=st.integers(1, 5), is_paged=st.booleans())
 def test_the_table_is_a_dictionary_in_the_order_of_the_log(
-    steps: list[tuple[str, int, int]], first: int
+    steps: list[tuple[str, int, int]], first: int, *, is_paged: bool
 ) -> None:
-    table, model = small_table(), Model()
-    position, sequences = first, dict[int, int]()
+    model, sequences = Model(), dict[int, int]()
+    table, position = small_table(model.journal if is_paged else None), first
     for step, number, distance in steps:
         leased, available = model.of_state(LEASED), model.of_state(AVAILABLE)
         if step == "add":
@@ -121,7 +152,9 @@ def test_the_table_is_a_dictionary_in_the_order_of_the_log(
             chosen = sorted(model.rows)[number % len(model.rows)]
             table.remove([chosen])
             del model.rows[chosen], model.states[chosen]
-        elif step == "places":
+        elif step in {"page out", "restart"}:
+            table = model.paged(step, table) if is_paged else table
+        elif step == "places" and not is_paged:
             chosen = first + number
             table.add_to_places(chosen, 77)
             model.add_to_places(chosen, 77)
@@ -193,3 +226,29 @@ def test_a_message_takes_a_few_dozen_bytes(publishers: int) -> None:
         tracemalloc.stop()
     # One publisher: 35 bytes with the index. Many: a small array for each in each chunk, too.
     assert taken / count < (50 if publishers == 1 else 100)
+
+
+@pytest.mark.row("QB30")
+def test_a_paged_table_keeps_a_byte_for_a_message() -> None:
+    count, journal = 40_000, range(1, 40_001)
+
+    def reread(positions: Sequence[int]) -> RowColumns:
+        column = array("Q", positions)
+        return column, array("Q", bytes(8 * len(column))), column[:]
+
+    tracemalloc.start()
+    try:
+        table = MessageTable(chunk_rows=1_000, reread=reread, resident_chunks=2)
+        for number in journal:
+            table.add(Row(number, 0, number, number))
+            if number % 100 == 0:
+                table.page_out()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / count < 4
+    assert [table.lease(number) for number in (1, 20_000)] == [
+        Row(number, 0, number, number) for number in (1, 20_000)
+    ]
+    assert (table.find(0, 30_000), table.find(0, count + 1)) == (30_000, None)
+    assert table.rereads == 3, "a look-up reads the part that has the message, and no other"

@@ -9,7 +9,6 @@ from typing_extensions import override
 
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import Cursor, MemoryJournal
-from haclient_fake_server.engine.queues.message_table import MessageTable, Row
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.settings import QueueTopic
@@ -76,7 +75,7 @@ def test_a_queue_goes_on_from_its_snapshot_with_what_the_log_has_after_it() -> N
     peer = consumer(world, "work")
     acknowledge(peer, "work", 2)
     (snapshot,) = world.engine.queue_snapshots()
-    assert [*snapshot.columns.messages.positions] == [1, 3, 4]
+    assert [[*each.positions] for each in snapshot.columns.messages] == [[1, 3, 4]]
     acknowledge(peer, "work", 3)
     publish(world, 5, 9)
     restart(world, [snapshot])
@@ -158,9 +157,8 @@ def test_a_snapshot_of_another_definition_is_not_taken() -> None:
     world = World(queues=(WORK,))
     publish(world, 1, 1, 2)
     (snapshot,) = world.engine.queue_snapshots()
-    empty = snapshot._replace(definition="{}")
-    for wrong in (empty, empty._replace(name="other")):
-        wrong.columns.messages.positions[:] = wrong.columns.messages.positions[:0]
+    empty = snapshot._replace(columns=snapshot.columns._replace(messages=[]))
+    for wrong in (empty._replace(definition="{}"), empty._replace(name="other")):
         restart(world, [wrong])
         assert numbers(consumer(world, "work")) == [2, 1]
 
@@ -184,26 +182,3 @@ def test_what_a_queue_holds_depends_on_these_settings(change: dict[str, object])
 @pytest.mark.parametrize("change", [{"max_backlog": 5}, {"lease_s": 1.0}, {"max_cancels": 3}])
 def test_what_a_queue_holds_does_not_depend_on_how_it_delivers(change: dict[str, object]) -> None:
     assert definition_of(replace(WORK, **change)) == definition_of(WORK)  # type: ignore[arg-type]  # as listed
-
-
-@pytest.mark.row("QB30")
-def test_a_table_of_several_chunks_is_filled_from_its_columns() -> None:
-    rows = 128
-    table = MessageTable(has_priorities=True, chunk_rows=rows, pack_above=16)
-    count = 2 * rows + 100
-    for position in range(1, count + 1):
-        table.add(Row(position, 7 + position % 2, position, 64 * position), priority=position % 3)
-    gone = {*range(5, 100), rows + 3, count}
-    for position in gone:
-        table.remove([position])
-    again = MessageTable(has_priorities=True, chunk_rows=rows)
-    again.fill(table.columns())
-    assert (len(again), again.available, again.first) == (len(table), len(table), 1)
-    assert [*again.positions()] == [*table.positions()]
-    for position in (1, 4, 5, 100, rows + 3, rows + 4, count - 1, count):
-        assert again.row(position) == table.row(position)
-        assert again.priority(position) == table.priority(position)
-        found = None if position in gone else position
-        assert again.find(7 + position % 2, position) == found
-    again.add(Row(count + 1, 7, count + 1, 0), priority=1.0)
-    assert again.find(7, count + 1) == count + 1
