@@ -16,6 +16,7 @@ that the view or the consumer has.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar, cast
@@ -96,7 +97,8 @@ class RecordView(Generic[T]):
         self._owners: dict[Hashable, str] = {}  # the SOW key of each key
         self._merged: dict[str, JsonRecord] = {}  # by SOW key, to merge deltas into
         self._queried: set[str] | None = None  # the SOW keys of the running query
-        self._pending: dict[Hashable, list[T]] = {}  # the value that the consumer has
+        # The value that the consumer has. A plain dict visits all entries deleted from its front.
+        self._pending = OrderedDict[Hashable, list[T]]()
         self.records: dict[Hashable, T] = {}
         self.is_complete = False
 
@@ -197,8 +199,8 @@ class RecordView(Generic[T]):
         From then on the consumer has the new value.
         """
         while self._pending:
-            key = next(iter(self._pending))
-            before, after = self._pending.pop(key), self._values(key)
+            key, before = self._pending.popitem(last=False)
+            after = self._values(key)
             if before == after:
                 continue
             if not before:
