@@ -36,12 +36,7 @@ def check_bytes(name: str, value: object) -> int:
 
 
 def check_count(
-    name: str,
-    value: object,
-    lowest: int = 0,
-    highest: float = math.inf,
-    *,
-    optional: bool = False,
+    name: str, value: object, lowest: int = 0, highest: float = math.inf, *, optional: bool = False
 ) -> None:
     """Refuse what is not a whole number within the limits, and a bool."""
     if value is None and optional:

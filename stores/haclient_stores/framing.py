@@ -79,11 +79,7 @@ def write_identity(page: memoryview, identity: Identity, boot_id: bytes) -> None
     """Make a page the header of a new file; the magic comes last, so it is whole or unused."""
     page[:8] = bytes(8)
     packed = _identity.pack(
-        identity.magic,
-        identity.version,
-        identity.header_bytes,
-        identity.file_bytes,
-        identity.first,
+        identity.magic, identity.version, identity.header_bytes, identity.file_bytes, identity.first
     )
     page[8:IDENTITY_BYTES] = packed[8:] + _crc.pack(zlib.crc32(packed))
     page[IDENTITY_BYTES:BOOT_ID_OFFSET] = bytes(BOOT_ID_OFFSET - IDENTITY_BYTES)

@@ -198,10 +198,7 @@ class FrameLog(PublishStore, Protocol):
         """
 
     def append_many(
-        self,
-        heads: Iterable[bytes],
-        tail: bytes,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        self, heads: Iterable[bytes], tail: bytes, bodies: Iterable[bytes | bytearray | memoryview]
     ) -> None:
         """Store several frames, as `append` stores each of them.
 

@@ -297,7 +297,7 @@ def _survivors(inode: _Inode, chance: random.Random) -> bytearray:
 class _SimulatedFile(File):
     def __init__(self, disk: SimulatedDisk, path: Path, inode: _Inode) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self.inode = inode
         self._open = True
         self._holds_lock = False
@@ -311,13 +311,8 @@ class _SimulatedFile(File):
 
     def _check(self, operation: str) -> None:
         if not self._open:
-            raise StoreError(f"{self._path}: cannot {operation}: the file is closed")
-        self._disk.check(operation, self._path)
-
-    @property
-    @override
-    def path(self) -> Path:
-        return self._path
+            raise StoreError(f"{self.path}: cannot {operation}: the file is closed")
+        self._disk.check(operation, self.path)
 
     @override
     def size(self) -> int:
@@ -364,19 +359,10 @@ class _SimulatedFile(File):
 
 class _SimulatedRegion(Region):
     def __init__(self, view: memoryview) -> None:
-        self._view = view
-
-    @property
-    @override
-    def view(self) -> memoryview:
-        return self._view
-
-    @property
-    @override
-    def writable(self) -> Writable:
-        return self._view
+        self.view = view
+        self.writable: Writable = view
 
     @override
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # others still hold slices of it
-            self._view.release()
+            self.view.release()

@@ -128,12 +128,8 @@ class _WatchedFile(File):
         self._disk = disk
         self._file = file
         self._open = True
+        self.path = file.path
         disk.open_files += 1
-
-    @property
-    @override
-    def path(self) -> Path:
-        return self._file.path
 
     @override
     def size(self) -> int:

@@ -334,13 +334,8 @@ def failing_sync(disk: RecordingDisk, number: int = 0) -> Generator[None]:
 class _RecordedFile(File):
     def __init__(self, disk: RecordingDisk, path: Path, inode: _Inode) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self._inode = inode
-
-    @property
-    @override
-    def path(self) -> Path:
-        return self._path
 
     @override
     def size(self) -> int:
@@ -393,17 +388,8 @@ class _Place:
 
 class _RecordedRegion(Region):
     def __init__(self, place: _Place) -> None:
-        self._view = cast("memoryview", _cells(place, 0, len(place.mapping), ctypes.c_uint8))
-
-    @property
-    @override
-    def view(self) -> memoryview:
-        return self._view
-
-    @property
-    @override
-    def writable(self) -> Writable:
-        return self._view
+        self.view = cast("memoryview", _cells(place, 0, len(place.mapping), ctypes.c_uint8))
+        self.writable: Writable = self.view
 
     @override
     def close(self) -> None:

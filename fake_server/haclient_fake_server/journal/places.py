@@ -57,6 +57,7 @@ class CompressedFile(File):
         self._file = file
         self._members: list[tuple[int, int]] = []  # offset and length in the file
         self._size = 0
+        self.path = file.path
         self._last: tuple[int, bytes] = (-1, b"")
         offset, end = 0, file.size()
         while offset < end:
@@ -76,11 +77,6 @@ class CompressedFile(File):
             if fields[:-1] == _START and _HEADER.size + _TRAILER.size < size <= end - offset:
                 return size
         raise self._damaged(offset, "not the beginning of a whole part that a broker compressed")
-
-    @property
-    @override
-    def path(self) -> Path:
-        return self._file.path
 
     @override
     def size(self) -> int:
@@ -113,7 +109,7 @@ class CompressedFile(File):
         return data
 
     def _damaged(self, offset: int, what: str) -> StoreCorrupt:
-        return StoreCorrupt(self._file.path, offset, what)
+        return StoreCorrupt(self.path, offset, what)
 
     @override
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:

@@ -135,18 +135,13 @@ class PruneRequest:
                 file.pwrite(text[:-1].ljust(len(request) - 1) + b"\n", 0)
 
     def _read(self) -> bytes:
-        if not self._disk.exists(self._path):
-            return b""
         try:
-            file = self._disk.open(self._path, writable=False)
-        except StoreError:  # removed meanwhile
+            with contextlib.closing(self._disk.open(self._path, writable=False)) as file:
+                return file.pread(_LONGEST_BYTES, 0)
+        except StoreError:
             if self._disk.exists(self._path):
                 raise
             return b""
-        try:
-            return file.pread(_LONGEST_BYTES, 0)
-        finally:
-            file.close()
 
 
 def _is_request(found: bytes) -> bool:

@@ -63,13 +63,7 @@ from haclient_stores.tracker.finished import Finished
 from haclient_stores.tracker.server_order import ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
-__all__ = [
-    "MOST_PUBLISHERS",
-    "RING_MAGIC",
-    "RingBookmarkStore",
-    "RingJournal",
-    "WriteCount",
-]
+__all__ = ["MOST_PUBLISHERS", "RING_MAGIC", "RingBookmarkStore", "RingJournal", "WriteCount"]
 
 MOST_PUBLISHERS: Final = 16_384
 """The most publishers of a subscription in a ring store, which take 1 MiB."""

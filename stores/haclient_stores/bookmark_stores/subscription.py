@@ -128,15 +128,7 @@ class SubscriptionHandle(SubscriptionLog):
         moves: Counts the calls, other than discards, that may move the recovery point.
     """
 
-    __slots__ = (
-        "_gate",
-        "_noted_us",
-        "_thread",
-        "discard",
-        "journal",
-        "moves",
-        "tracker",
-    )
+    __slots__ = ("_gate", "_noted_us", "_thread", "discard", "journal", "moves", "tracker")
 
     discard: Discard
 

@@ -69,17 +69,15 @@ Writable: TypeAlias = mmap.mmap | memoryview  # slices of it may be assigned
 
 
 class Region(Protocol):
-    """Writable memory: a mapped file, or anonymous memory of the process."""
+    """Writable memory: a mapped file, or anonymous memory of the process.
 
-    @property
-    @abstractmethod
-    def view(self) -> memoryview:
-        """All bytes of the region; valid until `close`."""
+    Attributes:
+        view: All bytes of the region; valid until `close`.
+        writable: The same bytes, in the form that is fastest to write.
+    """
 
-    @property
-    def writable(self) -> Writable:
-        """The same bytes, in the form that is fastest to write."""
-        return self.view
+    view: memoryview
+    writable: Writable
 
     @abstractmethod
     def close(self) -> None:
@@ -96,12 +94,13 @@ class FileAccess:
 
 
 class File(Protocol):
-    """One open file. Offsets and sizes are bytes."""
+    """One open file. Offsets and sizes are bytes.
 
-    @property
-    @abstractmethod
-    def path(self) -> Path:
-        """The name under which the file was opened."""
+    Attributes:
+        path: The name under which the file was opened.
+    """
+
+    path: Path
 
     @abstractmethod
     def size(self) -> int:
@@ -279,27 +278,18 @@ def _translated(path: Path, action: str) -> Generator[None]:
 class MappedRegion(Region):
     """A region over an `mmap`."""
 
-    __slots__ = ("_map", "_view")
+    __slots__ = ("_map", "view", "writable")
 
     def __init__(self, mapping: mmap.mmap) -> None:
         self._map = mapping
-        self._view = memoryview(mapping)
-
-    @property
-    @override
-    def view(self) -> memoryview:
-        return self._view
-
-    @property
-    @override
-    def writable(self) -> Writable:
-        return self._map
+        self.writable: Writable = mapping
+        self.view = memoryview(mapping)
 
     @override
     def close(self) -> None:
         # Slices that a caller holds (a send in progress) keep the mapping alive until they die.
         with contextlib.suppress(BufferError):
-            self._view.release()
+            self.view.release()
             self._map.close()
 
 
@@ -333,28 +323,23 @@ def anonymous_region(size: int, *, touched: bool = True) -> Region:
 
 
 class _RealFile(File):
-    __slots__ = ("_descriptor", "_locked", "_path", "_writable")
+    __slots__ = ("_descriptor", "_locked", "_writable", "path")
 
     def __init__(self, path: Path, descriptor: int, *, writable: bool) -> None:
-        self._path = path
+        self.path = path
         self._descriptor = descriptor
         self._writable = writable
         self._locked: tuple[int, int] | None = None  # the inode, while this file holds its lock
 
-    @property
-    @override
-    def path(self) -> Path:
-        return self._path
-
     @override
     def size(self) -> int:
-        with _translated(self._path, "read its size"):
+        with _translated(self.path, "read its size"):
             return os.fstat(self._descriptor).st_size
 
     @override
     def pread(self, count: int, offset: int) -> bytes:
         parts: list[bytes] = []
-        with _translated(self._path, "read"):
+        with _translated(self.path, "read"):
             while count > 0:
                 part = os.pread(self._descriptor, count, offset)
                 if not part:
@@ -367,7 +352,7 @@ class _RealFile(File):
     @override
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         rest = memoryview(data)
-        with _translated(self._path, "write"):
+        with _translated(self.path, "write"):
             while rest:
                 written = os.pwrite(self._descriptor, rest, offset)
                 rest = rest[written:]
@@ -375,7 +360,7 @@ class _RealFile(File):
 
     @override
     def allocate(self, size: int) -> None:
-        with _translated(self._path, f"reserve {size} bytes"):
+        with _translated(self.path, f"reserve {size} bytes"):
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._descriptor, 0, size)
                 return
@@ -392,7 +377,7 @@ class _RealFile(File):
     def map(self, offset: int, length: int) -> Region:
         access = mmap.PROT_READ | (mmap.PROT_WRITE if self._writable else 0)
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-        with _translated(self._path, f"map {length} bytes at {offset}"):
+        with _translated(self.path, f"map {length} bytes at {offset}"):
             descriptor = self._descriptor if self._locked is None else self._opened_again()
             try:
                 return MappedRegion(
@@ -415,7 +400,7 @@ class _RealFile(File):
 
     @override
     def access(self) -> FileAccess:
-        with _translated(self._path, "read its owner"):
+        with _translated(self.path, "read its owner"):
             status = os.fstat(self._descriptor)
         return FileAccess(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
 
@@ -424,14 +409,14 @@ class _RealFile(File):
         own = self.access()
         if (own.user, own.group) != (access.user, access.group):
             action = f"give it to the user {access.user} and the group {access.group}"
-            with _translated(self._path, action):
+            with _translated(self.path, action):
                 os.fchown(self._descriptor, access.user, access.group)
-        with _translated(self._path, f"set its mode to {access.mode:o}"):  # chown may clear bits
+        with _translated(self.path, f"set its mode to {access.mode:o}"):  # chown may clear bits
             os.fchmod(self._descriptor, access.mode)
 
     @override
     def fsync(self) -> None:
-        with _translated(self._path, "sync"):
+        with _translated(self.path, "sync"):
             os.fsync(self._descriptor)
 
     @override
@@ -440,7 +425,7 @@ class _RealFile(File):
             descriptor, self._descriptor = self._descriptor, -1
             if self._locked is not None:
                 _locked_here.pop(self._locked, None)
-            with _translated(self._path, "close"):
+            with _translated(self.path, "close"):
                 os.close(descriptor)
 
     def __del__(self) -> None:
@@ -450,7 +435,7 @@ class _RealFile(File):
 
     def lock(self) -> bool:
         """Take the lock unless it is held; whether that succeeded."""
-        with _translated(self._path, "lock"):
+        with _translated(self.path, "lock"):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:  # held, perhaps by another descriptor of this process
@@ -461,7 +446,7 @@ class _RealFile(File):
 
     def is_locked_here(self) -> bool:
         """Whether it is this process that holds the lock of the file, by another descriptor."""
-        with _translated(self._path, "read its inode"):
+        with _translated(self.path, "read its inode"):
             return self._inode() in _locked_here
 
     def _inode(self) -> tuple[int, int]:
@@ -471,7 +456,7 @@ class _RealFile(File):
     def is_what_the_path_names(self) -> bool:
         """Whether the path still leads to this inode."""
         try:
-            named = self._path.stat()
+            named = self.path.stat()
         except FileNotFoundError:  # removed or renamed by another process
             return False
         return self._inode() == (named.st_dev, named.st_ino)

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from haclient_stores.disk.files import Disk, File, RealDisk, Region
+from haclient_stores.disk.files import Disk, File, RealDisk, Region, Writable
 from haclient_stores.errors import StoreError
 
 _T = TypeVar("_T")
@@ -105,16 +105,11 @@ def _mapped(path: Path, size: int) -> mmap.mmap | bytes:
 
 class _ViewFile(File):
     def __init__(self, path: Path, content: mmap.mmap | bytes) -> None:
-        self._path = path
+        self.path = path
         self._size = len(content)
         self._memory: mmap.mmap | bytearray = (
             content if isinstance(content, mmap.mmap) else bytearray(content)
         )
-
-    @property
-    @override
-    def path(self) -> Path:
-        return self._path
 
     @override
     def size(self) -> int:
@@ -151,12 +146,8 @@ class _ViewFile(File):
 
 class _ViewRegion(Region):
     def __init__(self, view: memoryview) -> None:
-        self._view = view
-
-    @property
-    @override
-    def view(self) -> memoryview:
-        return self._view
+        self.view = view
+        self.writable: Writable = view
 
     @override
     def close(self) -> None:

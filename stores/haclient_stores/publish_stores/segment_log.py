@@ -144,10 +144,7 @@ class SegmentLog:
         return sequence
 
     def append_many(
-        self,
-        heads: Iterable[bytes],
-        tail: bytes,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        self, heads: Iterable[bytes], tail: bytes, bodies: Iterable[bytes | bytearray | memoryview]
     ) -> None:
         """Store several frames, as `append` stores each of them, but in one write for each mark.
 

@@ -160,10 +160,7 @@ class Publishers:
 
     @staticmethod
     def all_new(
-        seen: dict[int, int],
-        publisher: int,
-        sequences: Sequence[int],
-        publishers: Sequence[int],
+        seen: dict[int, int], publisher: int, sequences: Sequence[int], publishers: Sequence[int]
     ) -> bool:
         """Whether each message is above the highest seen of its publisher, and those before it.
 

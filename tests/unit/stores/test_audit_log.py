@@ -385,11 +385,7 @@ class LateFile(File):
     def __init__(self, file: File, size: int) -> None:
         self.file = file
         self.seen = size
-
-    @property
-    @override
-    def path(self) -> Path:
-        return self.file.path
+        self.path = file.path
 
     @override
     def size(self) -> int:
