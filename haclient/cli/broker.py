@@ -6,6 +6,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ class _BrokerRequest:
     replicate_to: tuple[str, ...]
     user_file: Path | None
     entitlements: tuple[str, ...]
+    event_log: Path | None
     parquet: bool
     archive: Path | None
     archive_after: float
@@ -119,8 +121,8 @@ def _config_of_file(
     context = click.get_current_context()
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        is_of_users = option.name in {"config_file", "user_file", "entitlements"}
-        if source is click.core.ParameterSource.COMMANDLINE and not is_of_users:
+        is_other = option.name in {"config_file", "user_file", "entitlements", "event_log"}
+        if source is click.core.ParameterSource.COMMANDLINE and not is_other:
             what = f"--config and {option.opts[0]} exclude each other"
             raise UsageError(f"{what}: the file says it all but the users")
     users = None if user_file is None else config.read_users(user_file)
@@ -132,18 +134,22 @@ def _config_of_file(
 
 
 async def _serve(config: BrokerConfig, request: _BrokerRequest) -> int:
+    from haclient_fake_server.event_log import event_log  # noqa: PLC0415 - as above
     from haclient_fake_server.server import BrokerServer  # noqa: PLC0415 - as above
 
     is_temporary = request.data is None and request.config_file is None
     try:
-        async with BrokerServer(config) as server:
-            if is_temporary:
-                what = f"the log is in {config.data_dir}, which is removed when the broker stops"
-                print_error(f"no --data: {what}", kind="note")
-            print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
-            if server.admin_uri:
-                print_result(f"admin {server.admin_uri}", aside=True)
-            await trio.sleep_forever()
+        with nullcontext() if request.event_log is None else event_log(request.event_log):
+            async with BrokerServer(config) as server:
+                if is_temporary:
+                    what = (
+                        f"the log is in {config.data_dir}, which is removed when the broker stops"
+                    )
+                    print_error(f"no --data: {what}", kind="note")
+                print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
+                if server.admin_uri:
+                    print_result(f"admin {server.admin_uri}", aside=True)
+                await trio.sleep_forever()
     finally:
         if is_temporary and config.data_dir is not None:
             shutil.rmtree(config.data_dir, ignore_errors=True)
@@ -229,8 +235,8 @@ def verify_config(path: Path, user_file: Path | None) -> None:
     "--config",
     "config_file",
     type=_FILE,
-    help="A configuration file in the form of AMPS, in place of all other options but --user-file "
-    "and --entitle: see `haclient broker sample-config`.",
+    help="A configuration file in the form of AMPS, in place of all other options but --user-file, "
+    "--entitle and --event-log: see `haclient broker sample-config`.",
 )
 @click.option(
     "--listen",
@@ -268,6 +274,11 @@ def verify_config(path: Path, user_file: Path | None) -> None:
     help="What a user (* for all) may do: read, publish or all, with the topics that a pattern "
     "matches, and of their messages those that a filter matches. Default: everything. May be given "
     "several times.",
+)
+@click.option(
+    "--event-log",
+    type=_FILE,
+    help="Append what happens to this file, one line each, in the form of AMPS.",
 )
 @click.option(
     "--parquet",

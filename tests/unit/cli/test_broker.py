@@ -31,12 +31,14 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
     users = tmp_path / "users"
     users.write_text("me:secret\n")
     words = ("--listen", "tcp://127.0.0.1:0", "--data", str(tmp_path / "log"))
+    log = ("--event-log", str(tmp_path / "events"))
     more = ("--sow", "people:/id", "--log-topic", "^a", "--user-file", str(users))
     to = ("--replicate-to", "tcp://127.0.0.1:1,async")
     types = ("--message-type", "ours", "--message-type", "theirs")
-    assert run(["broker", "run", *words, *more, *to, *types]) == code
+    assert run(["broker", "run", *words, *log, *more, *to, *types]) == code
     [line] = told
     assert line.startswith("listening tcp://127.0.0.1:")
+    assert (tmp_path / "events").exists()
     assert "error" not in capfd.readouterr().err
 
 
