@@ -75,8 +75,8 @@ class FullQueues(Generic[_Queue]):
         self._moved_at = 0.0
         self.excess_bytes = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._levels)
+    def __len__(self) -> int:
+        return len(self._levels)
 
     def __contains__(self, queue: _Queue) -> bool:
         return queue in self._levels

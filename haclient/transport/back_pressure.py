@@ -182,6 +182,7 @@ class BackPressure:
         self._waits = waits
         self._calls = calls
         self._full = FullQueues[Subscription | None]()  # None: the queue of the listeners
+        self._refresh_at = 1  # how many there are when all are looked at: else each costs all
 
     @property
     def is_ack_awaited(self) -> bool:
@@ -190,7 +191,7 @@ class BackPressure:
 
     def note(self, subscription: Subscription) -> None:
         """Note that the queue of a subscription is over its cap."""
-        if subscription not in self._full:
+        if subscription not in self._full and len(self._full) >= self._refresh_at:
             self._refresh()  # the others may have been emptied, and their subscriptions ended
         self._update(subscription)
         self._full.set_paused(subscription, is_paused=self.pause_for_back_pressure(subscription))
@@ -241,6 +242,7 @@ class BackPressure:
     def _refresh(self) -> None:
         for each in self._full.queues():
             self._update(each)
+        self._refresh_at = max(1, 2 * len(self._full))
 
     def _decide(self) -> Reading:
         if self._calls.full:
