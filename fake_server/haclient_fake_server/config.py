@@ -148,6 +148,8 @@ class BrokerConfig:
             slow client.
         query_step_bytes: How much a query or delete of records looks at before others are served,
             in bytes of records.
+        conflation_time: In what the intervals of `conflation` are measured while a subscription is
+            replayed: the time of the `replay`, or that of the `messages`.
         max_unsent_bytes: Unsent bytes of all connections together, in memory, above which those of
             the one with the most go to a file, or it is cut as a slow client.
         max_offline_bytes: Unsent bytes of all connections together, in files, above which the one
@@ -196,6 +198,7 @@ class BrokerConfig:
     offline_bytes: int = 16 * 2**20
     slow_client_bytes: int = 256 * 2**20
     query_step_bytes: int = 512 * 1024
+    conflation_time: Literal["replay", "messages"] = "replay"
     max_unsent_bytes: int = 2**30
     max_offline_bytes: int = 4 * 2**30
     max_frame_bytes: int = MAX_PUBLISH_BYTES
@@ -244,6 +247,7 @@ class BrokerConfig:
             entitlements=self.entitlements,
             log_topics=self.log_topics,
             sow_topics=self.sow_topics,
+            conflation_time=self.conflation_time,
             ack_interval_s=self.ack_interval_s,
             replication_ack_interval_s=self.replication_ack_interval_s,
             version=self.version,

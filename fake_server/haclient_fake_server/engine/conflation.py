@@ -66,7 +66,8 @@ def conflator_of(state: State, request: Request, message_type: str) -> Conflator
         paths = ()
     if request.message.bookmark and request.top_n is not None:
         raise Refused(Reason.INVALID_OPTIONS, "top_n counts messages of a replay, not conflated")
-    return Conflator(options.conflation_s, paths)
+    follows_messages = state.settings.conflation_time == "messages"
+    return Conflator(options.conflation_s, paths, follows_messages=follows_messages)
 
 
 def _sow_of(state: State, request: Request, message_type: str) -> SowTopic | None:
@@ -132,16 +133,21 @@ def conflate_record(
     """Hold a message of the log for a replay.
 
     Returns:
-        The frames that are due because too much is held.
+        The frames that are due: too much is held, or their intervals have ended before the message.
     """
     conflator = item.conflator
     if conflator is None:
         return []
+    now, frames = state.now, list[bytes]()
+    if conflator.follows_messages:
+        now = state.due_at_us(record.timestamp_us)
+        frames = _due_frames(state, item, conflator, now)
     document, key = Document(record.payload, route.message_type), to_text(record.key)
     update = _update(route, record, key)
-    conflator.hold(conflator.key_of(route.wire, document, key), update, now=state.now)
-    frames = _due_frames(state, item, conflator) if conflator.due <= state.now else []
-    arm(state, item)
+    conflator.hold(conflator.key_of(route.wire, document, key), update, now=now)
+    if conflator.due <= now:
+        frames += _due_frames(state, item, conflator, now)
+    arm_replay(state, item)
     return frames
 
 
@@ -173,6 +179,15 @@ def arm(state: State, item: Subscription) -> None:
         state.timers.set(key, conflator.due, lambda: _deliver_due(state, item), client=client)
 
 
+def arm_replay(state: State, item: BookmarkSubscription) -> None:
+    """`arm` for a subscription that may have messages of the log before it.
+
+    With the time of its messages nothing is due before it has read them.
+    """
+    if item.conflator is not None and not item.conflator.follows_messages:
+        arm(state, item)
+
+
 def disarm(state: State, item: Subscription) -> None:
     """Stop the timer of a subscription until `arm` is called."""
     state.timers.cancel(("conflation", item.number))
@@ -182,7 +197,7 @@ def _deliver_due(state: State, item: Subscription) -> None:
     conflator = item.conflator
     if conflator is None:
         return
-    frames = _due_frames(state, item, conflator)
+    frames = _due_frames(state, item, conflator, state.now)
     if frames and not item.connection.closing:
         state.touch(item.outlet).extend(frames)
     if len(conflator):
@@ -191,8 +206,8 @@ def _deliver_due(state: State, item: Subscription) -> None:
         state.timers.set(key, conflator.due, lambda: _deliver_due(state, item), client=client)
 
 
-def _due_frames(state: State, item: Subscription, conflator: Conflator) -> list[bytes]:
-    due = conflator.take_due(state.now, high_waters=item.connection.high_waters)
+def _due_frames(state: State, item: Subscription, conflator: Conflator, now: float) -> list[bytes]:
+    due = conflator.take_due(now, high_waters=item.connection.high_waters)
     return [frame for held in due for frame in _frames(state, item, held)]
 
 

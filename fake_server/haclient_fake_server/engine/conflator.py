@@ -81,11 +81,28 @@ class Conflator:
     Args:
         interval_s: The interval in seconds; `None` for `auto`.
         paths: The fields that form the key; empty for the key of the record.
+        follows_messages: Whether an interval of a replay is measured in the time of its messages.
     """
 
-    __slots__ = ("_auto", "_held", "_high_waters", "_unkeyed", "held_bytes", "interval_s", "paths")
+    __slots__ = (
+        "_auto",
+        "_held",
+        "_high_waters",
+        "_unkeyed",
+        "follows_messages",
+        "held_bytes",
+        "interval_s",
+        "paths",
+    )
 
-    def __init__(self, interval_s: float | None, paths: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        interval_s: float | None,
+        paths: tuple[Path, ...] = (),
+        *,
+        follows_messages: bool = False,
+    ) -> None:
+        self.follows_messages = follows_messages
         self._auto = interval_s is None
         # A plain dict would skip all removed entries each time that it looks for the first one.
         self._held: OrderedDict[Hashable, Held] = OrderedDict()

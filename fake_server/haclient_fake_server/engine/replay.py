@@ -33,6 +33,7 @@ from haclient_fake_server.engine import replay_group
 from haclient_fake_server.engine.acks import ack
 from haclient_fake_server.engine.conflation import (
     arm,
+    arm_replay,
     conflate_record,
     disarm,
     flush,
@@ -192,7 +193,7 @@ class Replay:
         if paused and item.phase is Phase.LIVE:
             self.detach(item)
         item.paused = paused
-        (disarm if paused else arm)(self._state, item)
+        (disarm if paused else arm_replay)(self._state, item)
         self._place(item)
 
     def resume(self, items: Sequence[BookmarkSubscription]) -> None:
@@ -296,6 +297,7 @@ class Replay:
             self._waiting.pop(number, None)
             self._stop_following(item)
             return
+        arm(self._state, item)  # what it holds is due at the latest when its interval is over
         if number not in self._following:
             # Which of the records that are not durable yet are for it is not known.
             item.read_until = self._state.batch.position
@@ -531,6 +533,7 @@ class Replay:
         if item.fully_durable:
             return
         item.phase = Phase.LIVE
+        arm(self._state, item)
         item.cursor = item.heads = None
         item.connection.live_replays[item.number] = item
         self._state.tables[item.connection.message_type].enter(item)

@@ -386,6 +386,8 @@ class EngineSettings:
             accepted, since its origin has it.
         query_step_bytes: What one step of a query or delete of records looks at, in bytes of
             bodies; others are served between two steps.
+        conflation_time: In what the intervals of `conflation` are measured while a subscription is
+            replayed: the time of the `replay`, or that of the `messages`.
         max_held_bytes: A subscriber is cut as slow if, before it has read the records of its query,
             more than this was published to it.
     """
@@ -405,6 +407,7 @@ class EngineSettings:
     max_topic_bytes: int = 256 * 2**20
     query_step_bytes: int = 512 * 1024
     max_held_bytes: int = 256 * 2**20
+    conflation_time: Literal["replay", "messages"] = "replay"
 
     @property
     def known_types(self) -> frozenset[str]:
@@ -430,6 +433,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         """Check the values."""
         check_queues(self.queues, self.sow_topics, self.log_topics)
+        if self.conflation_time not in {"replay", "messages"}:
+            raise UsageError(f"conflation_time={self.conflation_time!r}: wanted replay or messages")
         if self.entitlements and self.users is None:
             raise UsageError("entitlements need users, whose passwords show who they are")
         for log_topic in self.log_topics:

@@ -201,7 +201,7 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         log_topics=tuple(LogTopic(each.pattern) for each in config.log_topics)
         or BrokerConfig().log_topics,
         sow_topics=tuple(
-            SowTopic(each.name, each.keys, history=each.history) for each in config.sow_topics
+            replace(each, message_type=SowTopic("").message_type) for each in config.sow_topics
         ),
         queues=tuple(parse_queue(queue_argument(each)) for each in config.queues),
         entitlements=config.entitlements,

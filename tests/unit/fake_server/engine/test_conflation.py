@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from haclient.errors import UsageError
 from haclient.live_records import apply_delta
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.conflation import MAX_KEY_FIELDS
@@ -297,6 +298,49 @@ def test_the_interval_of_a_replay_is_the_time_of_the_replay_and_not_that_of_the_
     ]
     late.subscribe(**fields)
     assert len(published(late)) == 10  # all of them are in the log
+
+
+@pytest.mark.row("X4")
+def test_the_interval_can_be_measured_in_the_time_of_the_messages() -> None:
+    world = World(sow_topics=SOW, conflation_time="messages")
+    reader, publisher = world.client("reader"), world.client()
+    for value in range(6):
+        put(publisher, 1, value)
+        world.advance(0.4)
+    put(publisher, 2, 0)
+    reader.subscribe(t="records", bm="0", opts="conflation=1s", a="")
+    assert values(reader) == [("p", 1, 2), ("p", 1, 5)]
+    world.advance(0.9)
+    assert values(reader) == []  # its interval has not ended: it began with the message
+    put(publisher, 2, 1)
+    world.advance(0.1)
+    assert values(reader) == [("p", 2, 1)]
+
+
+@pytest.mark.row("X4")
+@pytest.mark.parametrize("opts", ["pause,conflation=1s", "conflation=1s,rate=2", "conflation=1s"])
+def test_in_their_own_time_messages_are_conflated_alike_at_any_pace(opts: str) -> None:
+    world = World(sow_topics=SOW, conflation_time="messages")
+    reader, publisher = world.client("reader"), world.client()
+    live = world.client("live")
+    live.subscribe(t="records", opts="conflation=1s,timestamp")
+    for value in range(20):
+        put(publisher, value % 3, value)
+        world.advance(0.3 if value % 2 else 0.25)
+    world.advance(2.0)
+    reader.subscribe(t="records", bm="0", opts=f"{opts},timestamp")
+    world.advance(5.0)
+    if "pause" in opts:
+        assert values(reader) == []
+        reader.send(c="subscribe", sub_id="1", opts="resume")
+    world.advance(60.0)
+    seen, expected = published(reader), published(live)
+    assert [(m.timestamp, m.data) for m in seen] == [(m.timestamp, m.data) for m in expected]
+
+
+def test_the_time_of_conflation_is_one_of_two() -> None:
+    with pytest.raises(UsageError, match="conflation_time='wall': wanted replay or messages"):
+        World(conflation_time="wall")
 
 
 def test_a_range_delivers_what_is_held_when_it_ends() -> None:
