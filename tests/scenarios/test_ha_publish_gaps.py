@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import HAClient
-from haclient.errors import PublishGap, ReconnectGaveUp, UsageError
+from haclient.client import Client, HAClient
+from haclient.errors import HAClientError, PublishGap, ReconnectGaveUp, UsageError
 from haclient.options import OnPublishGap
 from haclient.servers.delay import FixedDelayStrategy
 from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
@@ -20,8 +20,8 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.instances import Instance, address, instances
-from support.listening import on_states
+from support.instances import Instance, address, durable, instances
+from support.listening import on_losses, on_states
 from support.peer import Peer, Server, answering
 from support.recovery import Recorder, entered, live, lose
 
@@ -266,3 +266,61 @@ async def test_a_replica_takes_over_after_a_publish_that_is_no_message(
         await c.publish("orders", b'{"id":2}')
         await c.publish_flush(timeout=10)
         assert states.count("DISCONNECTED") == 1
+
+
+@pytest.mark.row("RE9", "PS9")
+@pytest.mark.parametrize("policy", ["refuse", "continue"])
+async def test_a_fail_over_to_a_downgraded_replica_loses_messages_and_the_loss_is_found(
+    policy: OnPublishGap, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gaps: list[HAClientError] = []
+    async with (
+        instances("east", "west", config=durable(tmp_path), replicate=True) as (east, west),
+        HAClient.memory_backed(
+            "publisher",
+            servers=[east.uri, west.uri],
+            on_event=on_losses(gaps.append),
+            on_publish_gap=policy,
+        ) as publisher,
+    ):
+        await publisher.publish("orders", b"1")
+        await publisher.publish_flush(timeout=10)
+        await west.stop()
+        east.running.downgrade(address("west"))
+        for body in (b"2", b"3"):
+            await publisher.publish("orders", body)
+        await publisher.publish_flush(timeout=10)  # confirmed, and in one log alone
+        await east.stop()
+        await west.start()
+        await trio.sleep(10)
+        if policy == "refuse":
+            gap = next(each for each in gaps if isinstance(each, PublishGap))
+            assert gap.acknowledged - gap.server == 2
+            await east.start()  # which is waited for: nothing is lost then
+            await publisher.publish("orders", b"4")
+            await publisher.publish_flush(timeout=60)
+            assert await everything(west) == [b"1", b"2", b"3", b"4"]
+            return
+        assert "what lies between is gone from this server" in caplog.text
+        await publisher.publish("orders", b"4")
+        await east.start()
+        await publisher.publish_flush(timeout=60)
+        assert await everything(west) == [b"1", b"4"]
+        assert await everything(east) == [b"1", b"2", b"3", b"4"]
+        (to_west,) = east.running.destinations
+        assert (to_west.missing, west.running.missing) == (2, 2)
+        assert "2 records of publisher" in caplog.text
+        assert "the two logs differ for good" in caplog.text
+
+
+async def everything(broker: Instance) -> list[bytes]:
+    """What the log of a broker has, in its order."""
+    found: list[bytes] = []
+    async with Client("reader") as client:
+        await client.connect(broker.uri)
+        await client.logon()
+        async with client.bookmark_stream("orders", bookmark="0", sub_id="1") as messages:
+            with trio.move_on_after(1):
+                async for message in messages:
+                    found.append(message.data)  # noqa: PERF401  # it is cancelled in the middle
+    return found

@@ -96,9 +96,10 @@ async def instances(
         found: list[Instance] = []
         for name in names:
             to = tuple(ReplicateTo(address(each)) for each in names if replicate and each != name)
-            found.append(
-                Instance(name, replace(base, replicate_to=to or base.replicate_to), nursery)
-            )
+            own = replace(base, replicate_to=to or base.replicate_to)
+            if base.data_dir is not None and len(names) > 1:
+                own = replace(own, data_dir=base.data_dir / name)
+            found.append(Instance(name, own, nursery))
         for each in found:
             await each.start()
         with trio.fail_after(_NEVER_S):  # what hangs under the autojump clock fails at once

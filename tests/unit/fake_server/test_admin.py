@@ -129,6 +129,7 @@ def test_a_fault_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert "Traceback" in caplog.text
 
 
+@pytest.mark.row("AD2")
 def test_what_an_operator_does_is_posted() -> None:
     broker = Broker()
     act = partial(get, method="POST", broker=broker)
@@ -290,6 +291,7 @@ async def test_a_broker_serves_all_tables_and_metrics() -> None:
         assert 'haclient_broker_sow_records{topic="prices",message_type="json"} 1' in metrics
 
 
+@pytest.mark.row("AD2")
 async def test_an_operator_disconnects_a_client_and_closes_a_transport() -> None:
     async with BrokerServer(BrokerConfig(admin="127.0.0.1:0")) as server, Client("joe") as client:
         await client.connect(f"{server.uris[0]}/amps/json")

@@ -156,7 +156,7 @@ async def test_segments_are_archived_compressed_and_removed_by_their_age(
             await until(lambda: server.rows("transaction_log")[0]["number"] != 1)
 
 
-@pytest.mark.row("TL10")
+@pytest.mark.row("AD2", "TL10")
 async def test_actions_are_begun_over_the_admin_interface(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
