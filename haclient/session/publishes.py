@@ -39,8 +39,8 @@ from haclient.session.custom_stores import SendingStore
 from haclient_stores.checks import check_count
 from haclient_stores.errors import PublishGap
 from haclient_stores.interfaces import FrameLog, PublishStore
+from haclient_stores.publish_stores.memory import VolatilePublishLog
 from haclient_stores.publish_stores.publish_log import PublishLog
-from haclient_stores.publish_stores.volatile import VolatilePublishLog
 
 # For later queries about the result of one publish; some 200 bytes each.
 _REMEMBERED_REFUSALS: Final = 65_536

@@ -226,7 +226,7 @@ def a_prune_forgets_what_was_discarded_out_of_order(patch: pytest.MonkeyPatch) -
 @bug("logged", bookmark_proofs)
 def discards_are_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        logged_bookmark.LogJournal, "discard_function", subscription.StoreNotes.discard_function
+        logged_bookmark.LogNotes, "discard_function", subscription.StoreNotes.discard_function
     )
 
 

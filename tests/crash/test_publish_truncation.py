@@ -10,7 +10,7 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from support.frames import put
 from support.publish_model import DIRECTORY
 from support.recording import Event, RecordingDisk, kills, power_cuts

@@ -10,8 +10,8 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreCorrupt
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from haclient_stores.publish_stores.segment_file import HEADER_BYTES, SEAL_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 
 BASE = 1000
 FRAME = len(b'....{"s":1001}body')

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from support.disks import tiny_file_system
 from support.publishers import OPEN
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 
 pytestmark = [pytest.mark.row("PS11"), pytest.mark.row("PS21")]
 

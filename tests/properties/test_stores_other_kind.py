@@ -16,7 +16,7 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES as SMALL
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES as SMALL
 from support.frames import put, take_all
 from support.lengths import length
 from support.publish_model import PublishModel

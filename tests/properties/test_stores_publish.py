@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from haclient_stores.errors import StoreFull, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from haclient_stores.publish_stores.window import PublishWindow
 from simulation.disk import SimulatedDisk
 from support.frames import frame_of, put

@@ -31,7 +31,7 @@ from haclient.stores import (
 )
 from haclient_fake_server.config import BrokerConfig
 from haclient_stores.publish_stores.ring import MIN_RING_BYTES
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from support.broker import RawClient, running_broker
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore

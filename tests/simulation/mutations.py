@@ -41,7 +41,7 @@ from haclient_stores.bookmark_stores import ring as ring_bookmark
 from haclient_stores.bookmark_stores import subscription, tracked_store
 from haclient_stores.publish_stores import segment_file, window
 from haclient_stores.publish_stores import segment_log as segments
-from haclient_stores.publish_stores.segment import SLOT_BYTES
+from haclient_stores.publish_stores.segment_log import SLOT_BYTES
 from haclient_stores.tracker import resumption
 from haclient_stores.tracker import tracker as tracking
 from simulation import disk, queue_planning, stories
@@ -263,7 +263,7 @@ def _ack_before_replication(stack: contextlib.ExitStack) -> None:
 @_mutation("a discard is remembered in memory and not in the file")
 def _discard_not_written(stack: contextlib.ExitStack) -> None:
     forgetful = subscription.StoreNotes.discard_function
-    replace_attribute(stack, logged_bookmark.LogJournal, "discard_function", forgetful)
+    replace_attribute(stack, logged_bookmark.LogNotes, "discard_function", forgetful)
 
 
 @_mutation("what was queued when the link was lost counts as handed out")
@@ -293,7 +293,7 @@ def _ring_without_applied(stack: contextlib.ExitStack) -> None:
         vectors = tuple((publisher, resume, resume) for publisher, resume, _ in slot.vectors)
         restored(self, replace(slot, vectors=vectors), *pairs)
 
-    restored = replace_attribute(stack, ring_bookmark.RingJournal, "restore", restore)
+    restored = replace_attribute(stack, ring_bookmark.RingNotes, "restore", restore)
 
 
 @_mutation("what comes right behind a point that an adapter has kept counts as known")

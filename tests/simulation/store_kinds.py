@@ -18,7 +18,7 @@ from haclient_stores.publish_stores.hybrid import HybridPublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from simulation.disk import SimulatedDisk
 from simulation.plans import PublisherPlan, SubscriberPlan
 from simulation.surviving import GROUP_S, HYBRID_MEMORY_BYTES

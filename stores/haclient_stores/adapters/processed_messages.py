@@ -34,9 +34,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from haclient_stores.adapters.recovery_tables import DatabaseConnection
+from haclient_stores.adapters.recovery_tables import Database, DatabaseConnection
 from haclient_stores.bookmark import Bookmark
 from haclient_stores.checks import check_seconds
 from haclient_stores.errors import StoreError, UsageError
@@ -103,22 +103,14 @@ class ProcessedMessages:
         clock_us: Callable[[], int] = _now_us,
     ) -> None:
         check_seconds("keep_s", keep_s)
-        self._connection = connection
-        self._placeholder = placeholder
+        self._database = Database(connection, placeholder)
         self._keep_s = keep_s
         self._clock_us = clock_us
         self._recorded = 0
         if create_table:
-            self._create()
-
-    def _create(self) -> None:
-        try:
-            for statement in (_CREATE_TABLE, _CREATE_INDEX):
-                self._count(None, statement)
-        except BaseException:  # some drivers refuse everything after a failed transaction
-            self._connection.rollback()
-            raise
-        self._connection.commit()
+            with self._database.transaction():
+                self._database.execute(None, _CREATE_TABLE)
+                self._database.execute(None, _CREATE_INDEX)
 
     def is_new(self, message: QueueMessage, connection: DatabaseConnection | None = None) -> bool:
         """Whether a message has had no effect yet, as the running transaction sees it.
@@ -130,11 +122,7 @@ class ProcessedMessages:
         Raises:
             UsageError: The message has no bookmark.
         """
-        cursor = (connection or self._connection).cursor()
-        cursor.execute(_READ.replace("?", self._placeholder), _key(message))
-        rows: list[Any] = cursor.fetchall()
-        cursor.close()
-        return not rows
+        return not self._database.read(connection, _READ, *_key(message))
 
     def record(self, message: QueueMessage, connection: DatabaseConnection | None = None) -> None:
         """Note in the running transaction that a message has its effect; commit is the user's.
@@ -149,7 +137,7 @@ class ProcessedMessages:
                 rolled back, or the effect happens twice.
         """
         now_us = self._clock_us()
-        if not self._count(connection, _RECORD, *_key(message), now_us):
+        if not self._database.execute(connection, _RECORD, *_key(message), now_us):
             raise StoreError(
                 f"the message {message.bookmark} of the queue {message.topic!r} was processed "
                 "already, by this or another consumer: roll the transaction back; is_new is false "
@@ -169,17 +157,8 @@ class ProcessedMessages:
             How many were deleted.
         """
         self._recorded = 0
-        return self._count(connection, _PRUNE, self._clock_us() - int(self._keep_s * 1_000_000))
-
-    def _count(
-        self, connection: DatabaseConnection | None, statement: str, *values: str | int
-    ) -> int:
-        """Execute a statement; the number of rows that it has changed."""
-        cursor = (connection or self._connection).cursor()
-        cursor.execute(statement.replace("?", self._placeholder), values)
-        count = cursor.rowcount
-        cursor.close()
-        return count
+        oldest_us = self._clock_us() - int(self._keep_s * 1_000_000)
+        return self._database.execute(connection, _PRUNE, oldest_us)
 
 
 def _key(message: QueueMessage) -> tuple[str, str, str]:

@@ -103,30 +103,17 @@ class DatabaseConnection(Protocol):
     def rollback(self) -> object: ...  # noqa: D102  # PEP 249
 
 
-class RecoveryTables:
-    """The tables, reached by a DB-API connection.
+class Database:
+    """A DB-API connection: the one that statements use unless another one is passed.
 
     Args:
-        connection: The connection that statements use unless another one is passed.
+        connection: The connection.
         placeholder: How the driver marks a parameter: `?` or `%s`.
-
-    Attributes:
-        client_name: The client whose rows are read and written; set before the first use.
-
-    Raises:
-        UsageError: An argument is invalid.
     """
 
     def __init__(self, connection: DatabaseConnection, placeholder: str) -> None:
         self._connection = connection
         self._placeholder = placeholder
-        self.client_name = ""
-
-    def create(self) -> None:
-        """Create missing tables, add missing columns to those of an earlier shape, and commit."""
-        with self.transaction():
-            for table in _TABLES:
-                self._create(table)
 
     @contextmanager
     def transaction(self) -> Generator[None]:
@@ -138,31 +125,51 @@ class RecoveryTables:
             raise
         self._connection.commit()
 
+    def execute(
+        self, connection: DatabaseConnection | None, statement: str, *values: str | int
+    ) -> int:
+        """Execute a statement with `?` for each value; how many rows it has changed."""
+        cursor = (connection or self._connection).cursor()
+        cursor.execute(statement.replace("?", self._placeholder), values)
+        count = cursor.rowcount
+        cursor.close()
+        return count
+
+    def read(
+        self, connection: DatabaseConnection | None, statement: str, *values: str
+    ) -> list[tuple[Any, ...]]:
+        """The rows that a statement finds."""
+        cursor = (connection or self._connection).cursor()
+        cursor.execute(statement.replace("?", self._placeholder), values)
+        rows: list[tuple[Any, ...] | dict[str, Any]] = cursor.fetchall()  # as the user wants rows
+        cursor.close()
+        return [tuple(row.values() if isinstance(row, dict) else row) for row in rows]
+
+
+class RecoveryTables(Database):
+    """The tables of recovery points.
+
+    Attributes:
+        client_name: The client whose rows are read and written; set before the first use.
+    """
+
+    client_name = ""
+
+    def create(self) -> None:
+        """Create missing tables, add missing columns to those of an earlier shape, and commit."""
+        with self.transaction():
+            for table in _TABLES:
+                self._create(table)
+
     def _create(self, table: str) -> None:
-        self._execute(None, f"create table if not exists {table} ({_TABLES[table]})")
+        self.execute(None, f"create table if not exists {table} ({_TABLES[table]})")
         cursor = self._connection.cursor()
         cursor.execute(f"select * from {table} where 1 = 0")  # noqa: S608  # a name of ours
         known = {column[0] for column in cursor.description}
         cursor.close()
         for column, kind in _COLUMNS[table].items():
             if column not in known:
-                self._execute(None, f"alter table {table} add column {column} {kind}")
-
-    def _execute(
-        self, connection: DatabaseConnection | None, statement: str, *values: str | int
-    ) -> None:
-        cursor = (connection or self._connection).cursor()
-        cursor.execute(statement.replace("?", self._placeholder), values)
-        cursor.close()
-
-    def _read(
-        self, connection: DatabaseConnection | None, statement: str, *values: str
-    ) -> list[tuple[Any, ...]]:
-        cursor = (connection or self._connection).cursor()
-        cursor.execute(statement.replace("?", self._placeholder), values)
-        rows: list[tuple[Any, ...] | dict[str, Any]] = cursor.fetchall()  # as the user wants rows
-        cursor.close()
-        return [tuple(row.values() if isinstance(row, dict) else row) for row in rows]
+                self.execute(None, f"alter table {table} add column {column} {kind}")
 
     def read_points(self) -> list[tuple[RecoveryPoint, str, int]]:
         """The saved recovery points.
@@ -173,7 +180,7 @@ class RecoveryTables:
         """
         return [
             (RecoveryPoint(sub_id, bookmark, server, caught_up_us, generation), start, entered_us)
-            for sub_id, bookmark, start, entered_us, server, caught_up_us, generation in self._read(
+            for sub_id, bookmark, start, entered_us, server, caught_up_us, generation in self.read(
                 None, _READ_POINTS, self.client_name
             )
         ]
@@ -182,14 +189,14 @@ class RecoveryTables:
         """Subscription, publisher id, sequence and generation of each saved message."""
         return [
             (sub_id, int(publisher), int(sequence), generation)
-            for sub_id, publisher, sequence, generation in self._read(
+            for sub_id, publisher, sequence, generation in self.read(
                 None, _READ_DONE, self.client_name
             )
         ]
 
     def read_generation(self, sub_id: str, connection: DatabaseConnection | None = None) -> int:
         """The saved generation of a subscription; the first one when no row says another."""
-        rows = self._read(connection, _READ_GENERATION, self.client_name, sub_id)
+        rows = self.read(connection, _READ_GENERATION, self.client_name, sub_id)
         return rows[0][0] if rows else FIRST_GENERATION
 
     def save_done(
@@ -211,7 +218,7 @@ class RecoveryTables:
             connection: The connection whose transaction it is; None for the tables' own.
         """
         number = _digits(publisher_id), _digits(sequence), generation
-        self._execute(connection, _SAVE_DONE, self.client_name, sub_id, *number)
+        self.execute(connection, _SAVE_DONE, self.client_name, sub_id, *number)
 
     def save_point(
         self,
@@ -231,24 +238,24 @@ class RecoveryTables:
         """
         values = start, entered_us, point.server, point.caught_up_us, point.generation
         key = self.client_name, point.sub_id
-        self._execute(connection, _SAVE_POINT, *key, point.bookmark, *values)
+        self.execute(connection, _SAVE_POINT, *key, point.bookmark, *values)
 
     def trim_done(self, point: RecoveryPoint, connection: DatabaseConnection | None) -> None:
         """Delete the messages that a recovery point has passed."""
         for publisher, sequence in positions(BookmarkList.parse(point.bookmark)).items():
             key = self.client_name, point.sub_id, _digits(publisher)
-            self._execute(connection, _TRIM, *key, _digits(sequence))
+            self.execute(connection, _TRIM, *key, _digits(sequence))
 
     def forget_earlier(
         self, sub_id: str, generation: int, connection: DatabaseConnection | None
     ) -> None:
         """Delete the messages of other generations than this one."""
-        self._execute(connection, _FORGET_EARLIER, self.client_name, sub_id, generation)
+        self.execute(connection, _FORGET_EARLIER, self.client_name, sub_id, generation)
 
     def forget(self, sub_id: str) -> None:
         """Delete everything of a subscription."""
         for statement in _FORGET:
-            self._execute(None, statement, self.client_name, sub_id)
+            self.execute(None, statement, self.client_name, sub_id)
 
 
 def _digits(number: int) -> str:

@@ -76,7 +76,7 @@ class Delivered(Protocol):
     def sub_id(self) -> str: ...  # noqa: D102  # see `haclient.Message`
 
 
-class _Journal(StoreNotes):
+class _Notes(StoreNotes):
     """Prepares after each discard what the next `save` needs.
 
     Attributes:
@@ -131,9 +131,9 @@ class _Handle(SubscriptionHandle):
         "wants_point",
     )
 
-    def __init__(self, journal: _Journal, sub_id: str) -> None:
-        journal.after_discard = self._after_discard
-        super().__init__(journal)
+    def __init__(self, notes: _Notes, sub_id: str) -> None:
+        notes.after_discard = self._after_discard
+        super().__init__(notes)
         self._sub_id = sub_id
         self.done: set[tuple[int, int]] = set()
         self.confirmed = FIRST_GENERATION
@@ -262,8 +262,8 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
 
     @override
     def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
-        journal = _Journal(SubscriptionTracker(self._publishers), self._thread)
-        found = self._subscriptions[sub_id] = _Handle(journal, sub_id)
+        notes = _Notes(SubscriptionTracker(self._publishers), self._thread)
+        found = self._subscriptions[sub_id] = _Handle(notes, sub_id)
         return found
 
     def _handle(self, sub_id: str) -> _Handle:

@@ -199,7 +199,7 @@ class OpenLog:
             self.introduced += 1
 
 
-class LogJournal(StoreNotes):
+class LogNotes(StoreNotes):
     """Writes the state changes of one tracker to the log.
 
     Args:
@@ -418,7 +418,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         return OpenLog(file, self._publishers, self._resize_handler, syncs=syncs)
 
     def _handle(self, index: int, tracker: SubscriptionTracker) -> SubscriptionHandle:
-        return SubscriptionHandle(LogJournal(self._log, index, tracker, self._thread))
+        return SubscriptionHandle(LogNotes(self._log, index, tracker, self._thread))
 
     @property
     def _pruned_path(self) -> Path:
@@ -577,7 +577,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         log = self._log
         with log.gate.standstill():
             states = [
-                (cast("LogJournal", handle.journal).index, name, frozen(handle.tracker))
+                (cast("LogNotes", handle.notes).index, name, frozen(handle.tracker))
                 for name, handle in self._subscriptions.items()
             ]
             publishers = list(self._publishers.ids)

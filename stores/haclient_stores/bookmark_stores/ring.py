@@ -63,7 +63,7 @@ from haclient_stores.tracker.finished import Finished
 from haclient_stores.tracker.server_order import ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
-__all__ = ["MOST_PUBLISHERS", "RING_MAGIC", "RingBookmarkStore", "RingJournal", "WriteCount"]
+__all__ = ["MOST_PUBLISHERS", "RING_MAGIC", "RingBookmarkStore", "RingNotes", "WriteCount"]
 
 MOST_PUBLISHERS: Final = 16_384
 """The most publishers of a subscription in a ring store, which take 1 MiB."""
@@ -85,7 +85,7 @@ class WriteCount:
         self.total = 0
 
 
-class RingJournal(StoreNotes):
+class RingNotes(StoreNotes):
     """Stores a tracker's two vectors whenever one of them changes.
 
     Args:
@@ -438,7 +438,7 @@ class RingBookmarkStore(BookmarkFileStore):
         self._release_slots("the store is used by its fork")
 
     def _release_slots(self, why: str) -> None:
-        for each in self._journals:
+        for each in self._all_notes:
             each.release_slots(f"{self._path}: {why}; open it again")
         for slots in (*self._free, *self._spare):
             for slot in slots:
@@ -502,7 +502,7 @@ class RingBookmarkStore(BookmarkFileStore):
                 unused += parts
             else:
                 pairs = [(slot, pair_at(view, at)) for at, slot in parts.items()]
-                self._journal(sub_id).restore(state, *pairs)
+                self._new_notes(sub_id).restore(state, *pairs)
         for at in sorted(unused):
             (self._free if at < more_at else self._spare).append(pair_at(view, at))
 
@@ -519,10 +519,10 @@ class RingBookmarkStore(BookmarkFileStore):
             if self._owner.client_name:
                 self._write_owner(self._owner.client_name)
             for slot in slots:
-                journal = self._journal(slot.sub_id)
-                journal.restore(slot)
-                journal.save()
-                journal.save()
+                notes = self._new_notes(slot.sub_id)
+                notes.restore(slot)
+                notes.save()
+                notes.save()
             file.fsync()
             self._disk.rename(target, self._file_path)
             self._disk.fsync_dir(self._file_path.parent)
@@ -557,7 +557,7 @@ class RingBookmarkStore(BookmarkFileStore):
 
     def _reclaim(self) -> None:
         """Take back the slots of purged subscriptions."""
-        purged = [each for each in self._journals if each.needs_no_slots]
+        purged = [each for each in self._all_notes if each.needs_no_slots]
         if purged:
             self.sync()  # else a loss of power may leave what they were
         for each in purged:
@@ -566,19 +566,19 @@ class RingBookmarkStore(BookmarkFileStore):
             self._spare += others
 
     @property
-    def _journals(self) -> list[RingJournal]:
-        return [cast("RingJournal", each.journal) for each in self._subscriptions.values()]
+    def _all_notes(self) -> list[RingNotes]:
+        return [cast("RingNotes", each.notes) for each in self._subscriptions.values()]
 
-    def _journal(self, sub_id: str) -> RingJournal:
+    def _new_notes(self, sub_id: str) -> RingNotes:
         tracker = SubscriptionTracker(self._publishers)
-        journal = RingJournal(tracker, self._thread, sub_id, self._writes, self._take_slots)
-        self._subscriptions[sub_id] = SubscriptionHandle(journal)
-        return journal
+        notes = RingNotes(tracker, self._thread, sub_id, self._writes, self._take_slots)
+        self._subscriptions[sub_id] = SubscriptionHandle(notes)
+        return notes
 
     @override
     def purge(self, sub_id: str | None = None) -> None:
         super().purge(sub_id)
-        if any(each.needs_no_slots and each.has_more_slots for each in self._journals):
+        if any(each.needs_no_slots and each.has_more_slots for each in self._all_notes):
             self.sync()  # else a loss of power may leave half of it
 
     @override
@@ -588,10 +588,10 @@ class RingBookmarkStore(BookmarkFileStore):
     @override
     def _new_subscription(self, sub_id: str) -> SubscriptionHandle:
         self._owner.check_usable()
-        journal = self._journal(sub_id)
+        notes = self._new_notes(sub_id)
         try:
-            journal.save()
-            journal.save()  # now one of the two slots is whole at any time
+            notes.save()
+            notes.save()  # now one of the two slots is whole at any time
         except StoreFull:  # the subscription was not entered
             del self._subscriptions[sub_id]
             raise

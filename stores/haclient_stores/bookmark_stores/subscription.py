@@ -1,8 +1,8 @@
-"""The handle of one subscription, which all our stores share, and its journal.
+"""The handle of one subscription, which all our stores share, and its notes.
 
-The handle combines a `SubscriptionTracker`, which decides, with a *journal*, which stores the
+The handle combines a `SubscriptionTracker`, which decides, with its *notes*, which store the
 tracker's state changes: not at all in memory, as records in a log, or as the newest state in a
-ring. Each change is first made and then written to the journal, both before the call returns.
+ring. Each change is first made and then written to the notes, both before the call returns.
 
 A handle is used by one thread (`ThreadBinding`); a prune in another thread makes it wait at the
 gate while it copies (`Gate`).
@@ -27,7 +27,7 @@ from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
 class StoreNotes:
-    """The journal of a store in memory, which writes nothing. Other journals override its methods.
+    """The notes of a store in memory, which writes none. Other stores override its methods.
 
     Args:
         tracker: The tracker of the subscription.
@@ -43,7 +43,7 @@ class StoreNotes:
         self.gate = gate or Gate()
 
     def discard_function(self, elsewhere: Discard) -> Discard:
-        """The function behind `SubscriptionHandle.discard`: it discards and journals the change.
+        """The function behind `SubscriptionHandle.discard`: it discards and notes the change.
 
         Args:
             elsewhere: What to call instead in another thread than the store's.
@@ -118,28 +118,28 @@ class StoreNotes:
 
 
 class SubscriptionHandle(SubscriptionLog):
-    """One subscription of a store: its tracker, and the journal of its state changes.
+    """One subscription of a store: its tracker, and the notes of its state changes.
 
     Attributes:
         tracker: Decides.
-        journal: Stores each state change.
-        discard: See `SubscriptionLog.discard`. It is made by the journal, since a call from here to
+        notes: Store each state change.
+        discard: See `SubscriptionLog.discard`. It is made by the notes, since a call from here to
             there would cost as much as the discard itself.
         moves: Counts the calls, other than discards, that may move the recovery point.
     """
 
-    __slots__ = ("_gate", "_noted_us", "_thread", "discard", "journal", "moves", "tracker")
+    __slots__ = ("_gate", "_noted_us", "_thread", "discard", "moves", "notes", "tracker")
 
     discard: Discard
 
-    def __init__(self, journal: StoreNotes) -> None:
-        self.journal = journal
-        self.tracker = journal.tracker
-        self._thread = journal.thread
-        self._gate = journal.gate
-        self._noted_us = journal.tracker.server_order.discarded_until_us
+    def __init__(self, notes: StoreNotes) -> None:
+        self.notes = notes
+        self.tracker = notes.tracker
+        self._thread = notes.thread
+        self._gate = notes.gate
+        self._noted_us = notes.tracker.server_order.discarded_until_us
         self.moves = 0
-        self.discard = journal.discard_function(self._discard_first)  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
+        self.discard = notes.discard_function(self._discard_first)  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
 
     def _discard_first(self, number: int) -> None:
         """Discard before the store is bound to this thread, or refuse another thread."""
@@ -148,7 +148,7 @@ class SubscriptionHandle(SubscriptionLog):
 
     @override
     def discard_function(self, elsewhere: Discard) -> Discard:
-        return self.journal.discard_function(elsewhere)
+        return self.notes.discard_function(elsewhere)
 
     @property
     def movement(self) -> tuple[int, int]:
@@ -161,7 +161,7 @@ class SubscriptionHandle(SubscriptionLog):
     def _moving(self) -> AbstractContextManager[object]:
         self._thread.check()
         self.moves += 1
-        return self.journal.moving()
+        return self.notes.moving()
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
@@ -173,10 +173,10 @@ class SubscriptionHandle(SubscriptionLog):
         if gate.closed:
             gate.wait()
         try:
-            tracker, journal = self.tracker, self.journal
-            journal.reserve(len(bookmarks))
+            tracker, notes = self.tracker, self.notes
+            notes.reserve(len(bookmarks))
             numbers = tracker.log_batch(bookmarks)
-            journal.note_logged(tracker.fresh)
+            notes.note_logged(tracker.fresh)
         finally:
             gate.busy = False
         return numbers
@@ -191,13 +191,13 @@ class SubscriptionHandle(SubscriptionLog):
     def begin(
         self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
     ) -> None:
-        tracker, journal = self.tracker, self.journal
+        tracker, notes = self.tracker, self.notes
         with self._moving():
             tracker.begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
             if start is not None:
-                journal.note(RecordKind.PURGED, tracker.generation)
-                journal.note_start()
-            journal.note(RecordKind.BEGUN, begun_flags(acked=acked, conflated=conflated))
+                notes.note(RecordKind.PURGED, tracker.generation)
+                notes.note_start()
+            notes.note(RecordKind.BEGUN, begun_flags(acked=acked, conflated=conflated))
 
     def keep_range(self, start: str) -> None:
         """Let it end where it was to end at first, which is not kept on the disk.
@@ -213,7 +213,7 @@ class SubscriptionHandle(SubscriptionLog):
     def link_lost(self, first_queued: int) -> None:
         with self._moving():
             self.tracker.link_lost(first_queued)
-            self.journal.note(RecordKind.LOST, max(first_queued, 1))
+            self.notes.note(RecordKind.LOST, max(first_queued, 1))
 
     @override
     def ended(self) -> None:
@@ -223,7 +223,7 @@ class SubscriptionHandle(SubscriptionLog):
     def ended_except(self, numbers: Collection[int]) -> None:
         with self._moving():
             self.tracker.link_lost(0, exempt=numbers)
-            self.journal.note(RecordKind.LOST, 1)  # the reader's process holds none of them
+            self.notes.note(RecordKind.LOST, 1)  # the reader's process holds none of them
 
     def forget(self, *, has_copies: bool = True) -> None:
         """Know nothing, also where it is kept.
@@ -236,7 +236,7 @@ class SubscriptionHandle(SubscriptionLog):
             self.tracker.forget()
             if not has_copies:
                 self.tracker.generation = 1
-            self.journal.note(RecordKind.PURGED, self.tracker.generation)
+            self.notes.note(RecordKind.PURGED, self.tracker.generation)
 
     def seed(self, newest: dict[int, int], server_order: ServerOrder, generation: int) -> None:
         """Start from the recovery point of another process.
@@ -248,51 +248,51 @@ class SubscriptionHandle(SubscriptionLog):
         """
         with self._moving():
             self.tracker.seed(newest, server_order, generation)
-            self.journal.note(RecordKind.PURGED, generation)
-            self.journal.note_seed(newest)
+            self.notes.note(RecordKind.PURGED, generation)
+            self.notes.note_seed(newest)
 
     # -- discards and acks ------------------------------------------------------------------------
 
     @override
     def discard_up_to(self, number: int) -> None:
         self._thread.check()
-        tracker, journal = self.tracker, self.journal
+        tracker, notes = self.tracker, self.notes
         if number < tracker.low_watermark:  # a record is only written where it discards something
             return
         with self._moving():
             if not tracker.redelivery:
                 if tracker.oldest_undiscarded:
                     tracker.discard_all_up_to(number)
-                    journal.note(RecordKind.DISCARDED_UP_TO, number)
+                    notes.note(RecordKind.DISCARDED_UP_TO, number)
                 return
             for current in tracker.held_up_to(
                 number
             ):  # not one record: in the reader other messages may be held
                 if tracker.discard_slowly(current):
-                    journal.note(RecordKind.DISCARDED, current)
+                    notes.note(RecordKind.DISCARDED, current)
 
     @override
     def persisted(self, bookmark: str) -> None:
-        tracker, journal = self.tracker, self.journal
+        tracker, notes = self.tracker, self.notes
         kind = RecordKind.PERSISTED_WHILE_PAUSED if tracker.paused else RecordKind.PERSISTED
         with self._moving():
             for item in bookmark.split(","):
                 place = tracker.position(item)
                 if place is not None:
                     tracker.persisted_at(*place)
-                    journal.note(kind, place[1], place[0])
+                    notes.note(kind, place[1], place[0])
 
     @override
     def completed(self, bookmark: str) -> None:
-        tracker, journal = self.tracker, self.journal
+        tracker, notes = self.tracker, self.notes
         with self._moving():
             place = tracker.position(bookmark)
             if place is None:
                 tracker.completed()
-                journal.note(RecordKind.COMPLETED_SOMEWHERE)
+                notes.note(RecordKind.COMPLETED_SOMEWHERE)
             else:
                 tracker.completed(*place)
-                journal.note(RecordKind.COMPLETED, place[1], place[0])
+                notes.note(RecordKind.COMPLETED, place[1], place[0])
 
     # -- whose order it is --------------------------------------------------------------------
 
@@ -301,17 +301,17 @@ class SubscriptionHandle(SubscriptionLog):
         is_progress = log_name(server) == log_name(self.tracker.server_order.server)
         with self._moving():
             self.tracker.entered(server)
-            self.journal.note_server(server, is_progress=is_progress)
+            self.notes.note_server(server, is_progress=is_progress)
 
     @override
     def caught_up(self, until_us: int) -> None:
-        tracker, journal = self.tracker, self.journal
+        tracker, notes = self.tracker, self.notes
         with self._moving():
             tracker.caught_up(until_us)
-            journal.note(RecordKind.CAUGHT_UP, until_us)
+            notes.note(RecordKind.CAUGHT_UP, until_us)
             if tracker.update_discarded_until() != self._noted_us:
                 self._noted_us = tracker.server_order.discarded_until_us
-                journal.note(RecordKind.DISCARDED_UNTIL, self._noted_us)
+                notes.note(RecordKind.DISCARDED_UNTIL, self._noted_us)
 
     @property
     @override

@@ -1,6 +1,6 @@
 """The common base of the bookmark stores: a handle for each subscription, and the adapter.
 
-Memory, logged and ring stores add the journals of their subscriptions (see `subscription`). Stores
+Memory, logged and ring stores add the notes of their subscriptions (see `subscription`). Stores
 with a file also inherit the lock and the ownership of the file.
 """
 

@@ -18,8 +18,8 @@ from haclient_stores.disk.durable_file import Durability, DurabilityOptions
 from haclient_stores.disk.files import Disk
 from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.publish_log import PublishLog
-from haclient_stores.publish_stores.segment import Limits
 from haclient_stores.publish_stores.segment_file import SEAL_BYTES
+from haclient_stores.publish_stores.segment_log import Limits
 from haclient_stores.publish_stores.store_directory import StoreDirectory
 
 __all__ = [

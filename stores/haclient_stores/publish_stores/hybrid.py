@@ -33,13 +33,13 @@ from haclient_stores.disk.files import Disk, Region, Writable, anonymous_region
 from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.file import DEFAULT_FILE_BYTES
 from haclient_stores.publish_stores.publish_log import PublishLog
-from haclient_stores.publish_stores.segment import SLOT_BYTES, Limits, Segment, SegmentStorage
 from haclient_stores.publish_stores.segment_file import (
     HEADER_BYTES,
     MARGIN_BYTES,
     FileSegment,
     frames_below,
 )
+from haclient_stores.publish_stores.segment_log import SLOT_BYTES, Limits, Segment, SegmentStorage
 from haclient_stores.publish_stores.store_directory import StoreDirectory, highest_number
 from haclient_stores.publish_stores.window import PublishWindow
 

@@ -6,14 +6,15 @@ checksums. It survives lost links, not the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from typing_extensions import override
 
 from haclient_stores.disk.files import Region, Writable, anonymous_region
 from haclient_stores.publish_stores.publish_log import PublishLog
-from haclient_stores.publish_stores.segment import Limits, Segment, SegmentStorage
+from haclient_stores.publish_stores.segment_log import Limits, Segment, SegmentStorage, walk
 from haclient_stores.publish_stores.window import PublishWindow
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
 DEFAULT_MEMORY_BYTES: Final = 2**30
 DEFAULT_MEMORY_SEGMENT_BYTES: Final = 2**20
 _SPARE_SEGMENTS: Final = 4  # enough to roll without new memory while acks keep up
+_LIMITS: Final = Limits(DEFAULT_MEMORY_SEGMENT_BYTES, DEFAULT_MEMORY_BYTES, wait=True)
 
 
 class MemoryPublishStore(PublishLog):
@@ -129,3 +131,66 @@ class MemoryStorage(SegmentStorage):
     @override
     def save_numbers(self, window: PublishWindow, *, skipped: bool) -> None:
         """The window is in the same memory."""
+
+
+class VolatilePublishLog(PublishLog):
+    """The log of a client without a store: it keeps messages until their connection ends.
+
+    Numbers, acks and the limit of unpersisted bytes are those of a store in memory. At the end of a
+    connection it forgets what is not persisted, since nobody has promised to send it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            MemoryStorage(DEFAULT_MEMORY_SEGMENT_BYTES),
+            None,
+            limits=_LIMITS,
+            error_on_publish_gap=False,
+        )
+
+    def forget(self) -> None:
+        """Forget all messages, because the connection has ended; later numbers are higher."""
+        self._thread.check()
+        self._begin(self._window.last_sequence, persisted=0)
+
+    def number_from(self, sequence: int) -> None:
+        """Give the next message this number, although later numbers may have been skipped to.
+
+        Args:
+            sequence: The number. Below the last one it may be only while nothing is stored, and it
+                has to be above what is persisted.
+        """
+        self._thread.check()
+        window = self._window
+        if sequence <= window.last_sequence and not window.count:
+            self._begin(sequence - 1, persisted=min(window.last_persisted, sequence - 1))
+        else:
+            self.mark_head()
+            window.skip_to(sequence - 1)
+            active = self._active
+            # The numbers of a caller may have a gap before each message: a mark, no new segment.
+            if active is not None and active.next_sequence != sequence and not self._jumped:
+                active.mark(self._end, sequence)
+
+    @override
+    def _frames_of(self, segment: Segment, first: int) -> Iterator[tuple[int, bytes]]:
+        offsets, sequences = segment.mark_offsets, segment.mark_sequences
+        mark = max(bisect_right(sequences, first) - 1, 0)
+        view, offset, sequence = segment.view, offsets[mark], sequences[mark]
+        while offset < segment.end:
+            while mark < len(offsets) and offsets[mark] <= offset:  # the numbers may jump at a mark
+                sequence = sequences[mark]
+                mark += 1
+            after = walk(view, offset, 1)
+            if sequence >= first:
+                yield sequence, bytes(view[offset:after])
+            offset, sequence = after, sequence + 1
+
+    def _begin(self, last_sequence: int, *, persisted: int) -> None:
+        for segment in self.detach():
+            segment.released = True
+            self._storage.release(segment)
+        self._window = window = PublishWindow()
+        window.reconciled = True  # nothing is stored before a logon
+        window.persist(persisted)
+        window.skip_to(last_sequence)

@@ -26,8 +26,7 @@ from haclient_stores.disk.durable_file import Durability, DurabilityOptions
 from haclient_stores.disk.ownership import check_client_name
 from haclient_stores.errors import PublishGap, UsageError
 from haclient_stores.interfaces import FrameLog
-from haclient_stores.publish_stores.segment import Limits, SegmentStorage
-from haclient_stores.publish_stores.segment_log import SegmentLog
+from haclient_stores.publish_stores.segment_log import Limits, SegmentLog, SegmentStorage
 from haclient_stores.publish_stores.store_directory import StoreDirectory
 from haclient_stores.publish_stores.window import PublishWindow
 

@@ -16,7 +16,7 @@ from haclient_stores.disk.files import PAGE_BYTES, Disk
 from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.memory import MemoryStorage
 from haclient_stores.publish_stores.publish_log import PublishLog
-from haclient_stores.publish_stores.segment import (
+from haclient_stores.publish_stores.segment_log import (
     MAX_SEGMENT_BYTES,
     MIN_SEGMENT_BYTES,
     Limits,

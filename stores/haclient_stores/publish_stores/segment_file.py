@@ -38,7 +38,7 @@ from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File, Region, Writable
 from haclient_stores.errors import StoreCorrupt
 from haclient_stores.logs import logger_of
-from haclient_stores.publish_stores.segment import SLOT_BYTES, Segment, frame_length
+from haclient_stores.publish_stores.segment_log import SLOT_BYTES, Segment, frame_length
 
 SEGMENT_MAGIC: Final = b"HAPUBSEG"
 SEGMENT_VERSION: Final = 1

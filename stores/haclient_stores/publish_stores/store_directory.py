@@ -31,7 +31,6 @@ from haclient_stores.disk.durable_file import DurabilityOptions, DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File, RealDisk
 from haclient_stores.disk.ownership import Ownership, check_path
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
-from haclient_stores.publish_stores.segment import SLOT_BYTES, Segment, SegmentStorage
 from haclient_stores.publish_stores.segment_file import (
     HEADER_BYTES,
     MARGIN_BYTES,
@@ -42,6 +41,7 @@ from haclient_stores.publish_stores.segment_file import (
     read_segment,
     seal_frames,
 )
+from haclient_stores.publish_stores.segment_log import SLOT_BYTES, Segment, SegmentStorage
 from haclient_stores.publish_stores.window import PublishWindow
 
 CONTROL_MAGIC: Final = b"HAPUBCTL"

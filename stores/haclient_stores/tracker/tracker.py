@@ -77,7 +77,7 @@ class SubscriptionTracker(Resumption):
         first_number, next_number: The range of the numbers used since the start.
         at_end: Whether the replay of this link is over.
         redeliveries: How many messages were redelivered.
-        fresh: What the last `log_batch` has added, for the journal; None if it has condensed.
+        fresh: What the last `log_batch` has added, for the notes; None if it has condensed.
     """
 
     def __init__(self, publishers: Publishers | None = None) -> None:
@@ -395,7 +395,7 @@ class SubscriptionTracker(Resumption):
     def condense(self) -> None:
         """Drop discarded entries that no answer depends on (see `entries`).
 
-        With acks the answers depend on what was dropped when, so the journal has to note it.
+        With acks the answers depend on what was dropped when, so the notes have to have it.
         """
         self.fresh.append(None)
         self.apply_pending_ack()  # before what it must not pass is dropped

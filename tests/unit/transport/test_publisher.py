@@ -20,9 +20,8 @@ from haclient.transport.links.memory_network import link_pair
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore, VolatilePublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
-from haclient_stores.publish_stores.volatile import VolatilePublishLog
 from support.client_threads import bound_thread
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore

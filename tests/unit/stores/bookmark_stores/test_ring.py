@@ -18,7 +18,7 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.ring import (
     MOST_PUBLISHERS,
     RingBookmarkStore,
-    RingJournal,
+    RingNotes,
     WriteCount,
 )
 from haclient_stores.bookmark_stores.ring_slots import (
@@ -445,9 +445,9 @@ def test_a_store_whose_last_sync_fails_lets_go_of_its_lock() -> None:
     again.close()
 
 
-def journal_of(log: SubscriptionHandle) -> RingJournal:
-    assert isinstance(log.journal, RingJournal)
-    return log.journal
+def journal_of(log: SubscriptionHandle) -> RingNotes:
+    assert isinstance(log.notes, RingNotes)
+    return log.notes
 
 
 def made() -> tuple[SubscriptionHandle, tuple[bytearray, bytearray]]:
@@ -459,7 +459,7 @@ def made() -> tuple[SubscriptionHandle, tuple[bytearray, bytearray]]:
 
     tracker = SubscriptionTracker()
     return SubscriptionHandle(
-        RingJournal(tracker, ThreadBinding("a ring"), "s", WriteCount(), take_slots)
+        RingNotes(tracker, ThreadBinding("a ring"), "s", WriteCount(), take_slots)
     ), pages
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
-from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore, LogJournal
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore, LogNotes
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.records import server_records
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
@@ -195,8 +195,8 @@ def test_an_address_that_was_cut_off_by_a_crash_does_not_get_into_the_next(
 ) -> None:
     log = restarting.again()
     log.begin(acked=False, start="0")
-    assert isinstance(log.journal, LogJournal)
-    log.journal._log.file.put(*next(server_records(log.journal.index, "a.example.com:9007")))
+    assert isinstance(log.notes, LogNotes)
+    log.notes._log.file.put(*next(server_records(log.notes.index, "a.example.com:9007")))
     log = restarting.again()
     log.begin(acked=False, start=None)
     log.entered("b:1")

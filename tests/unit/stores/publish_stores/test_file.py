@@ -27,7 +27,7 @@ from haclient_stores.publish_stores.hybrid import HybridPublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from simulation.disk import SimulatedDisk
 from support.disks import WatchedDisk
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all

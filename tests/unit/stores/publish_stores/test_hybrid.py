@@ -7,8 +7,8 @@ import pytest
 from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.errors import StoreFull, UsageError
 from haclient_stores.publish_stores.hybrid import HybridPublishStore, HybridSegment, HybridStorage
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES, Segment
 from haclient_stores.publish_stores.segment_file import HEADER_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES, Segment
 from haclient_stores.publish_stores.store_directory import StoreDirectory
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all
 from support.recording import Event, RecordingDisk, Resized, Write

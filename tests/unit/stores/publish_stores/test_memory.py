@@ -13,7 +13,7 @@ from haclient_stores.publish_stores.memory import (
     MemoryPublishStore,
     MemoryStorage,
 )
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all
 
 KIB = b"k" * 1000

@@ -19,7 +19,7 @@ from haclient_stores.publish_stores.hybrid import HybridPublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES, Limits, Segment
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES, Limits, Segment
 from haclient_stores.publish_stores.store_directory import StoreDirectory
 from support.frames import BASE, HEAD, TAIL, fill, frame_of, kept, put, take_all
 from support.recording import Event, RecordingDisk, Removed

@@ -8,7 +8,7 @@ import pytest
 from haclient_stores.errors import StoreError, StoreFull, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from support.disks import tiny_file_system
 from support.frames import BASE, fill, kept, put, put_until_full, take_all
 from support.recording import Created, Event, Killed, RecordingDisk, Resized, failing_sync

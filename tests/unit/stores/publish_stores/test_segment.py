@@ -4,7 +4,7 @@ import pytest
 from typing_extensions import override
 
 from haclient_stores.errors import UsageError
-from haclient_stores.publish_stores.segment import (
+from haclient_stores.publish_stores.segment_log import (
     MIN_SEGMENT_BYTES,
     Limits,
     Segment,

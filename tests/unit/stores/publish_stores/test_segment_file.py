@@ -9,7 +9,6 @@ import pytest
 
 from haclient_stores import framing
 from haclient_stores.errors import StoreCorrupt, StoreError
-from haclient_stores.publish_stores.segment import SLOT_BYTES
 from haclient_stores.publish_stores.segment_file import (
     HEADER_BYTES,
     SEAL_BYTES,
@@ -23,6 +22,7 @@ from haclient_stores.publish_stores.segment_file import (
     seal_frames,
     write_seal,
 )
+from haclient_stores.publish_stores.segment_log import SLOT_BYTES
 from support.frames import frame_of
 from support.recording import Event, RecordingDisk, Synced
 

@@ -10,15 +10,17 @@ from typing_extensions import override
 
 from haclient_stores.disk.files import anonymous_region
 from haclient_stores.errors import StoreFull, UsageError
-from haclient_stores.publish_stores.segment import (
+from haclient_stores.publish_stores.segment_log import (
+    MARK_BYTES,
+    MAX_FRAME_BYTES,
     MIN_SEGMENT_BYTES,
     SLOT_BYTES,
     Limits,
     Segment,
+    SegmentLog,
     SegmentStorage,
     frame_length,
 )
-from haclient_stores.publish_stores.segment_log import MARK_BYTES, MAX_FRAME_BYTES, SegmentLog
 from haclient_stores.publish_stores.window import PublishWindow
 from support.frames import BASE, HEAD, TAIL, frame_of
 

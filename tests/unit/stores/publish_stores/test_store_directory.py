@@ -25,7 +25,6 @@ from haclient_stores.errors import (
 )
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from haclient_stores.publish_stores.segment_file import (
     HEADER_BYTES,
     SEAL_BYTES,
@@ -33,6 +32,7 @@ from haclient_stores.publish_stores.segment_file import (
     Seal,
     write_seal,
 )
+from haclient_stores.publish_stores.segment_log import MIN_SEGMENT_BYTES
 from haclient_stores.publish_stores.store_directory import CONTROL_MAGIC, StoreDirectory
 from support.disks import WatchedDisk, tiny_file_system
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all

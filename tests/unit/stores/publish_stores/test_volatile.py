@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from haclient_stores.publish_stores.memory import DEFAULT_MEMORY_SEGMENT_BYTES
-from haclient_stores.publish_stores.volatile import VolatilePublishLog
+from haclient_stores.publish_stores.memory import DEFAULT_MEMORY_SEGMENT_BYTES, VolatilePublishLog
 from support.frames import fill, put
 
 COUNT = 3000
