@@ -54,6 +54,9 @@ class MessageStream:
         self._ack_last()
         try:
             native = next(self._messages)
+        except StopIteration:
+            self._stream.close()  # what it leaves undiscarded is delivered to the next one
+            raise
         except DisconnectedError as error:
             self._end(error)
         except UsageError:
@@ -72,6 +75,7 @@ class MessageStream:
     def _end(self, error: DisconnectedError) -> NoReturn:
         _logger.info("a stream has ended with its connection: %s", error)
         self._lost = error
+        self._stream.close()  # see above
         raise StopIteration from None
 
     def timeout(self, timeout: float) -> Self:

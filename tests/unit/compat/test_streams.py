@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from haclient import compat
-from support.broker_thread import BrokerThread
+from haclient_fake_server.config import BrokerConfig
+from support.broker_thread import BrokerThread, broker_thread
+from unit.compat.conftest import chooser, wait_until
 
 pytestmark = pytest.mark.row("B18")
 
@@ -81,6 +84,34 @@ def test_a_message_that_another_thread_still_processes_is_not_acknowledged(
 
 def jobs() -> compat.Command:
     return compat.Command("subscribe").set_topic("jobs").set_options("max_backlog=2")
+
+
+def test_what_a_stream_leaves_undiscarded_comes_again_when_its_command_is_executed_again(
+    tmp_path: Path,
+) -> None:
+    with (
+        broker_thread(BrokerConfig(data_dir=tmp_path)) as broker,
+        compat.HAClient("reader") as client,
+    ):
+        client.set_server_chooser(chooser(broker.uri))
+        client.set_reconnect_delay(1)
+        client.connect_and_logon()
+        for body in "abc":
+            client.publish("orders", body)
+        client.publish_flush(30_000)
+        stream = client.bookmark_subscribe("orders", "0", sub_id="s")
+        client.discard(present(next(stream)))
+        broker.stop()
+        assert [str(each) for each in stream] == ["b", "c"]
+        broker.start()
+        wait_until(lambda: not client.disconnected())
+        with client.bookmark_subscribe("orders", sub_id="s").timeout(30_000) as again:
+            assert [str(next(again)), str(next(again))] == ["b", "c"]
+
+
+def present(message: compat.Message | None) -> compat.Message:
+    assert message is not None
+    return message
 
 
 def test_a_stream_that_was_left_by_break_does_not_stop_its_client(plain: compat.Client) -> None:
