@@ -52,7 +52,7 @@ UNLOGGED_TOPIC: Final = "elsewhere"
 """No broker has it in its log."""
 
 _LOGGED: Final = f"^(orders|state|{JOBS_TOPIC}|{DEAD_TOPIC}|{POINTS_TOPIC})$"
-_JOURNAL_BYTES: Final = 128 * 1024
+_JOURNAL_BYTES: Final = (128 * 1024, 4 * 1024)
 
 
 def uri(broker: str) -> str:
@@ -172,7 +172,8 @@ class Broker(Program):
             ),
             ack_interval_s=0.1,
             fsync=FsyncPolicy.BATCH if plan.fsync else FsyncPolicy.NONE,
-            segment_bytes=_JOURNAL_BYTES,
+            archive_dir=Path(f"/{name}-archive"),
+            segment_bytes=Random(f"journal {plan.seed}").choice(_JOURNAL_BYTES),
             high_water_bytes=8 * 1024,
             low_water_bytes=2 * 1024,
             query_step_bytes=1600,  # about three records

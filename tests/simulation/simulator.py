@@ -21,6 +21,8 @@ syncs every batch, which is what it promises to survive; clients do with any sto
 These have stores that survive their processes. One that does not could publish at the restored
 broker before that one has caught up, which then never takes what came before.
 
+*Logs* of brokers have small files in some plans; full ones are archived and compressed at any time.
+
 *Stores* (`store_kinds`) are all that there are, of every durability: publishes in files, in a ring,
 in memory, in memory that spills into files, with and without a limit, at which they wait or raise;
 discards in a log that is pruned by hand or by a policy, in a ring whose subscriber discards in
@@ -71,16 +73,17 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, cast
 
 import trio
 import trio.testing
 from trio._core import _run as scheduler  # its order is to come from the seed
 
-from haclient.errors import PublishGap
+from haclient.errors import PublishGap, UsageError
 from haclient.transport import store_maintenance
 from haclient.transport.links.memory_network import MemoryConnection
 from haclient.transport.tasks import unwrapped
+from haclient_fake_server.admin import JournalAction
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers, queue_checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
@@ -355,6 +358,17 @@ class Run:
 
     def do_query(self, step: Step) -> None:
         self.readers[step.node].query()
+
+    def do_archive(self, step: Step) -> None:
+        """Archive, or compress, the full files of a broker's log, or some of them."""
+        server, action = self.brokers[step.node].server, cast("JournalAction", step.kind)
+        if server is None:
+            return
+        for row in server.rows("transaction_log")[step.count : -1]:
+            with contextlib.suppress(UsageError):  # it was done before, or is not sealed yet
+                server.begin_journal_action(action, str(row["number"]))
+
+    do_compress = do_archive
 
     def do_kill(self, step: Step) -> None:
         self._target(step).crash(power=False, down_s=step.seconds)

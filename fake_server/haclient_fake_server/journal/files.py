@@ -145,6 +145,8 @@ class JournalFiles(JournalReader):
                 if name.startswith(SPARE_PREFIX):
                     disk.remove(directory / name)
             self._places = SegmentPlaces(directory, disk, archive)
+            if archive is not None:  # two logs in one archive would overwrite each other's segments
+                self._locks += disk.lock_directory(archive, LOCK_NAME)
             self._segments, self._prologue = recover_segments(directory, disk, self._places)
             self._bring_to_disk()
             self._append_start(start_id)

@@ -250,6 +250,9 @@ class SegmentPlaces:
                     written += len(part)
                 check(b"", size)
                 file.fsync()
+            except BaseException:
+                self._disk.remove(temporary)
+                raise
             finally:
                 file.close()
         finally:

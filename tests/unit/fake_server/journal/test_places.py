@@ -23,8 +23,8 @@ from haclient_fake_server.journal.format import (
 )
 from haclient_fake_server.journal.places import MEMBER_BYTES, SegmentPlaces
 from haclient_stores.disk.files import Disk, File, RealDisk
-from haclient_stores.errors import StoreCorrupt, StoreError
-from support.recording import Crash, Event, RecordingDisk, kills, power_cuts
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked
+from support.recording import Crash, Event, RecordingDisk, failing_sync, kills, power_cuts
 
 HOME, ARCHIVE = "log", "archive"
 
@@ -176,6 +176,28 @@ def test_an_archive_that_is_not_there_is_missed(tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(StoreCorrupt, match="in the archive, which is not there"):
         opened(tmp_path, archive=False)
+
+
+def test_an_archive_is_of_one_log(tmp_path: Path) -> None:
+    journal = filled(tmp_path)
+    with pytest.raises(StoreLocked, match=ARCHIVE):
+        JournalFiles(
+            tmp_path / "other",
+            RealDisk(),
+            segment_bytes=4096,
+            instance_id=2,
+            archive=tmp_path / ARCHIVE,
+        )
+    journal.close()
+
+
+def test_a_disk_that_fails_leaves_the_segment_and_no_part_of_a_copy() -> None:
+    disk = RecordingDisk([])
+    journal = filled(Path("/broker"), disk=disk)
+    with failing_sync(disk):
+        journal.copy_sealed(1, compress=True)
+    assert not [each for each in disk.image() if "00000001" in each.name and ".gz" in each.name]
+    assert positions(journal) == list(range(1, 31))
 
 
 def test_a_lost_manifest_of_a_compressed_segment_is_built_anew(
