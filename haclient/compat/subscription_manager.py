@@ -228,8 +228,10 @@ class MemorySubscriptionManager(haclient.subscription_manager.MemorySubscription
 
 def _resumed(client: Subscriber, command: NativeCommand) -> NativeCommand:
     """A command that an earlier connection had: an explicit bookmark would begin once more."""
-    get_store = getattr(client, "get_bookmark_store", None)
-    store: BaseBookmarkStore | None = get_store() if callable(get_store) else None
+    get_store: Callable[[], BaseBookmarkStore | None] | None = getattr(
+        client, "get_bookmark_store", None
+    )
+    store = get_store() if get_store is not None else None
     return command if store is None else store.resumed(command)
 
 

@@ -97,22 +97,31 @@ def _pairs_format(message_type: str) -> _Format:
         del written
         raise ValueError("a text")
 
-    return _Format(
-        read, write, lambda name: msgspec.Raw(f"{name}=\x01".encode()), value, has_levels=False
-    )
+    def null(name: str) -> msgspec.Raw:
+        return msgspec.Raw(f"{name}=\x01".encode())
+
+    return _Format(read, write, null, value, has_levels=False)
+
+
+def _always(null: bytes) -> Callable[[str], msgspec.Raw]:
+    def written(name: str) -> msgspec.Raw:
+        del name
+        return msgspec.Raw(null)
+
+    return written
 
 
 _FORMATS: Final = {
     "json": _Format(
         msgspec.json.Decoder(Fields).decode,
         msgspec.json.encode,
-        lambda _: msgspec.Raw(b"null"),
+        _always(b"null"),
         msgspec.json.decode,
     ),
     "msgpack": _Format(
         msgspec.msgpack.Decoder(Fields).decode,
         msgspec.msgpack.encode,
-        lambda _: msgspec.Raw(b"\xc0"),
+        _always(b"\xc0"),
         msgspec.msgpack.decode,
     ),
     "fix": _pairs_format("fix"),
