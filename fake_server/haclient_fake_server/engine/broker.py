@@ -428,8 +428,7 @@ class Engine:
         try:
             command(connection, message)
         except Refused as error:
-            state.report_refusal(connection, message, error.reason, error.detail)
-            state.send(connection, failure_ack(message, error.reason, detail=error.detail))
+            state.refuse(connection, message, error)
 
     def _unknown(self, connection: Connection, message: Message) -> None:
         """Answer a command that there is none of, and end the connection, as AMPS does.

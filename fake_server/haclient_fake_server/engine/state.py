@@ -18,8 +18,10 @@ from haclient.errors import printable
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import (
     MAX_DETAIL_CHARACTERS,
+    Refused,
     ack,
     end_ack,
+    failure_ack,
     quoted,
     requested,
 )
@@ -541,6 +543,11 @@ class State:
         text = f"{what} of connection {connection.id} {quoted(name)} refused: {reason}"
         shown = detail[:MAX_DETAIL_CHARACTERS]
         self.report(Severity.WARNING, f"{text}: {shown}" if detail else text)
+
+    def refuse(self, connection: Connection, message: Message, error: Refused) -> None:
+        """Answer and log a command that is refused."""
+        self.report_refusal(connection, message, error.reason, error.detail)
+        self.send(connection, failure_ack(message, error.reason, detail=error.detail))
 
     def due_at_us(self, timestamp_us: int) -> float:
         """The moment on the shell's clock that is this wall-clock time."""

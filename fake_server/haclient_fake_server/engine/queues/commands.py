@@ -1,8 +1,9 @@
 """The commands about queues: acknowledgements, which are deletes, and browsing.
 
-An acknowledgement by bookmarks is carried out at once. One by filter, and a query, look at every
-message of the queue, so they are carried out in steps between the batches of the broker. Each step
-sees the queue as it is then.
+What looks at many messages is carried out in steps between the batches of the broker. Each step
+sees the queue as it is then. A long list of bookmarks is one of these: the commands that follow it
+on its connection wait for its end. An acknowledgement by filter and a query look at every message
+of the queue, and hold nothing up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.message_table import Row
-from haclient_fake_server.engine.queues.queue import MICROSECONDS, Queue
+from haclient_fake_server.engine.queues.queue import MAX_REREADS, MICROSECONDS, Queue
 from haclient_fake_server.engine.requests import (
     MAX_PENDING_COMMANDS,
     Request,
@@ -35,6 +36,8 @@ from haclient_stores.bookmark import Bookmark
 
 STEP_MESSAGES: Final = 500
 """Messages that one step reads."""
+PAGED_STEP_MESSAGES: Final = 4
+"""Messages that are acknowledged between two looks at what a paged table has read for them."""
 STEP_BYTES: Final = 2**20
 """What one step of a query sends, at least one message: large messages must not fill the memory."""
 
@@ -68,30 +71,30 @@ class QueueCommands:
             raise Refused(Reason.INVALID_BOOKMARK, "wanted either bookmarks or a filter")
         if connection.reading is not None:
             connection.reading.check(message.topic)
-        request = (
-            read_request(message, _literal(options), connection.reading) if message.filter else None
-        )
-        positions: Collection[int] = ()
-        if request is None:
-            positions = _positions(queue, message.bookmark)
-        else:
+        if message.filter:
+            request = read_request(message, _literal(options), connection.reading)
             _check_pending(connection)
-        sequence = message.sequence
-        if sequence:
-            if sequence <= connection.publisher.seen:
-                self._publishing.acknowledge_duplicate(connection, message)
-                self._stats(connection, message, queue)
-                return
-            connection.publisher.seen = sequence
-            self._state.unnoted[connection.publisher.id] = connection.publisher
-        if request is not None:
-            self._begin(connection, self._end_matching(connection, request, queue, act))
+            if not self._is_duplicate(connection, message, queue):
+                self._use_sequence(connection, message)
+                self._begin(connection, self._end_matching(connection, request, queue, act))
             return
-        before = len(queue.removals)
-        act(positions)
-        removed = len(queue.removals) - before
-        if message.ack_type:
-            self._confirm(connection, message, queue, matches=len(positions), removed=removed)
+        steps = self._end_listed(connection, message, queue, act)
+        if next(steps, self) is not self:
+            connection.delete = steps
+            self._state.with_backlog[connection.id] = None
+
+    def _is_duplicate(self, connection: Connection, message: Message, queue: Queue) -> bool:
+        """Whether a command was carried out before; then it is confirmed again."""
+        if not message.sequence or message.sequence > connection.publisher.seen:
+            return False
+        self._publishing.acknowledge_duplicate(connection, message)
+        self._stats(connection, message, queue)
+        return True
+
+    def _use_sequence(self, connection: Connection, message: Message) -> None:
+        if message.sequence:
+            connection.publisher.seen = message.sequence
+            self._state.unnoted[connection.publisher.id] = connection.publisher
 
     def _action(self, connection: Connection, queue: Queue, options: Options) -> Action:
         """What an acknowledgement does with the messages of some positions."""
@@ -105,6 +108,37 @@ class QueueCommands:
         if options.expire:
             return lambda positions: queue.expire(positions, connection)
         return lambda positions: queue.acknowledge(positions, connection)
+
+    def _end_listed(
+        self, connection: Connection, message: Message, queue: Queue, act: Action
+    ) -> LongCommand:
+        """Acknowledge a list of bookmarks, once all of them are known to be well-formed."""
+        found: dict[int, None] = {}
+        try:
+            for number, text in enumerate(message.bookmark.split(","), 1):
+                lease = queue.lease_of(text)  # as it was sent, mostly
+                position = _position(queue, text.strip()) if lease is None else lease.row.position
+                if position is not None:
+                    found[position] = None
+                if number % STEP_MESSAGES == 0 or queue.table.rereads >= MAX_REREADS:
+                    yield
+        except Refused as error:
+            self._state.refuse(connection, message, error)
+            return
+        if self._is_duplicate(connection, message, queue):
+            return
+        positions = list(found)
+        some = PAGED_STEP_MESSAGES if queue.settings.file_backed else STEP_MESSAGES
+        removed = 0
+        for start in range(0, len(positions), some):
+            if start and (start % STEP_MESSAGES == 0 or queue.table.rereads >= MAX_REREADS):
+                yield
+            before = len(queue.removals)
+            act(positions[start : start + some])
+            removed += len(queue.removals) - before
+        self._use_sequence(connection, message)  # a client that is cut before sends it again
+        if message.ack_type:
+            self._confirm(connection, message, queue, matches=len(positions), removed=removed)
 
     def _end_matching(
         self, connection: Connection, request: Request, queue: Queue, act: Action
@@ -217,21 +251,6 @@ def _check_pending(connection: Connection) -> None:
     pending = len(connection.queries)
     if pending >= MAX_PENDING_COMMANDS:
         raise Refused(Reason.TOO_MANY_QUERIES, f"{pending} are not answered yet")
-
-
-def _positions(queue: Queue, bookmarks: str) -> Collection[int]:
-    """The positions of the messages in a list of bookmarks that the queue knows, each once.
-
-    Raises:
-        Refused: One is malformed.
-    """
-    positions: dict[int, None] = {}
-    for text in bookmarks.split(","):
-        lease = queue.lease_of(text)  # as it was sent, mostly
-        position = _position(queue, text.strip()) if lease is None else lease.row.position
-        if position is not None:
-            positions[position] = None
-    return positions
 
 
 def _position(queue: Queue, text: str) -> int | None:

@@ -53,7 +53,7 @@ _NAMES: Final[dict[int, str]] = {reason: reason.name.lower() for reason in Remov
 MAX_RUN: Final = 100
 """Messages of one delivery."""
 
-MAX_REREADS: Final = 4
+MAX_REREADS: Final = 2
 """Chunks that are read again in one step of what may meet messages in any order."""
 
 _REPLICATED: Final = 1 << 63

@@ -41,6 +41,39 @@ def test_a_list_of_bookmarks_is_acknowledged_at_once_and_each_counts_once() -> N
     assert world.states() == (0, 4)
 
 
+@pytest.mark.parametrize("file_backed", [False, True])
+def test_a_long_list_is_acknowledged_in_steps_for_which_later_commands_wait(
+    monkeypatch: pytest.MonkeyPatch, *, file_backed: bool
+) -> None:
+    monkeypatch.setattr(commands, "STEP_MESSAGES", 2)
+    monkeypatch.setattr(commands, "PAGED_STEP_MESSAGES", 2)
+    world, _, (first, *_) = busy_world(file_backed=file_backed)
+    marks = [first.bookmark.replace("|1|", f"|{number}|") for number in range(7, 0, -1)]
+    other = world.client("other")
+    frame = {"c": "sow_delete", "t": "work", "bm": ",".join(marks), "a": "stats", "cid": "9"}
+    query = {"c": "sow", "t": "work", "cid": "10", "query_id": "10", "a": "completed"}
+    other.send_all([encode_frame(frame, b""), encode_frame(query, b"")])
+    answers = other.take()
+    assert [each.kind for each in answers] == ["ack", "group_begin", "group_end", "ack"]
+    assert (answers[0].records_deleted, answers[0].matches) == (7, 7)
+    assert world.states() == (0, 0)
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_malformed_bookmark_of_a_long_list_is_refused_before_anything_has_changed(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    monkeypatch.setattr(commands, "STEP_MESSAGES", 2)
+    world, worker, messages = busy_world()
+    marks = [each.bookmark for each in messages]
+    acknowledge(worker, *marks[:before], "1|x|", *marks[before:], a="processed", cid="9")
+    (answer,) = worker.acks()
+    assert (answer.status, answer.reason) == ("failure", "invalid bookmark")
+    assert world.states() == (2, 5)
+    acknowledge(worker, *marks, a="processed", cid="10")
+    assert [each.status for each in worker.acks()] == ["success"]
+
+
 def test_what_is_unknown_or_gone_already_has_no_effect_and_is_no_error() -> None:
     world, worker, messages = busy_world()
     acknowledge(worker, messages[0].bookmark)
