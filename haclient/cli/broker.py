@@ -170,9 +170,9 @@ _TOPIC_OPTIONS = (
         "--sow",
         "sow_topics",
         multiple=True,
-        metavar="TOPIC:/key[,/key][,history][,expiration=SECONDS]",
-        help="A topic with a state of the world, its keys, whether it keeps its history, and how "
-        "long its records live. May be given several times.",
+        metavar="TOPIC:/key[,/key][,history][,pattern][,expiration=SECONDS]",
+        help="A topic with a state of the world, its keys, whether it keeps its history, whether "
+        "it is a regular expression, and how long its records live. May be given several times.",
     ),
     click.option(
         "--queue",

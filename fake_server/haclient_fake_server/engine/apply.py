@@ -106,7 +106,7 @@ class Applier:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        for topic in state.all_sow_topics:
+        for topic in state.sow:
             self._watch(topic)
 
     def _watch(self, sow: SowTopic) -> None:

@@ -201,7 +201,7 @@ class Engine:
 
     def sow_snapshot(self) -> list[tuple[str, list[SowRecord]]]:
         """The records of each state of the world, for `sow_holder`."""
-        return [(each.name, list(each)) for each in self._state.all_sow_topics]
+        return [(each.name, list(each)) for each in self._state.sow]
 
     def describe(self, connection_id: int) -> str:
         """A connection for the log: its number, its client and the other end's address."""

@@ -74,8 +74,7 @@ def _sow_of(state: State, request: Request, message_type: str) -> SowTopic | Non
     """The state of the world of a topic; `None` for a pattern."""
     if request.matcher.is_regex:
         return None
-    name = request.matcher.text
-    return next((each for each in state.sow_topics(message_type) if each.name == name), None)
+    return next(iter(state.sow_topics(message_type, request.matcher)), None)
 
 
 def conflate(
@@ -253,9 +252,8 @@ def _body(state: State, item: Subscription, held: Held) -> bytes | None:
     body, message_type = held.update.body, item.connection.message_type
     sow = None
     if item.style & Style.DELTA and held.before is not None:
-        topic = item.matcher.text  # deltas need a single topic: see `conflator_of`
-        found = state.sow_topics(message_type)
-        sow = next((each for each in found if each.name == topic), None)
+        # Deltas need a single topic: see `conflator_of`.
+        sow = next(iter(state.sow_topics(message_type, item.matcher)), None)
     if sow is None or held.before is None:
         return _selected(item, body)
     return sow.delta(SowRecord(held.update.key, held.before), body, item.fields).body(item.style)

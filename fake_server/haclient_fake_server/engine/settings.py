@@ -64,10 +64,12 @@ class SowTopic:
 
     Attributes:
         name: The topic, literally.
+        is_pattern: The name is a regular expression (see `patterns`): each topic that matches has a
+            state of its own. Literal topics come first, then the first pattern that matches.
         keys: Paths of its key fields, `("/id",)`; empty when the publisher gives the key.
         message_type: The message type of its records.
         history: Whether queries may ask for the records of an earlier moment. The journal must
-            record the topic.
+            record the topic; of a pattern, those topics that it records have a history.
         expiration_s: How long a record lives whose publisher gives it no `expiration`, in seconds;
             0 for ever. With `None` records do not expire, whatever their publishers say.
     """
@@ -77,6 +79,7 @@ class SowTopic:
     message_type: str = "json"
     history: bool = False
     expiration_s: float | None = None
+    is_pattern: bool = False
 
 
 EVERY_USER: Final = "*"
@@ -456,13 +459,18 @@ class EngineSettings:
             )
         if problem := topic_problem(topic.name):
             raise UsageError(f"sow topic {topic.name!r}: {problem}")
+        if topic.is_pattern:
+            try:
+                TopicMatcher(topic.name)
+            except TopicPatternError as error:
+                raise UsageError(f"sow topic {topic.name!r}: {error}") from error
         lifetime_s = topic.expiration_s
         if lifetime_s is not None and not 0 <= lifetime_s <= MAX_QUEUE_TIME_S:
             raise UsageError(
                 f"sow topic {topic.name!r}: expiration_s={lifetime_s!r}, wanted 0 to "
                 f"{MAX_QUEUE_TIME_S} seconds, or None"
             )
-        if topic.history and not self._is_logged(topic):
+        if topic.history and not topic.is_pattern and not self._is_logged(topic):
             raise UsageError(
                 f"sow topic {topic.name!r} keeps a history, which is in the log, but no log "
                 "topic matches it: add one, or leave the history out"

@@ -37,8 +37,8 @@ from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 from haclient_fake_server.engine.routes import Route, RouteTables
 from haclient_fake_server.engine.settings import TOPIC_BYTES, EngineSettings
-from haclient_fake_server.engine.settings import SowTopic as SowSettings
 from haclient_fake_server.engine.sow.table import SowTopic
+from haclient_fake_server.engine.sow.topics import SowTopics
 from haclient_fake_server.engine.timers import Action, Timers
 from haclient_fake_server.journal.format import RecordFlag
 
@@ -139,6 +139,7 @@ class State:
         with_backlog: Numbers of connections that this batch may have given a backlog.
         queue_points: The recovery points of the queues, as they were written last.
         new_queue_points: The same, if this batch writes them.
+        sow: The topics with a state of the world.
         tables: The topics and live subscriptions of each message type.
         queues: The message queues.
         ends: How many connections have ended, by reason.
@@ -181,12 +182,10 @@ class State:
         self.topic_bytes = 0  # of all topics
         self.queues = QueueRegistry(settings.queues, journal)
         self.tables = RouteTables(self._make_route)
-        self._sow = {
-            (each.message_type, each.name): _table_of(each) for each in settings.sow_topics
-        }
         self._log = [
             (TopicMatcher(topic.pattern), topic.message_type) for topic in settings.log_topics
         ]
+        self.sow = SowTopics(settings.sow_topics, self.is_logged)
         for queue in settings.queues:
             if queue.publish_target != queue.name and queue.publish_target:
                 self.tables[queue.message_type].redirect(queue.name, queue.publish_target)
@@ -571,14 +570,20 @@ class State:
         """Whether the log has something that a destination was not given."""
         return destination.has_removals or destination.position < self.batch.position
 
-    @property
-    def all_sow_topics(self) -> Iterable[SowTopic]:
-        """The topics that have a state of the world, as configured."""
-        return self._sow.values()
+    def sow_topics(self, message_type: str, matcher: TopicMatcher) -> list[SowTopic]:
+        """The topics with a state of the world that match; those of a pattern once they are known.
 
-    def sow_topics(self, message_type: str) -> list[SowTopic]:
-        """The topics of a message type that have a state of the world, as configured."""
-        return [topic for (kind, _), topic in self._sow.items() if kind == message_type]
+        A single topic becomes known by this, unless all topics together take too much memory.
+        """
+        if matcher.is_regex:
+            return self.sow.matching(matcher, message_type)
+        name = matcher.text
+        topic = self.sow.get(name, message_type)
+        if topic is None and self.sow.may_have(name, message_type):
+            room = self.settings.max_topic_bytes - self.topic_bytes
+            if bytes_of_topic(name) <= room:
+                topic = self.tables[message_type].route(name).sow
+        return [] if topic is None else [topic]
 
     def is_logged(self, topic: str, message_type: str) -> bool:
         """Whether the journal records a topic."""
@@ -590,11 +595,12 @@ class State:
     def _make_route(self, topic: str, message_type: str) -> Route:
         self.topic_bytes += bytes_of_topic(topic)
         logged = self.is_logged(topic, message_type)
+        is_queue = self.queues.get(topic, message_type) is not None
         return Route(
             topic,
             message_type,
             logged=logged,
-            sow=self._sow.get((message_type, topic)),
+            sow=None if is_queue else self.sow.get_or_make(topic, message_type),
             queues=self.queues.fed_by(topic, message_type) if logged else (),
         )
 
@@ -602,15 +608,6 @@ class State:
 def bytes_of_topic(topic: str) -> int:
     """What a topic counts towards `EngineSettings.max_topic_bytes`."""
     return TOPIC_BYTES + len(to_bytes(topic))
-
-
-def _table_of(topic: SowSettings) -> SowTopic:
-    return SowTopic(
-        topic.name,
-        topic.keys,
-        message_type=topic.message_type,
-        expiration_s=topic.expiration_s,
-    )
 
 
 def _text_of(key: object) -> str:

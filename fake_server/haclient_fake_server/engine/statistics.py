@@ -149,7 +149,7 @@ def sow(state: State, after: int = 0) -> list[Row]:
             "keys": ",".join(topic.key_paths),
             "records": len(topic),
         }
-        for topic in islice(state.all_sow_topics, after, after + MAX_ROWS)
+        for topic in islice(state.sow, after, after + MAX_ROWS)
     ]
 
 

@@ -121,6 +121,8 @@ def test_a_sow_topic_has_keys() -> None:
     assert kept == SowTopic("orders", keys=("/id", "/b"), history=True)
     kept = parse_sow_topic("orders:/id,expiration=2.5")
     assert kept == SowTopic("orders", keys=("/id",), expiration_s=2.5)
+    several = parse_sow_topic("^orders:/id,pattern")
+    assert several == SowTopic("^orders", keys=("/id",), is_pattern=True)
     kept = parse_sow_topic("orders:history", allow_user_keys=True)
     assert kept == SowTopic("orders", history=True)
     assert parse_sow_topic("a:b:/id,/sub/key") == SowTopic("a:b", keys=("/id", "/sub/key"))
@@ -301,7 +303,7 @@ def test_a_queue_is_the_same_after_it_was_an_argument(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a:/id", "a:/id,/px,history", "a:", "a:history", "a:/id,expiration=0"]
+    "text", ["a:/id", "a:/id,/px,history", "a:", "a:history", "^a:/id,pattern,expiration=0"]
 )
 def test_a_topic_with_a_state_is_the_same_after_it_was_an_argument(text: str) -> None:
     topic = parse_sow_topic(text, allow_user_keys=True)

@@ -95,9 +95,7 @@ class Queries:
         request = read_request(message, read_options(message), connection.reading)
         if request.options.skip_n and not message.order_by:
             raise Refused(Reason.INVALID_OPTIONS, "skip_n of a sow needs an orderby")
-        topics = self._topics(connection, request)
-        if not topics:
-            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
+        topics = self._required_topics(connection, request)
         query = _query(request)
         ids = _ids(message)
         del ids["sub_id"]
@@ -148,21 +146,12 @@ class Queries:
         span = span_of(state, text, not_found="fail")
         if span.last_position is not None or span.last_us is not None:
             raise Refused(Reason.INVALID_BOOKMARK, f"a query is of one moment, not of {text!r}")
-        forgetful = self._without_history(connection, topics)
+        forgetful = _without_history(topics)
         if forgetful:
             raise Refused(Reason.INVALID_BOOKMARK, f"{forgetful!r} keeps no history")
         self._check_log_is_whole()
         _check_pending(connection)
         return span.start
-
-    def _without_history(self, connection: Connection, topics: list[SowTopic]) -> str:
-        """The name of the first topic that keeps no history; empty if all of them do."""
-        kept = {
-            topic.name
-            for topic in self._state.settings.sow_topics
-            if topic.history and topic.message_type == connection.message_type
-        }
-        return next((topic.name for topic in topics if topic.name not in kept), "")
 
     def _check_log_is_whole(self) -> None:
         """Check that the records of an earlier moment can be found.
@@ -204,7 +193,7 @@ class Queries:
         replaced = self._subscribing.check_id(connection, request, sub_id)
         query = _query(request)
         topics = self._topics(connection, request)
-        span = self._span(connection, request, topics, replaced, paged=query.paged)
+        span = self._span(request, topics, replaced, paged=query.paged)
         if query.paged:
             _check_page(request, topics)
         if span is None:
@@ -250,7 +239,7 @@ class Queries:
         """
         had = replaced if replaced is not None and replaced.has_records else None
         if item.oof and replaced is not None and (had or replaced.query):
-            for topic in self._state.sow_topics(item.connection.message_type):
+            for topic in self._state.sow_topics(item.connection.message_type, replaced.matcher):
                 left = [
                     record
                     for record in topic.records()
@@ -307,7 +296,6 @@ class Queries:
 
     def _span(
         self,
-        connection: Connection,
         request: Request,
         topics: list[SowTopic],
         replaced: Subscription | None,
@@ -322,7 +310,7 @@ class Queries:
             Refused: The bookmark is invalid or not in this log, or a topic keeps no history.
         """
         state, text = self._state, request.message.bookmark
-        forgetful = self._without_history(connection, topics) if topics else request.message.topic
+        forgetful = _without_history(topics) if topics else request.message.topic
         if text:
             if _is_now(text) and (paged or forgetful):
                 return None
@@ -392,9 +380,7 @@ class Queries:
         options = read_options(message)
         request = read_request(message, options, connection.publishing)
         _check_delete(message, options)
-        topics = self._topics(connection, request)
-        if not topics:
-            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
+        topics = self._required_topics(connection, request)
         # A topic for which the body has no key refuses the whole delete, however often it is sent.
         queries = [(topic, _query_of_delete(topic, request)) for topic in topics]
         sequence = message.sequence
@@ -446,11 +432,20 @@ class Queries:
         self._confirm_deleted(connection, message, results)
 
     def _topics(self, connection: Connection, request: Request) -> list[SowTopic]:
-        return [
-            topic
-            for topic in self._state.sow_topics(connection.message_type)
-            if request.matcher.matches(topic.name)
-        ]
+        return self._state.sow_topics(connection.message_type, request.matcher)
+
+    def _required_topics(self, connection: Connection, request: Request) -> list[SowTopic]:
+        """The topics of a query or delete; a pattern may match some of which none is known yet.
+
+        Raises:
+            Refused: There are none.
+        """
+        state, topics = self._state, self._topics(connection, request)
+        may_come = request.matcher.is_regex and state.sow.has_patterns(connection.message_type)
+        if not topics and not may_come:
+            topic = request.message.topic
+            raise Refused(Reason.INVALID_TOPIC, f"{topic!r} has no state of the world")
+        return topics
 
     def _answer(  # the parts of one answer
         self,
@@ -531,6 +526,11 @@ class Queries:
         if message.query_id:
             more["query_id"] = message.query_id
         self._state.send(connection, ack("stats", message.command_id, more=more))
+
+
+def _without_history(topics: list[SowTopic]) -> str:
+    """The name of the first topic that keeps no history; empty if all of them do."""
+    return next((topic.name for topic in topics if not topic.history), "")
 
 
 def _check_pending(connection: Connection) -> None:

@@ -163,6 +163,7 @@ class SowTopic:
         name: The topic.
         keys: Paths of the key fields, such as `/id`; none when publishers name the key.
         message_type: Of all bodies; see `bodies` for those that have fields.
+        history: Whether the log has its records of earlier moments.
         expiration_s: How long a record lives whose publisher does not say it, 0 for ever; with
             `None` all records live for ever.
 
@@ -177,6 +178,7 @@ class SowTopic:
         "_records",
         "_snapshot",
         "expiration_s",
+        "history",
         "message_type",
         "name",
     )
@@ -187,9 +189,11 @@ class SowTopic:
         keys: Iterable[str] = (),
         *,
         message_type: str = "json",
+        history: bool = False,
         expiration_s: float | None = None,
     ) -> None:
         self.name: Final = name
+        self.history: Final = history
         self.expiration_s: Final = expiration_s
         # A later deadline of a record changes nothing here: the entry comes up too early, and is
         # put back. So a record that changes constantly has one entry, and idle ones cost nothing.
