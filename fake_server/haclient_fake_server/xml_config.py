@@ -130,6 +130,23 @@ SAMPLE: Final = """\
         </Options>
       </Do>
     </Action>
+    <Action>
+      <On>
+        <Module>amps-action-on-sow-expire-message</Module>
+        <Options>
+          <Topic>jobs</Topic>
+          <MessageType>json</MessageType>
+        </Options>
+      </On>
+      <Do>
+        <Module>amps-action-do-publish-message</Module>
+        <Options>
+          <Topic>failed-jobs</Topic>
+          <MessageType>json</MessageType>
+          <Data>{{AMPS_DATA}}</Data>
+        </Options>
+      </Do>
+    </Action>
   </Actions>
 </AMPSConfig>
 """
@@ -152,6 +169,7 @@ class _Element:
         return UsageError(f"{self.file}:{self.line}: <{printable(self.name)[:80]}>: {what}")
 
 
+_Text: TypeAlias = dict[str, str]
 _Fields: TypeAlias = Mapping[str, tuple[str, Callable[[str], object]]]
 """By the name of an element, the attribute that it sets, and how its text is read."""
 
@@ -189,6 +207,7 @@ def read_config(path: Path, *, users: Mapping[str, str] | None = None) -> Broker
             raise section.refusal("given twice")
         for section in found[name]:
             values |= read(section)
+    _add_dead_letters(values)
     downgrade_after_s = cast("float | None", values.pop("downgrade_after_s", None))
     to = cast("tuple[ReplicateTo, ...]", values.pop("replicate_to", ()))
     values["replicate_to"] = tuple(
@@ -465,31 +484,67 @@ _ACTIONS: Final = {
 """What is done at an age, and the attribute that has it."""
 
 
+_SCHEDULE: Final = "amps-action-on-schedule"
+_EXPIRE: Final = "amps-action-on-sow-expire-message"
+_PUBLISHED: Final = "{{AMPS_DATA}}"
+"""What is published when a message of a queue expires: the message."""
+_OF_AGE: Final[_Fields] = {"Age": ("age", parse_interval)}
+_OF_TOPIC: Final[_Fields] = {"Topic": ("name", str), "MessageType": ("message_type", str)}
+_TRIGGERS: Final[dict[str, _Fields]] = {
+    _SCHEDULE: {"Every": ("every", parse_interval)},
+    _EXPIRE: _OF_TOPIC,
+}
+
+
 def _actions(element: _Element) -> dict[str, object]:
-    """What is done on a schedule: each with an age."""
+    """What is done on a schedule, each with an age, and when messages of queues expire."""
     _, found = _contents(element, {}, ("Action",))
     values: dict[str, object] = {}
+    expiring: list[tuple[_Element, dict[str, object], dict[str, object]]] = []
     for action in found["Action"]:
         _, parts = _contents(action, {}, ("On", "Do"))
         if [len(each) for each in parts.values()] != [1, 1]:
             raise action.refusal("wanted one <On> and one <Do>")
-        fields: _Fields = {"Every": ("every", parse_interval)}
-        _module(parts["On"][0], ("amps-action-on-schedule",), fields)
-        module, options = _module(parts["Do"][0], tuple(_ACTIONS), {"Age": ("age", parse_interval)})
+        ((on,), (do,)) = parts.values()
+        trigger, queue = _module(on, _TRIGGERS)
+        if trigger == _EXPIRE:
+            fields = {**_OF_TOPIC, "Data": ("data", _one_of(_PUBLISHED))}
+            _, published = _module(do, {"amps-action-do-publish-message": fields})
+            expiring.append((action, queue, published))
+            continue
+        module, options = _module(do, dict.fromkeys(_ACTIONS, _OF_AGE))
         if "age" not in options or _ACTIONS[module] in values:
             raise action.refusal("wanted each action once, with an <Age>")
         values[_ACTIONS[module]] = options["age"]
-    return values
+    return {**values, "expiring": expiring}
 
 
-def _module(
-    element: _Element, names: tuple[str, ...], fields: _Fields
-) -> tuple[str, dict[str, object]]:
-    """The name and the options of a module."""
-    module, found = _contents(element, {"Module": ("module", _one_of(*names))}, ("Options",))
-    if not module:
+def _add_dead_letters(values: dict[str, object]) -> None:
+    """Give queues the topics to which actions publish their expired messages."""
+    queues = list(cast("tuple[QueueTopic, ...]", values.get("queues", ())))
+    known = {(each.name, each.message_type): number for number, each in enumerate(queues)}
+    expiring = values.pop("expiring", ())
+    for action, queue, published in cast("tuple[tuple[_Element, _Text, _Text], ...]", expiring):
+        message_type = queue.get("message_type", "json")
+        number = known.pop((queue.get("name", ""), message_type), None)
+        if number is None:
+            raise action.refusal("wanted the <Topic> and the <MessageType> of a queue, once")
+        if not {"name", "data"} <= published.keys():
+            raise action.refusal(f"wanted a <Topic>, and the <Data> {_PUBLISHED}")
+        if published.get("message_type", "json") != message_type:
+            raise action.refusal("wanted the <MessageType> of the queue")
+        queues[number] = replace(queues[number], dead_letter=published.get("name", ""))
+    values["queues"] = tuple(queues)
+
+
+def _module(element: _Element, modules: Mapping[str, _Fields]) -> tuple[str, dict[str, object]]:
+    """The name of a module, one of these, and its options."""
+    fields: _Fields = {"Module": ("module", _one_of(*modules))}
+    values, found = _contents(element, fields, ("Options",))
+    if not values:
         raise element.refusal("needs a <Module>")
-    values: dict[str, object] = {}
-    for options in found["Options"]:
-        values |= _contents(options, fields)[0]
-    return str(module["module"]), values
+    module = str(values["module"])
+    options: dict[str, object] = {}
+    for each in found["Options"]:
+        options |= _contents(each, modules[module])[0]
+    return module, options

@@ -17,6 +17,12 @@ ACTION = (
     "<Action><On><Module>amps-action-on-schedule</Module></On>"
     "<Do><Module>amps-action-do-archive-journal</Module><Options><Age/></Options></Do></Action>"
 )
+ON_EXPIRE = (
+    "<SOW><Queue><Name>q</Name></Queue></SOW><Actions><Action><On>"
+    "<Module>amps-action-on-sow-expire-message</Module><Options><Topic>q</Topic></Options></On>"
+    "<Do><Module>amps-action-do-publish-message</Module>"
+    "<Options><Topic>dead</Topic><Data>{{AMPS_DATA}}</Data></Options></Do></Action></Actions>"
+)
 TRANSPORT = "<Transport><InetAddr>localhost:9007</InetAddr></Transport>"
 
 
@@ -52,7 +58,14 @@ def test_the_sample_has_every_section(tmp_path: Path) -> None:
         fsync=FsyncPolicy.INTERVAL,
         log_topics=(LogTopic(".*", "json"),),
         sow_topics=(SowTopic("prices", ("/symbol",)),),
-        queues=(QueueTopic(name="jobs", lease_s=30.0, max_per_subscription_backlog=10),),
+        queues=(
+            QueueTopic(
+                name="jobs",
+                lease_s=30.0,
+                max_per_subscription_backlog=10,
+                dead_letter="failed-jobs",
+            ),
+        ),
         replicate_to=(ReplicateTo("tcp://localhost:9008", "sync", 30.0),),
     )
 
@@ -182,6 +195,26 @@ def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
         (
             f"<Actions>{ACTION.replace('archive', 'rotate')}</Actions>",
             "2: <Module>: 'amps-action-do-rotate-journal': wanted ",
+        ),
+        (
+            ON_EXPIRE.replace("<Topic>q", "<Topic>other"),
+            "2: <Action>: wanted the <Topic> and the <MessageType> of a queue, once",
+        ),
+        (
+            ON_EXPIRE.replace("<Data>", "<MessageType>fix</MessageType><Data>"),
+            "2: <Action>: wanted the <MessageType> of the queue",
+        ),
+        (
+            ON_EXPIRE.replace("<Topic>dead</Topic>", ""),
+            "2: <Action>: wanted a <Topic>, and the <Data> {{AMPS_DATA}}",
+        ),
+        (
+            ON_EXPIRE.replace("{{AMPS_DATA}}", "gone"),
+            "2: <Data>: 'gone': wanted {{AMPS_DATA}}",
+        ),
+        (
+            ON_EXPIRE.replace("<Topic>q", "<Every>1s</Every><Topic>q"),
+            "2: <Every>: not supported; <Options> may have: Topic, MessageType",
         ),
         ("<Name>a</Title>", "2: this is not XML: mismatched tag"),
         ("<a>" * MAX_DEPTH, "2: <a>: more than 16 elements within each other"),
