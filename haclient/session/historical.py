@@ -102,13 +102,18 @@ class HistoricalSubscription(Subscription):
     ) -> tuple[str, ...]:
         if self.log is None or not self.request.is_in_log_order:
             return bookmarks
-        dropped = [message.bookmark for message in queued]
+        dropped = _bookmarks(queued)
         return tuple(self._delivered.cover(each, dropped) for each in bookmarks)
 
     @override
     def note_dropped(self, messages: Sequence[Message]) -> None:
         super().note_dropped(messages)
-        self._delivered.dropped(message.bookmark for message in messages)
+        self._delivered.dropped(_bookmarks(messages))
+
+
+def _bookmarks(messages: Sequence[Message]) -> list[str]:
+    """Those of the messages among what was queued, which may begin with records."""
+    return [message.bookmark for message in messages if message.kind != "sow"]
 
 
 class DeliveredMessages:

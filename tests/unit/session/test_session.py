@@ -339,6 +339,18 @@ def test_a_query_of_the_past_has_caught_up_with_its_replay_and_not_with_its_reco
 
 
 @pytest.mark.row("CC15")
+def test_a_dropped_record_takes_no_delivered_message_back(session: Session) -> None:
+    """Of a server that says which message a record was last: that one was delivered before."""
+    one = enter(session, "1", query_id="1", log=MemoryBookmarkStore().subscription("1"))
+    session.receive([message("1", bookmark=f"7|{number}|") for number in (1, 2, 3)])
+    record = Message(kind="sow", query_id="1", data=b"r", bookmark="7|2|")
+    session.receive([record])
+    assert one.covering(("7|1|",), [record]) == ("7|3|",)
+    one.note_dropped([record])
+    assert one.covering(("7|1|",)) == ("7|3|",)
+
+
+@pytest.mark.row("CC15")
 def test_records_and_messages_under_one_id_are_told_apart(session: Session) -> None:
     log = TrackedLog()
     enter(session, "1", query_id="1", log=log)
