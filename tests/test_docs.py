@@ -82,7 +82,8 @@ def test_every_option_of_a_command_is_documented() -> None:
     pages = {section.partition("\n")[0]: section for section in sections}
     missing: list[str] = []
     for name, command in leaves(commands):
-        options = {option for each in command.params for option in each.opts if option[0] == "-"}
+        shown = [each for each in command.params if not getattr(each, "hidden", False)]
+        options = {option for each in shown for option in each.opts if option[0] == "-"}
         page = pages[name] + pages["Common options"]
         missing += [f"{name} {option}" for option in options if option not in page]
     assert missing == []

@@ -49,6 +49,10 @@ class _BrokerRequest:
     tls_cert: Path | None
     tls_key: Path | None
     tls_client_ca: Path | None
+    fsync: str
+    segment_bytes: int | None
+    in_memory: bool
+    faults_from_stdin: bool
 
 
 def check_data_directory(path: Path) -> None:
@@ -82,14 +86,16 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
     if request.tls_cert is None and any(each.startswith("tcps:") for each in request.listen):
         raise UsageError("--listen tcps://...: TLS needs a certificate: give --tls-cert FILE")
     log_topics = tuple(map(config.parse_log_topic, request.log_topics))
-    sow_topics = tuple(map(config.parse_sow_topic, request.sow_topics))
+    parse_sow_topic = partial(config.parse_sow_topic, allow_user_keys=True)
+    sow_topics = tuple(map(parse_sow_topic, request.sow_topics))
     queues = tuple(map(config.parse_queue, request.queues))
     tls = config.tls_files(request.listen, request.tls_cert, request.tls_key, request.tls_client_ca)
     replicate_to = tuple(map(config.parse_replicate_to, request.replicate_to))
+    made_below = None if request.in_memory else Path()
     checked = config.BrokerConfig(
         name=request.name,
         listen=request.listen,
-        data_dir=request.data or Path(),  # one that is made below, when all is well
+        data_dir=request.data or made_below,
         users=users,
         entitlements=tuple(map(config.parse_entitlement, request.entitlements)),
         log_topics=log_topics,
@@ -104,8 +110,10 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
         remove_after_s=request.remove_after,
         admin=request.admin,
         tls=tls,
+        fsync=config.FsyncPolicy(request.fsync),
+        segment_bytes=request.segment_bytes or config.BrokerConfig().segment_bytes,
     )
-    if request.data is None:  # a mistake must leave no temporary directory
+    if checked.data_dir == Path():  # a mistake must leave no temporary directory
         return replace(checked, data_dir=Path(tempfile.mkdtemp(prefix="haclient-broker-")))
     return checked
 
@@ -135,12 +143,15 @@ def _config_of_file(
 
 async def _serve(config: BrokerConfig, request: _BrokerRequest) -> int:
     from haclient_fake_server.event_log import event_log  # noqa: PLC0415 - as above
+    from haclient_fake_server.kill_points import KillPoints  # noqa: PLC0415 - as above
     from haclient_fake_server.server import BrokerServer  # noqa: PLC0415 - as above
+    from haclient_fake_server.testing.processes import take_faults  # noqa: PLC0415 - as above
 
-    is_temporary = request.data is None and request.config_file is None
+    is_temporary = request.data is None and request.config_file is None and not request.in_memory
+    points = KillPoints()
     try:
         with nullcontext() if request.event_log is None else event_log(request.event_log):
-            async with BrokerServer(config) as server:
+            async with BrokerServer(config, kill_points=points) as server:
                 if is_temporary:
                     what = (
                         f"the log is in {config.data_dir}, which is removed when the broker stops"
@@ -149,6 +160,8 @@ async def _serve(config: BrokerConfig, request: _BrokerRequest) -> int:
                 print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
                 if server.admin_uri:
                     print_result(f"admin {server.admin_uri}", aside=True)
+                if request.faults_from_stdin:
+                    await take_faults(points)
                 await trio.sleep_forever()
     finally:
         if is_temporary and config.data_dir is not None:
@@ -329,6 +342,16 @@ def verify_config(path: Path, user_file: Path | None) -> None:
     type=_FILE,
     help="Accept only clients with a certificate of these authorities. Default: anyone.",
 )
+@click.option(
+    "--fsync",
+    type=click.Choice(["none", "interval", "batch"]),
+    default="none",
+    show_default=True,
+    help="When the log is synced to the disk: never, now and then, or before each confirmation.",
+)
+@click.option("--segment-bytes", type=int, help="The size of a file of the log.")
+@click.option("--in-memory", is_flag=True, help="Keep the log in memory, and none in files.")
+@click.option("--faults-from-stdin", is_flag=True, hidden=True)  # of `testing.processes`
 @with_request(_BrokerRequest)
 def run_broker(request: _BrokerRequest) -> int:
     """Run one broker until SIGTERM."""

@@ -39,3 +39,9 @@ def main() -> None:
         sys.stderr.write("haclient: error: interrupted\n")
         code = _INTERRUPTED
     sys.exit(code)
+
+
+def fake_server() -> None:
+    """`haclient-fake-server`: another name of `haclient broker run`."""
+    sys.argv[1:1] = ["broker", "run"]
+    main()

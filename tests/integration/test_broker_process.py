@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from haclient.cli.app import run
 from haclient.protocol.codec import encode_frame
-from haclient_fake_server.__main__ import main
 from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import Record, encode_record
@@ -92,7 +92,7 @@ def test_a_journal_with_a_hole_is_refused_in_one_line(
         journal.append(Block(data, 1, position, position + 1, 1000, 1000, sequences))
     journal.close()
     (tmp_path / "journal.00000002").unlink()
-    assert main(["--data", str(tmp_path), "--listen", "tcp://127.0.0.1:0"]) == 1
+    assert run(["broker", "run", "--data", str(tmp_path), "--listen", "tcp://127.0.0.1:0"]) == 1
     told = capsys.readouterr().err
     assert "journal.00000002: corrupt at byte 0: this segment is missing" in told
     assert told.count("\n") == 1
@@ -102,12 +102,12 @@ def test_a_journal_that_is_none_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "journal.00000001").write_bytes(b"not a journal")
-    assert main(["--data", str(tmp_path), "--listen", "tcp://127.0.0.1:0"]) == 1
+    assert run(["broker", "run", "--data", str(tmp_path), "--listen", "tcp://127.0.0.1:0"]) == 1
     assert "journal.00000001: corrupt at byte 0" in capsys.readouterr().err
 
 
 def test_an_address_in_use_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--listen", "nonsense"]) == 1
+    assert run(["broker", "run", "--listen", "nonsense"]) == 2
     assert "wanted tcp://HOST:PORT" in capsys.readouterr().err
 
 
@@ -120,7 +120,7 @@ async def test_only_chosen_topics_are_logged() -> None:
 
 
 async def test_idle_connections_never_take_the_journals_descriptors(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "haclient_fake_server", "--segment-bytes", "16384"]
+    command = [sys.executable, "-m", "haclient", "broker", "run", "--segment-bytes", "16384"]
     limited = ["/bin/sh", "-c", f'ulimit -n 64; exec {shlex.join(command)} "$@"', "broker"]
     with BrokerProcess(data_dir=tmp_path / "data", command=limited) as broker:
         async with RawClient.connect(broker.uri) as client:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from haclient.cli.app import run
 from haclient.cli.demo.processes import reserved_ports
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
-from haclient_fake_server.__main__ import main
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.cluster import Cluster
@@ -152,5 +152,5 @@ async def _send_until_broken(client: RawClient, data: bytes) -> None:
 
 
 def test_a_mode_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--replicate-to", "tcp://127.0.0.1:1,maybe"]) == 1
+    assert run(["broker", "run", "--replicate-to", "tcp://127.0.0.1:1,maybe"]) == 2
     assert "'maybe' after the address is not sync, async or downgrade" in capsys.readouterr().err

@@ -102,7 +102,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with (
         (directory / "log").open("wb") as log,
         subprocess.Popen(
-            [sys.executable, "-m", "haclient_fake_server", *options],
+            [sys.executable, "-m", "haclient", "broker", "run", *options],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

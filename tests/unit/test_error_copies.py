@@ -25,7 +25,7 @@ from support.error_samples import MADE, fail_with
 
 Copy = Callable[[HAClientError], HAClientError]
 
-SKIPPED = ("haclient.pyspark", "haclient.cli", "haclient.__main__", "haclient_fake_server.__main__")
+SKIPPED = ("haclient.pyspark", "haclient.cli", "haclient.__main__")
 
 
 def import_all() -> None:

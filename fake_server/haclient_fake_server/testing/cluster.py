@@ -186,7 +186,7 @@ class ProcessBroker:
 
 
 def arguments_of(config: BrokerConfig) -> list[str]:
-    """A configuration as arguments of `python -m haclient_fake_server`.
+    """A configuration as arguments of `haclient broker run`.
 
     Args:
         config: The configuration of the broker; its addresses and its directory are left out.

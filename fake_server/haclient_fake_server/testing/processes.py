@@ -27,8 +27,11 @@ from types import TracebackType
 from typing import IO, Final, Self
 from urllib.parse import urlsplit
 
+import trio
+
 from haclient.errors import HAClientError, TimedOut, UsageError
-from haclient_fake_server.testing.faults import Kill, to_json
+from haclient_fake_server.kill_points import KillPoint, KillPoints
+from haclient_fake_server.testing.faults import Kill, from_json, to_json
 
 __all__ = ["BrokerProcess"]
 
@@ -36,11 +39,11 @@ LIMIT_S: Final = 300.0
 """How long a start or an end of the process may take, also on a machine with much other work."""
 
 
-_COMMAND: Final = (sys.executable, "-m", "haclient_fake_server", "--faults-from-stdin")
+_COMMAND: Final = (sys.executable, "-m", "haclient", "broker", "run", "--faults-from-stdin")
 
 
 class BrokerProcess:
-    """`python -m haclient_fake_server`, started when the block is entered and killed at its end.
+    """`haclient broker run`, started when the block is entered and killed at its end.
 
     Args:
         arguments: More arguments of the command.
@@ -64,6 +67,8 @@ class BrokerProcess:
         self._arguments = list(arguments)
         if data_dir is not None:
             self._arguments += ["--data", str(data_dir)]
+        elif command is _COMMAND:
+            self._arguments.append("--in-memory")
         self._process: subprocess.Popen[bytes] | None = None
         self._out: IO[bytes] | None = None
         self._err: IO[bytes] | None = None
@@ -293,3 +298,16 @@ def _environment() -> dict[str, str]:
     """This environment, with the import path of this process, whether installed or not."""
     paths = os.pathsep.join(path for path in sys.path if path)
     return {**os.environ, "PYTHONPATH": paths}
+
+
+async def take_faults(points: KillPoints) -> None:
+    """Arm the kill points that the lines of standard input name, until it ends."""
+    rest = b""
+    async for chunk in trio.lowlevel.FdStream(os.dup(0)):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            fault = from_json(line)
+            if isinstance(fault, Kill) and fault.at:
+                points.arm(KillPoint(fault.at), passes=fault.passes)
+                sys.stdout.write(f"armed {fault.at}\n")
+                sys.stdout.flush()

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 import trio
 
+from haclient.cli.broker import _BrokerRequest, _config, run_broker
 from haclient.errors import ConnectionRefused, HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.links.dial import dial
 from haclient.transport.links.memory_network import network
-from haclient_fake_server.__main__ import _config, _parser
 from haclient_fake_server.config import (
     BrokerConfig,
     FsyncPolicy,
@@ -83,10 +83,12 @@ FULL = BrokerConfig(
 
 @pytest.mark.parametrize("config", [FULL, BrokerConfig(name="plain", listen=FULL.listen)])
 def test_a_configuration_becomes_arguments_and_these_the_same_configuration(
-    config: BrokerConfig,
+    config: BrokerConfig, tmp_path: Path
 ) -> None:
     arguments = ["--listen", config.listen[0], *arguments_of(config)]
-    assert _config(_parser().parse_args(arguments)) == config
+    arguments += ["--data", str(tmp_path)]
+    options = run_broker.make_context("run", [str(each) for each in arguments]).params
+    assert _config(_BrokerRequest(**options)) == replace(config, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
