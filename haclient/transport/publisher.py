@@ -50,7 +50,7 @@ from haclient.session.connection_state import ConnectionStatus, LoggedOn
 from haclient.session.custom_stores import SendingStore
 from haclient.session.publishes import Publishes, check_many
 from haclient.transport.back_pressure import AckWaits, Watermark
-from haclient.transport.tasks import ClientThread
+from haclient.transport.tasks import ClientThread, own_threads
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
@@ -674,7 +674,7 @@ async def sync_accepted(store: PublishStore | None) -> None:
     if store is not None:
         with trio.CancelScope(shield=True):
             try:
-                await trio.to_thread.run_sync(store.sync)
+                await trio.to_thread.run_sync(store.sync, limiter=own_threads())
             except StoreFull as error:  # of the sync, not of the append
                 raise StoreError(f"stored, but not on the disk: {error}") from error
 
@@ -687,4 +687,4 @@ async def on_disk(store: PublishStore | None) -> None:
     """
     if store is None or (isinstance(store, PublishLog) and store.path is None):
         raise UsageError("publish_flush(durable=True) needs a publish store with files")
-    await trio.to_thread.run_sync(store.sync, abandon_on_cancel=True)
+    await trio.to_thread.run_sync(store.sync, abandon_on_cancel=True, limiter=own_threads())

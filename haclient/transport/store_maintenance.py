@@ -24,6 +24,7 @@ from haclient.options import Settings
 from haclient.session.auditing import Auditor
 from haclient.subscription_manager import FileSubscriptionManager, SubscriptionManager
 from haclient.transport.reporter import Reporter
+from haclient.transport.tasks import own_threads
 from haclient_stores.adapters.recovery_point import (
     PointFeed,
     RecoveryPoint,
@@ -268,7 +269,7 @@ class StoreMaintenance:
 
     async def _prune(self, store: TrackedBookmarkStore) -> None:
         try:
-            await trio.to_thread.run_sync(store.prune)
+            await trio.to_thread.run_sync(store.prune, limiter=own_threads())
         except StoreError as error:  # the old file continues; it may be possible later
             self._reporter.log.warning("not pruned: %s", error)
             self._prune_again_at = trio.current_time() + _AFTER_FAILED_PRUNE_S
@@ -303,7 +304,7 @@ class StoreMaintenance:
         finally:
             if store.prunes_on_close:
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(store.close)
+                    await trio.to_thread.run_sync(store.close, limiter=own_threads())
 
     @staticmethod
     async def _close_adapter(adapter: RecoveryPointAdapter) -> None:
@@ -346,4 +347,4 @@ async def _sync_in_groups(store: PublishLog | TrackedBookmarkStore, interval_s: 
     while True:
         await trio.sleep(interval_s)
         if store.needs_sync:
-            await trio.to_thread.run_sync(store.sync)
+            await trio.to_thread.run_sync(store.sync, limiter=own_threads())

@@ -359,6 +359,25 @@ async def open_nursery() -> AsyncGenerator[trio.Nursery]:
         raise error from error.__cause__
 
 
+_THREADS: Final = 40  # as many as trio has by default
+_own_threads: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("haclient_own_threads")
+
+
+def own_threads() -> trio.CapacityLimiter:
+    """The limiter of the threads that the clients of this trio run need to go on.
+
+    All threads of trio's default limiter may belong to functions of the application that wait for a
+    client (`trio.from_thread.run(client.publish, ...)`): a client that waited for one of those
+    would wait for ever.
+    """
+    try:
+        return _own_threads.get()
+    except LookupError:  # the first use in this run
+        limiter = trio.CapacityLimiter(_THREADS)
+        _own_threads.set(limiter)
+        return limiter
+
+
 TURN_S: Final = 0.005
 """How many seconds a task may call application code before others run."""
 

@@ -25,7 +25,9 @@ from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.broker import port_of, running_broker
 from support.custom import DictBookmarkStore
 from support.forks import refusals
 from support.peer import Server, together
@@ -290,3 +292,18 @@ async def test_a_message_of_a_queue_is_not_acknowledged_in_a_forked_process(serv
         assert refusals(message.ack, lambda: message.extend_lease(60)) == 2
         message.ack()
         assert (await peer.expect("sow_delete")).bookmark == "7|1|"
+
+
+@pytest.mark.timeout(LIMIT_S)
+async def test_a_client_needs_none_of_the_threads_that_wait_for_it(tmp_path: Path) -> None:
+    def work(uri: str) -> None:
+        trio.from_thread.run(client.connect, uri)  # a name is looked up
+        trio.from_thread.run(client.logon)
+        trio.from_thread.run(client.publish, "orders", b"{}")  # and synced
+        trio.from_thread.run(partial(client.publish_flush, durable=True))
+
+    trio.to_thread.current_default_thread_limiter().total_tokens = 1  # this thread is the last one
+    store = FilePublishStore(tmp_path / "s", durability="fsync")
+    async with running_broker() as server, Client("pub", publish_store=store) as client:
+        await trio.to_thread.run_sync(work, f"tcp://localhost:{port_of(server.uris[0])}/amps/json")
+        await client.publish_flush()

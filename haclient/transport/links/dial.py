@@ -11,10 +11,11 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -35,9 +36,13 @@ from haclient.protocol.uri import Uri
 from haclient.transport.links.link import Link, TcpLink, ZlibLink, close_in_forks
 from haclient.transport.links.memory_network import network
 from haclient.transport.links.tls import client_context, connect_tls
-from haclient.transport.tasks import open_nursery
+from haclient.transport.tasks import open_nursery, own_threads
 
 _NEXT_ADDRESS_AFTER_S: Final = 0.25  # as RFC 8305 recommends
+
+_AddressInfo: TypeAlias = tuple[
+    socket.AddressFamily, socket.SocketKind, int, str, tuple[object, ...]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,13 +308,25 @@ async def _connect_address(
 async def _addresses(uri: Uri) -> Iterable[tuple[socket.AddressFamily, object]]:
     """The host's addresses, the preferred family first; IPv4 unless the URI says otherwise."""
     try:
-        found = await trio.socket.getaddrinfo(uri.host, uri.port, type=socket.SOCK_STREAM)
+        found = await _look_up(uri.host, uri.port)
     except OSError as error:
         raise _refused(uri, error) from error
     except UnicodeError as error:  # before any lookup: a label is empty or too long
         raise UsageError(f"{uri.safe}: {uri.host!r} can be no host name") from error
     preferred = socket.AF_INET6 if uri.ip_protocol_prefer == "ipv6" else socket.AF_INET
     return sorted(((f, a) for f, _, _, _, a in found), key=lambda each: each[0] != preferred)
+
+
+async def _look_up(host: str, port: int) -> Sequence[_AddressInfo]:
+    """As `trio.socket.getaddrinfo`, but not in one of the threads of the application."""
+    with suppress(socket.gaierror):  # a number needs no thread
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    resolver = trio.socket.set_custom_hostname_resolver(None)  # there is no other way to ask
+    trio.socket.set_custom_hostname_resolver(resolver)
+    if resolver is not None or not host.isascii():
+        return await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look_up = partial(socket.getaddrinfo, host.encode(), port, type=socket.SOCK_STREAM)
+    return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=own_threads())
 
 
 def _apply_options(sock: trio.socket.SocketType, uri: Uri) -> None:
