@@ -310,12 +310,7 @@ class TlsListener:
     """
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        accept: Callable[[Link], object],
-        *,
-        context: ssl.SSLContext,
+        self, host: str, port: int, accept: Callable[[Link], object], *, context: ssl.SSLContext
     ) -> None:
         self._pending: list[Link] = []
         self._woken = trio.Event()

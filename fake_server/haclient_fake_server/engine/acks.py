@@ -112,11 +112,7 @@ def ack(
 
 
 def failure_ack(
-    message: Message,
-    reason: str,
-    *,
-    detail: str = "",
-    more: Mapping[str, str | int] | None = None,
+    message: Message, reason: str, *, detail: str = "", more: Mapping[str, str | int] | None = None
 ) -> bytes | None:
     """The ack that reports a command's failure; `None` if the command requested no ack."""
     wanted = requested(message.ack_type)

@@ -53,11 +53,7 @@ MAX_EXPIRED: Final = 1000
 
 
 def apply(
-    route: Route,
-    record: Record,
-    document: Document | None = None,
-    *,
-    clock_us: int = sys.maxsize,
+    route: Route, record: Record, document: Document | None = None, *, clock_us: int = sys.maxsize
 ) -> Changes:
     """Apply a record to the state of the world of its topic, if the topic has one.
 
@@ -127,11 +123,7 @@ class Applier:
             self.deliver(route, nothing, Changes(None, deleted=expired, reason="expire"))
 
     def apply(
-        self,
-        route: Route,
-        publisher: Publisher,
-        record: Record,
-        document: Document | None = None,
+        self, route: Route, publisher: Publisher, record: Record, document: Document | None = None
     ) -> Changes:
         """Log a record, change the state, and deliver the changes.
 
@@ -268,11 +260,7 @@ class Applier:
             self._send_record(route, item, record, reason="match")
 
     def _send_delta_of_page(
-        self,
-        route: Route,
-        item: PageSubscription,
-        record: SowRecord,
-        previous: SowRecord | None,
+        self, route: Route, item: PageSubscription, record: SowRecord, previous: SowRecord | None
     ) -> None:
         """Send what an update has changed in a record that was in the page, and still is."""
         if route.sow is None or previous is None:

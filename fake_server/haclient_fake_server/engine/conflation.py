@@ -17,11 +17,7 @@ from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.conflator import Conflator, Held, Update
-from haclient_fake_server.engine.connections import (
-    BookmarkSubscription,
-    Style,
-    Subscription,
-)
+from haclient_fake_server.engine.connections import BookmarkSubscription, Style, Subscription
 from haclient_fake_server.engine.filters import Document, FilterError
 from haclient_fake_server.engine.filters.parser import parse_path
 from haclient_fake_server.engine.patterns import to_text
@@ -106,11 +102,7 @@ def conflate(
 
 
 def _conflate_deleted(
-    state: State,
-    item: Subscription,
-    conflator: Conflator,
-    route: Route,
-    changes: Changes,
+    state: State, item: Subscription, conflator: Conflator, route: Route, changes: Changes
 ) -> None:
     """Hold an out-of-focus message for each record that is gone, if the subscription has `oof`."""
     if route.sow is None or not item.oof:

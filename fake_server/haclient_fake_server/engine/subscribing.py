@@ -24,12 +24,7 @@ from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.replay import Replay
-from haclient_fake_server.engine.requests import (
-    DELTA_COMMANDS,
-    Request,
-    read_options,
-    read_request,
-)
+from haclient_fake_server.engine.requests import DELTA_COMMANDS, Request, read_options, read_request
 from haclient_fake_server.engine.sow.page import Page, PageSubscription
 from haclient_fake_server.engine.span import Span, span_of
 from haclient_fake_server.engine.state import State
@@ -272,11 +267,7 @@ class Subscribing:
         return self._replay.rest_of(item)
 
     def _log_subscription(
-        self,
-        connection: Connection,
-        request: Request,
-        sub_id: str,
-        conflator: Conflator | None,
+        self, connection: Connection, request: Request, sub_id: str, conflator: Conflator | None
     ) -> BookmarkSubscription:
         number = self._number(connection, sub_id)
         item = BookmarkSubscription(connection, sub_id, number=number, selection=request.selection)

@@ -270,12 +270,7 @@ class JournalFiles(JournalReader):
                 raise StoreCorrupt(path, begin + usable, "a block is cut short")
             pending = pending[usable:]
 
-        return self._places.copy(
-            number,
-            self._segments[number].end,
-            compress=compress,
-            check=check,
-        )
+        return self._places.copy(number, self._segments[number].end, compress=compress, check=check)
 
     def is_archived(self, number: int) -> bool:
         """Whether a segment is in the archive."""
@@ -578,10 +573,7 @@ class JournalFiles(JournalReader):
         live = self._live
         place = DurablePlace(live.number, live.end)
         return self._prologue.encode(
-            place,
-            position=self.next_position,
-            now_us=live.manifest.last_us,
-            durable=self._durable,
+            place, position=self.next_position, now_us=live.manifest.last_us, durable=self._durable
         )
 
     @override

@@ -397,13 +397,7 @@ def encode_start(start: LogStart, *, now_us: int) -> bytes:
     """The record of a start."""
     return encode_record(
         Record(
-            0,
-            start.id,
-            start.first_position,
-            now_us,
-            0,
-            RecordCommand.START,
-            payload=start.boot_id,
+            0, start.id, start.first_position, now_us, 0, RecordCommand.START, payload=start.boot_id
         )
     )
 

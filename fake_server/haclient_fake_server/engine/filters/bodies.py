@@ -75,9 +75,7 @@ def _parse_leniently(body: bytes) -> Json:
     """As `parse_json`, for lone surrogates, foreign bytes and numbers of any size."""
     try:
         slow: Json = json.loads(
-            body.decode("utf-8", "surrogateescape"),
-            parse_int=integer_from,
-            parse_constant=_refuse,
+            body.decode("utf-8", "surrogateescape"), parse_int=integer_from, parse_constant=_refuse
         )
     except (ValueError, RecursionError):  # not JSON, or deeper than this process can follow
         return None

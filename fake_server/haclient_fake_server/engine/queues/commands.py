@@ -159,13 +159,7 @@ class QueueCommands:
         self._confirm(connection, message, queue, matches=matches, removed=removed)
 
     def _confirm(
-        self,
-        connection: Connection,
-        message: Message,
-        queue: Queue,
-        *,
-        matches: int,
-        removed: int,
+        self, connection: Connection, message: Message, queue: Queue, *, matches: int, removed: int
     ) -> None:
         state, wanted = self._state, requested(message.ack_type)
         more = {"s": message.sequence} if message.sequence else None

@@ -40,18 +40,10 @@ from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
 )
-from haclient_fake_server.engine.replication.wire import (
-    decode_max_frame,
-    decode_vector,
-    records,
-)
+from haclient_fake_server.engine.replication.wire import decode_max_frame, decode_vector, records
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import ReplicateTo
-from haclient_fake_server.journal.format import (
-    RecordCommand,
-    RecordFlag,
-    headers,
-)
+from haclient_fake_server.journal.format import RecordCommand, RecordFlag, headers
 
 CHUNK_BYTES: Final = 128 * 1024
 """How much of the log is read at a time."""

@@ -28,13 +28,7 @@ from typing import Final, NamedTuple, TypeAlias
 from haclient.protocol.codec import encode_string
 from haclient_fake_server.engine.connections import Connection, Selection, Subscription
 from haclient_fake_server.engine.filters.ordering import Rank
-from haclient_fake_server.engine.sow.table import (
-    RECORD_BYTES,
-    Query,
-    Search,
-    SowRecord,
-    SowTopic,
-)
+from haclient_fake_server.engine.sow.table import RECORD_BYTES, Query, Search, SowRecord, SowTopic
 
 MAX_PAGE_RECORDS: Final = 10_000
 """The longest page: each change within it or before it compares it with the one before."""
@@ -182,13 +176,7 @@ class PageSubscription(Subscription):
     __slots__ = ("had", "page")
 
     def __init__(
-        self,
-        connection: Connection,
-        sub_id: str,
-        *,
-        number: int,
-        selection: Selection,
-        page: Page,
+        self, connection: Connection, sub_id: str, *, number: int, selection: Selection, page: Page
     ) -> None:
         super().__init__(connection, sub_id, number=number, selection=selection)
         self.page = page
