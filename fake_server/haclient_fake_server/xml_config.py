@@ -402,13 +402,14 @@ def _transaction_log(element: _Element) -> dict[str, object]:
         raise element.refusal("needs a <JournalDirectory>")
     if "flush_interval_s" in values:
         values["fsync"] = FsyncPolicy.INTERVAL
-    topics = [(each, *_contents(each, _TOPIC)) for each in found["Topic"]]
+    fields = {**_TOPIC, "Filter": ("filter", str)}
+    topics = [(each, *_contents(each, fields)) for each in found["Topic"]]
     values["log_topics"] = tuple(_make(each, _log_topic, topic) for each, topic, _ in topics)
     return values
 
 
-def _log_topic(name: str, message_type: str = "") -> LogTopic:
-    return LogTopic(name, message_type)
+def _log_topic(name: str, **more: str) -> LogTopic:
+    return LogTopic(name, **more)
 
 
 _TOPIC: Final[_Fields] = {"Name": ("name", str), "MessageType": ("message_type", str)}

@@ -67,7 +67,7 @@ class Publishing:
         correlation_id = message.correlation_id
         if (
             route is None
-            or route.sow is not None
+            or route.needs_care
             or message.sow_key
             or message.expiration is not None
             or message.options
@@ -149,6 +149,7 @@ class Publishing:
             return
         route = table.targets.get(message.topic) or table.route(message.topic)
         document = Document(message.data, route.message_type)
+        route = route.for_message(document)
         key = message.sow_key
         if route.sow is not None:
             try:

@@ -25,7 +25,7 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.field_selection import FieldSelection
-from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.filters import Document, Filter
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.sow.page import PageSubscription
 from haclient_fake_server.engine.sow.table import SowTopic
@@ -212,6 +212,8 @@ class Route:
         topic_id: Its number in the journal; 0 while nothing of it was recorded.
         in_batch: Whether the batch being built has a record of it.
         logged: Whether the journal records it.
+        unrecorded: The same topic for the messages that the journal leaves out, if it may do so.
+        needs_care: Whether a publish has to look at more than the topic.
         sow: Its state of the world, if it has one.
         queues: The queues that its messages enter.
         is_queue: Whether one of them has its name: then subscriptions to it are that queue's.
@@ -221,13 +223,16 @@ class Route:
     __slots__ = (
         "in_batch",
         "is_queue",
+        "log_filters",
         "logged",
         "message_type",
+        "needs_care",
         "plan",
         "queues",
         "sow",
         "topic",
         "topic_id",
+        "unrecorded",
         "wire",
     )
 
@@ -239,6 +244,7 @@ class Route:
         logged: bool,
         sow: SowTopic | None = None,
         queues: tuple[Queue, ...] = (),
+        log_filters: Sequence[Filter] = (),
     ) -> None:
         self.topic = topic
         self.message_type = message_type
@@ -250,6 +256,15 @@ class Route:
         self.queues = queues
         self.is_queue = any(queue.settings.name == topic for queue in queues)
         self.plan: Plan | None = None
+        self.log_filters = log_filters
+        self.unrecorded = Route(topic, message_type, logged=False) if log_filters else None
+        self.needs_care = sow is not None or self.unrecorded is not None
+
+    def for_message(self, document: Document) -> Route:
+        """The route of one message: another one if the journal leaves it out."""
+        if self.unrecorded is None or any(each(document) for each in self.log_filters):
+            return self
+        return self.unrecorded
 
 
 def _number(subscription: Subscription) -> int:
@@ -275,7 +290,7 @@ class RouteTable:
         self._make = make
         self._literal: dict[str, dict[int, Subscription]] = {}
         self._patterns: dict[Hashable, dict[int, Subscription]] = {}
-        self._planned: dict[str, Route] = {}
+        self._planned: dict[tuple[str, bool], Route] = {}
         self._planned_members = 0
 
     def route(self, topic: str) -> Route:
@@ -319,7 +334,7 @@ class RouteTable:
             self._forget_plans()
             self._planned_members = len(members)
         route.plan = Plan(route.wire, tuple(live), tuple(waiting), tuple(pages), tuple(conflated))
-        self._planned[route.topic] = route
+        self._planned[route.topic, route.logged] = route
         return route.plan
 
     def enter(self, subscription: Subscription) -> None:
@@ -358,6 +373,8 @@ class RouteTable:
         route = self.routes.get(topic)
         if route is not None:
             route.plan = None
+            if route.unrecorded is not None:
+                route.unrecorded.plan = None
 
     def _forget_plans(self) -> None:
         """Which topics a pattern matches is not known, so all are planned again."""

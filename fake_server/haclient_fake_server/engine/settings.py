@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from haclient.errors import HAClientError, UsageError
@@ -52,10 +52,26 @@ class LogTopic:
     Attributes:
         pattern: A topic, or a regular expression (see `patterns`).
         message_type: Only topics of this type; empty for all types.
+        filter: Only messages that match it. The others are delivered as those of a topic that is
+            not recorded. A topic that several of these name is recorded by any of them.
     """
 
     pattern: str
     message_type: str = ""
+    filter: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        try:
+            TopicMatcher(self.pattern)
+            compile_filter(self.filter or "1")
+        except HAClientError as error:
+            raise UsageError(f"log topic {self.pattern!r}: {error}") from error
+
+    def records_all_of(self, topic: str, message_type: str) -> bool:
+        """Whether it records every message of a topic."""
+        is_of_type = self.message_type in {"", message_type}
+        return is_of_type and not self.filter and TopicMatcher(self.pattern).matches(topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,13 +442,6 @@ class EngineSettings:
         """Whether clients may log on with a message type."""
         return message_type.startswith(COMPOSITE_PREFIX) or message_type in self.known_types
 
-    def _is_logged(self, topic: SowTopic) -> bool:
-        return any(
-            each.message_type in {"", topic.message_type}
-            and TopicMatcher(each.pattern).matches(topic.name)
-            for each in self.log_topics
-        )
-
     def __post_init__(self) -> None:
         """Check the values."""
         check_queues(self.queues, self.sow_topics, self.log_topics)
@@ -470,7 +479,19 @@ class EngineSettings:
                 f"sow topic {topic.name!r}: expiration_s={lifetime_s!r}, wanted 0 to "
                 f"{MAX_QUEUE_TIME_S} seconds, or None"
             )
-        if topic.history and not topic.is_pattern and not self._is_logged(topic):
+        log = [replace(each, filter="") for each in self.log_topics]
+        is_logged, is_whole = (
+            any(each.records_all_of(topic.name, topic.message_type) for each in found)
+            for found in (log, self.log_topics)
+        )
+        if topic.is_pattern:  # which topics it will have is not known
+            is_logged, is_whole = True, not any(each.filter for each in self.log_topics)
+        if is_logged and not is_whole:
+            raise UsageError(
+                f"sow topic {topic.name!r}: the log has only a part of its messages, from which "
+                "it cannot be rebuilt: record all of them, or none"
+            )
+        if topic.history and not is_logged:
             raise UsageError(
                 f"sow topic {topic.name!r} keeps a history, which is in the log, but no log "
                 "topic matches it: add one, or leave the history out"
@@ -486,10 +507,9 @@ def check_queues(
         UsageError: A name is taken, a topic is not logged that has to be, or a queue gets its own
             dead letters.
     """
-    queues = tuple(queues)
+    queues, log_topics = tuple(queues), tuple(log_topics)
     targets = {(queue.message_type, queue.name): queue.publish_target for queue in queues}
     taken = {(topic.message_type, topic.name): "a topic with a state" for topic in sow_topics}
-    log = [(TopicMatcher(topic.pattern), topic.message_type) for topic in log_topics]
     for queue in queues:
         name = (queue.message_type, queue.name)
         if name in taken:
@@ -499,12 +519,9 @@ def check_queues(
         dead_letter = targets.get((queue.message_type, queue.dead_letter), queue.dead_letter)
         _check_dead_letter(queue, dead_letter)
         for topic in (*literal, *filter(None, (dead_letter, queue.default_publish_target))):
-            if not any(
-                (not kind or kind == queue.message_type) and matcher.matches(topic)
-                for matcher, kind in log
-            ):
+            if not any(each.records_all_of(topic, queue.message_type) for each in log_topics):
                 raise UsageError(f"queue {queue.name!r}: {topic!r} is not in the transaction log")
-        if not log:
+        if not log_topics:
             raise UsageError(f"queue {queue.name!r}: a queue needs a log, and no topic is logged")
     _check_circles(queues, targets)
 

@@ -27,6 +27,7 @@ from haclient_fake_server.engine.acks import (
 )
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.filters import Filter, compile_filter
 from haclient_fake_server.engine.guards import Guard, Guards
 from haclient_fake_server.engine.journal import Block, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher, to_bytes
@@ -183,7 +184,12 @@ class State:
         self.queues = QueueRegistry(settings.queues, journal)
         self.tables = RouteTables(self._make_route)
         self._log = [
-            (TopicMatcher(topic.pattern), topic.message_type) for topic in settings.log_topics
+            (
+                TopicMatcher(topic.pattern),
+                topic.message_type,
+                compile_filter(topic.filter) if topic.filter else None,
+            )
+            for topic in settings.log_topics
         ]
         self.sow = SowTopics(settings.sow_topics, self.is_logged)
         for queue in settings.queues:
@@ -587,21 +593,27 @@ class State:
 
     def is_logged(self, topic: str, message_type: str) -> bool:
         """Whether the journal records a topic."""
-        return any(
-            (not kind or kind == message_type) and matcher.matches(topic)
-            for matcher, kind in self._log
-        )
+        return bool(self._log_filters(topic, message_type))
+
+    def _log_filters(self, topic: str, message_type: str) -> list[Filter | None]:
+        """Of what records a topic, the filters; `None` for what records all messages."""
+        return [
+            filter_
+            for matcher, kind, filter_ in self._log
+            if (not kind or kind == message_type) and matcher.matches(topic)
+        ]
 
     def _make_route(self, topic: str, message_type: str) -> Route:
         self.topic_bytes += bytes_of_topic(topic)
-        logged = self.is_logged(topic, message_type)
+        filters = self._log_filters(topic, message_type)
         is_queue = self.queues.get(topic, message_type) is not None
         return Route(
             topic,
             message_type,
-            logged=logged,
+            logged=bool(filters),
             sow=None if is_queue else self.sow.get_or_make(topic, message_type),
-            queues=self.queues.fed_by(topic, message_type) if logged else (),
+            queues=self.queues.fed_by(topic, message_type) if filters else (),
+            log_filters=[] if None in filters else [each for each in filters if each is not None],
         )
 
 

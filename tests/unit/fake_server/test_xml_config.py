@@ -13,6 +13,9 @@ from haclient_fake_server.xml_config import MAX_DEPTH, MAX_FILE_BYTES, SAMPLE, r
 
 pytestmark = pytest.mark.row("AD5")
 
+FILTERED = (
+    "<JournalDirectory>j</JournalDirectory><Topic><Name>a</Name><Filter>/px &gt;</Filter></Topic>"
+)
 ACTION = (
     "<Action><On><Module>amps-action-on-schedule</Module></On>"
     "<Do><Module>amps-action-do-archive-journal</Module><Options><Age/></Options></Do></Action>"
@@ -181,6 +184,10 @@ def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
         ),
         ("<Replication><Destination/></Replication>", "2: <Destination>: wanted one <Transport>"),
         (
+            f"<TransactionLog>{FILTERED}</TransactionLog>",
+            "2: <Topic>: log topic 'a': ",
+        ),
+        (
             "<Actions><Action><On/></Action></Actions>",
             "2: <Action>: wanted one <On> and one <Do>",
         ),
@@ -234,7 +241,7 @@ def test_a_wrong_value_that_only_the_whole_shows_is_refused_with_the_file(tmp_pa
 def test_a_pattern_that_is_none_is_refused_with_the_file(tmp_path: Path) -> None:
     log = "<JournalDirectory>j</JournalDirectory><Topic><Name>(</Name></Topic>"
     text = refusal(tmp_path, f"<TransactionLog>{log}</TransactionLog>")
-    assert text.startswith(" topic '(' is not a valid pattern")
+    assert text.startswith("2: <Topic>: log topic '(': topic '(' is not a valid pattern")
 
 
 @pytest.mark.parametrize(

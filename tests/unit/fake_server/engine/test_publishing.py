@@ -311,6 +311,49 @@ def test_a_refused_publish_without_an_ack_is_refused_in_silence() -> None:
     assert peer.take() == []
 
 
+DEAR = LogTopic("orders", filter="/px > 10")
+
+
+@pytest.mark.row("TL2", "TL3")
+def test_messages_that_the_filter_of_the_log_leaves_out_are_delivered_and_not_recorded() -> None:
+    world = World(log_topics=(DEAR, LogTopic("other")))
+    publisher, live, replay = (world.client(name) for name in ("pubber", "live", "replay"))
+    live.subscribe()
+    replay.subscribe(bm="0")
+    bodies = [b'{"px": 11}', b'{"px": 10}', b"no json", b'{"px": 12}']
+    for sequence, body in enumerate(bodies, 1):
+        publisher.publish(sequence, body)
+        publisher.publish(None, body)
+    assert live.bodies() == [body for body in bodies for _ in range(2)]
+    recorded = [bodies[0], bodies[0], bodies[3], bodies[3]]
+    assert replay.bodies() == recorded
+    late = world.client("late")
+    late.subscribe()  # the plans are made anew
+    publisher.publish(5, bodies[1])
+    assert (late.bodies(), live.bodies(), replay.bodies()) == ([bodies[1]], [bodies[1]], [])
+    world.advance(2)
+    assert publisher.acks()[-1].sequence == 5
+    world.restart()
+    replay, publisher = world.client("replay"), world.connect()
+    replay.subscribe(bm="0")
+    assert replay.bodies() == recorded
+    publisher.send(c="logon", client_name="pubber", a="processed")
+    assert publisher.take()[0].sequence == 5
+
+
+@pytest.mark.row("TL2")
+def test_a_topic_is_recorded_by_any_of_the_topics_of_the_log_that_name_it() -> None:
+    world = World(log_topics=(DEAR, LogTopic("^ord", filter="/px < 5"), LogTopic("x", "json")))
+    peer = world.client()
+    for price in (3, 7, 12):
+        peer.publish(None, b'{"px": %d}' % price)
+    peer.subscribe(bm="0")
+    assert peer.bodies() == [b'{"px": 3}', b'{"px": 12}']
+    whole = World(log_topics=(DEAR, LogTopic(".*")))
+    whole.client().publish(None, b'{"px": 7}')
+    assert whole.engine.next_position == 2
+
+
 def test_messages_to_devnull_are_accepted() -> None:
     world = World()
     peer = world.client()

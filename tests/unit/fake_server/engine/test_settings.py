@@ -228,3 +228,18 @@ def test_priorities_and_barriers_need_messages_that_can_be_read(
 def test_no_topic_has_a_control_character(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="character 1 of the topic is a control character"):
         EngineSettings(**fields)
+
+
+@pytest.mark.row("TL2")
+def test_a_log_with_a_part_of_the_messages_has_no_state_and_no_queue() -> None:
+    part = LogTopic("^(orders|jobs)$", filter="/px > 10")
+    with pytest.raises(UsageError, match="only a part of its messages"):
+        EngineSettings(log_topics=(part,), sow_topics=(SowTopic("orders", ("/id",)),))
+    with pytest.raises(UsageError, match="'jobs' is not in the transaction log"):
+        EngineSettings(log_topics=(part,), queues=(QueueTopic(name="jobs"),))
+    whole = (part, LogTopic("^(orders|jobs)$"))
+    EngineSettings(log_topics=whole, sow_topics=(SowTopic("orders", ("/id",)),))
+    with pytest.raises(UsageError, match="only a part of"):
+        EngineSettings(log_topics=whole, sow_topics=(SowTopic("^x", ("/id",), is_pattern=True),))
+    with pytest.raises(UsageError, match="log topic 'orders': "):
+        LogTopic("orders", filter="/px >")
