@@ -114,6 +114,10 @@ class Hub:
         now_us: The wall clock in microseconds; from here on only trio's clock is read.
         files: The files next to the journal.
         kill_points: Where a test may end the process.
+
+    Attributes:
+        turn: Held for a long step of a connection and a round of the event loop: many connections
+            with long steps take them one in a round, between which all others are served.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class Hub:
         files: BrokerFiles = NO_FILES,
         kill_points: KillPoints | None = None,
     ) -> None:
+        self.turn = trio.Lock()
         self._config = config
         self._progress_file = files.progress
         self._guard_file = files.guards
@@ -279,6 +284,10 @@ class Hub:
     def is_busy(self, session: SessionLike) -> bool:
         """Whether a connection is not to be read from for now; until `pump` was called for it."""
         return self._engine.is_busy(session.number)
+
+    def has_long_commands(self, session: SessionLike) -> bool:
+        """Whether `pump` has a query to answer or commands to carry out for a connection."""
+        return self._engine.has_long_commands(session.number)
 
     def has_backlog(self, session: SessionLike) -> bool:
         """Whether `pump` has something for a connection."""

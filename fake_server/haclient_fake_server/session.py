@@ -15,6 +15,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -40,6 +41,11 @@ READ_BYTES: Final = 4096
 
 PART_LIMIT_S: Final = 0.02
 """How long the commands of one read may take before those of others have their turn."""
+
+LONG_STEP_S: Final = 0.002
+"""A longer step of a replay makes the next one wait for its turn."""
+
+_NO_TURN: Final = nullcontext()
 
 ALL_AT_ONCE: Final = 2**16
 """More commands than a read has: what is quick is one batch, with one write of the journal."""
@@ -96,6 +102,7 @@ class Session:
         self._pumped = trio.Event()
         self._scope = trio.CancelScope()
         self._part = ALL_AT_ONCE
+        self._is_long = False
 
     def put(self, data: bytes) -> None:
         """Queue bytes for sending; does nothing once the connection is closing."""
@@ -270,10 +277,13 @@ class Session:
     async def _write(self) -> None:
         try:
             while self.unsent_bytes or self._link.unsent_bytes or not self.reason:
-                if self.unsent_bytes < self._config.low_water_bytes and self._hub.pump(self):
-                    self._pumped.set()
-                    self._pumped = trio.Event()
-                    await trio.lowlevel.checkpoint()
+                is_long = self._is_long or self._hub.has_long_commands(self)
+                # What is queued must not wait for the turn.
+                low_water = 1 if is_long else self._config.low_water_bytes
+                if self.unsent_bytes < low_water and self._hub.has_backlog(self):
+                    async with self._hub.turn if is_long else _NO_TURN:
+                        self._pump()
+                        await trio.lowlevel.checkpoint()
                 if self.unsent_bytes:
                     await self._send_some()
                 elif self._link.unsent_bytes:
@@ -284,6 +294,14 @@ class Session:
         except OSError as error:  # the peer closed without an orderly end
             self.reason = self.reason or f"connection lost: {error}"
         self._scope.cancel()
+
+    def _pump(self) -> None:
+        """Take a step; when it was long, the next one waits for a turn."""
+        began = trio.current_time()
+        if self._hub.pump(self):
+            self._pumped.set()
+            self._pumped = trio.Event()
+        self._is_long = trio.current_time() - began > LONG_STEP_S
 
     async def _send_some(self) -> None:
         if not self._sending:

@@ -68,6 +68,10 @@ Command = Callable[[Connection, Message], None]
 BY_OPERATOR: Final = "disconnected by an operator"
 """The reason for the end of a connection that was asked for by `Engine.disconnect`."""
 
+MAX_PATTERN_CHECKS: Final = 10_000
+"""Comparisons of new topics with patterns after which a client's other commands wait for their
+turn: about 15 ms."""
+
 _MAX_DIGITS: Final = 18
 """Longer texts are no number of a connection; Python refuses to convert the longest."""
 
@@ -272,12 +276,17 @@ class Engine:
         return self._finish()
 
     def _carry_out(self, connection: Connection, messages: Sequence[Message]) -> None:
-        """Carry out commands in order, up to a delete for whose end the others have to wait."""
-        if connection.delete is not None:
+        """Carry out commands in order, until the others have to wait.
+
+        That is for the end of a delete, or for their turn: to publish to a new topic is to compare
+        it with all patterns of subscriptions.
+        """
+        if connection.is_busy:
             connection.deferred += messages
             return
         tables, publish = self._state.tables, self._publishing.publish
-        routes = tables[connection.message_type].targets
+        table = tables[connection.message_type]
+        table.pattern_checks = 0
         for number, message in enumerate(messages, 1):
             if connection.closing:
                 break
@@ -286,13 +295,16 @@ class Engine:
                 and message.kind in {"p", "publish"}
                 and connection.publishing is None
             ):
-                publish(connection, message, routes)
-                continue
-            self._command(connection, message)
-            # It may have been the logon, which names the message type.
-            routes = tables[connection.message_type].targets
-            if connection.delete is not None:
+                publish(connection, message, table.targets)
+                if table.pattern_checks <= MAX_PATTERN_CHECKS:
+                    continue
+            else:
+                self._command(connection, message)
+                # It may have been the logon, which names the message type.
+                table = tables[connection.message_type]
+            if connection.delete is not None or table.pattern_checks > MAX_PATTERN_CHECKS:
                 connection.deferred += messages[number:]
+                self._state.with_backlog[connection.id] = None
                 break
 
     def disconnected(self, connection_id: int, now: float, reason: str = ENDED_BY_PEER) -> Effects:
@@ -342,7 +354,12 @@ class Engine:
     def is_busy(self, connection_id: int) -> bool:
         """Whether the commands of a connection wait for one that takes long, so it is not read."""
         connection = self._state.connections.get(connection_id)
-        return connection is not None and connection.delete is not None and not connection.closing
+        return connection is not None and connection.is_busy and not connection.closing
+
+    def has_long_commands(self, connection_id: int) -> bool:
+        """Whether `pump` has a query to answer or commands to carry out for a connection."""
+        connection = self._state.connections.get(connection_id)
+        return connection is not None and (connection.is_busy or bool(connection.queries))
 
     def has_backlog(self, connection_id: int) -> bool:
         """Whether `pump` has something for a connection."""
@@ -369,7 +386,7 @@ class Engine:
         if connection.commands is not None:
             self._replication.pump(connection)
             return
-        if connection.delete is not None:
+        if connection.is_busy:
             connection.last_received = self._state.now  # until now it was not read
         connection.take_step()
         if connection.deferred and connection.delete is None:

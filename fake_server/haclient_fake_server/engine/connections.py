@@ -57,7 +57,7 @@ class Connection:
         live_replays: Bookmark subscriptions that are live, by number.
         queries: Commands that are not carried out to their end yet, the oldest first.
         delete: A delete that is not carried out to its end yet; its other commands wait for it.
-        deferred: The commands that wait.
+        deferred: The commands that wait, for that or for their turn.
         ack_interval_s: How long persisted acks are collected.
         ack_is_scheduled: Whether a publish has requested an ack that was not sent yet.
         beat_interval_s: 0 while no heartbeat was started.
@@ -162,7 +162,12 @@ class Connection:
     @property
     def has_backlog(self) -> bool:
         """Whether `Engine.pump` has something for it when there is room in its buffer."""
-        return bool(self.backlog or self.queries or self.choked or self.delete is not None)
+        return bool(self.backlog or self.queries or self.choked or self.is_busy)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is not read from, since some of its commands wait."""
+        return self.delete is not None or bool(self.deferred)
 
     @property
     def silent_at(self) -> float:
@@ -173,7 +178,7 @@ class Connection:
         """
         if not self.beat_interval_s:
             return NEVER
-        if self.delete is not None:  # it is not read from
+        if self.is_busy:
             return NEVER
         return self.last_received + SILENT_INTERVALS * self.beat_interval_s
 

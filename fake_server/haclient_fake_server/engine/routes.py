@@ -281,12 +281,14 @@ class RouteTable:
         message_type: The message type.
         routes: By topic.
         targets: Where a publish to a topic, or to a queue, goes.
+        pattern_checks: How often a pattern was compared with a topic.
     """
 
     def __init__(self, message_type: str, make: Callable[[str, str], Route]) -> None:
         self.message_type = message_type
         self.routes: dict[str, Route] = {}
         self.targets: dict[str, Route] = {}
+        self.pattern_checks = 0
         self._make = make
         self._literal: dict[str, dict[int, Subscription]] = {}
         self._patterns: dict[Hashable, dict[int, Subscription]] = {}
@@ -308,6 +310,7 @@ class RouteTable:
     def plan(self, route: Route) -> Plan:
         """Make the plan of a topic and keep it."""
         found = [*self._literal.get(route.topic, {}).values()]
+        self.pattern_checks += len(self._patterns)
         for alike in self._patterns.values():  # by one search for all that have the same pattern
             if next(iter(alike.values())).matcher.matches(route.topic):
                 found += alike.values()

@@ -20,11 +20,14 @@ from haclient.errors import ConnectionRefused, HAClientError, SlowClient
 from haclient.protocol.codec import encode_frame
 from haclient.transport.links.link import Link
 from haclient.transport.links.memory_network import MemoryLink, link_pair
+from haclient.transport.tasks import open_nursery
 from haclient_fake_server import session
 from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
 from haclient_fake_server.engine.connections import SILENT_INTERVALS
+from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.hub import Hub
 from haclient_fake_server.server import BrokerServer
-from haclient_fake_server.session import dial_destination
+from haclient_fake_server.session import Session, dial_destination
 from haclient_stores.disk.files import File
 from haclient_stores.errors import StoreFull
 from support.broker import RawClient, port_of, running_broker
@@ -116,6 +119,38 @@ async def test_others_are_served_between_the_queries_of_one_read() -> None:
         await other.send(c="sow", cid="c", t="orders", a="stats")
         with trio.fail_after(LIMIT_S):
             assert (await other.ack("stats", "c")).topic_matches == 0
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_long_steps_take_turns_while_others_are_served() -> None:
+    config = BrokerConfig(sow_topics=(SowTopic("orders", ()),), query_step_bytes=1)
+    hub = Hub(config, MemoryJournal(), now_us=1)
+    clients: list[Peer] = []
+    with trio.fail_after(LIMIT_S):
+        async with open_nursery() as nursery:
+            for name in ("one", "other"):
+                here, there = link_pair()
+                each = Session(hub.next_number(), there, hub=hub, config=config)
+                hub.accepted(each, peer=name)
+                nursery.start_soon(each.run)
+                clients.append(Peer(here))
+                await clients[-1].say("logon", cid="0", client_name=name, a="processed")
+                await clients[-1].hear()
+            one, other = clients
+            for number in range(3):
+                await one.say("publish", b"{}", t="orders", k=f"{number}")
+            async with hub.turn:
+                await one.say("sow", cid="q", t="orders", a="processed,completed")
+                assert (await one.hear()).ack_type == "processed"
+                await other.say("flush", cid="f", a="completed")
+                assert (await other.hear()).command_id == "f"
+                with trio.move_on_after(10) as waited:
+                    await one.hear()
+                assert waited.cancelled_caught
+            assert (await one.hear()).kind == "group_begin"
+            while (await one.hear()).ack_type != "completed":
+                pass
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_frame_above_the_limit_ends_the_connection() -> None:

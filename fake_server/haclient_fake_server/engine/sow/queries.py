@@ -101,11 +101,13 @@ class Queries:
         del ids["sub_id"]
         position = self._position(connection, request, topics)
         searches = [Search(topic, query) for topic in topics] if position is None else []
-        if self._takes_steps(searches):
+        is_long = self._takes_steps(searches)
+        if is_long:
             _check_pending(connection)
         self._state.acknowledge(connection, message, "received", "processed", more=ids)
         if position is None:
-            self._begin(connection, self._answer(connection, request, searches, query, ids))
+            steps = self._answer(connection, request, searches, query, ids)
+            self._begin(connection, steps, is_long=is_long)
             return
         steps = self._answer_of(connection, request, topics, position, query, ids)
         self._add_query(connection, steps)
@@ -119,9 +121,12 @@ class Queries:
             for part in search.all_parts(step_bytes)
         )
 
-    def _begin(self, connection: Connection, steps: LongCommand) -> bool:
-        """Take the first step of an answer; return whether others have to follow."""
-        if next(steps, self) is self:  # it has ended
+    def _begin(self, connection: Connection, steps: LongCommand, *, is_long: bool = False) -> bool:
+        """Take the first step of an answer; return whether others have to follow.
+
+        The first step of a long one has its turn later, too: many clients may ask at once.
+        """
+        if not is_long and next(steps, self) is self:  # it has ended
             return False
         self._add_query(connection, steps)
         return True
@@ -254,7 +259,8 @@ class Queries:
             item.has_records = keeps_all
             self._subscribing.go_on(item)
 
-        if self._begin(item.connection, answer_then_live()):
+        is_long = self._takes_steps(searches)
+        if self._begin(item.connection, answer_then_live(), is_long=is_long):
             self._subscribing.hold(item)
 
     def _subscribe_page(  # the parts of one answer
