@@ -674,7 +674,7 @@ async def sync_accepted(store: PublishStore | None) -> None:
     if store is not None:
         with trio.CancelScope(shield=True):
             try:
-                await trio.to_thread.run_sync(store.sync, limiter=own_threads())
+                await trio.to_thread.run_sync(store.sync, limiter=own_threads("disk"))
             except StoreFull as error:  # of the sync, not of the append
                 raise StoreError(f"stored, but not on the disk: {error}") from error
 
@@ -687,4 +687,4 @@ async def on_disk(store: PublishStore | None) -> None:
     """
     if store is None or (isinstance(store, PublishLog) and store.path is None):
         raise UsageError("publish_flush(durable=True) needs a publish store with files")
-    await trio.to_thread.run_sync(store.sync, abandon_on_cancel=True, limiter=own_threads())
+    await trio.to_thread.run_sync(store.sync, abandon_on_cancel=True, limiter=own_threads("disk"))

@@ -269,7 +269,7 @@ class StoreMaintenance:
 
     async def _prune(self, store: TrackedBookmarkStore) -> None:
         try:
-            await trio.to_thread.run_sync(store.prune, limiter=own_threads())
+            await trio.to_thread.run_sync(store.prune, limiter=own_threads("disk"))
         except StoreError as error:  # the old file continues; it may be possible later
             self._reporter.log.warning("not pruned: %s", error)
             self._prune_again_at = trio.current_time() + _AFTER_FAILED_PRUNE_S
@@ -304,7 +304,7 @@ class StoreMaintenance:
         finally:
             if store.prunes_on_close:
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(store.close, limiter=own_threads())
+                    await trio.to_thread.run_sync(store.close, limiter=own_threads("disk"))
 
     @staticmethod
     async def _close_adapter(adapter: RecoveryPointAdapter) -> None:
@@ -347,4 +347,4 @@ async def _sync_in_groups(store: PublishLog | TrackedBookmarkStore, interval_s: 
     while True:
         await trio.sleep(interval_s)
         if store.needs_sync:
-            await trio.to_thread.run_sync(store.sync, limiter=own_threads())
+            await trio.to_thread.run_sync(store.sync, limiter=own_threads("disk"))

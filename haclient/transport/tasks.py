@@ -360,22 +360,24 @@ async def open_nursery() -> AsyncGenerator[trio.Nursery]:
 
 
 _THREADS: Final = 40  # as many as trio has by default
-_own_threads: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("haclient_own_threads")
+_own_threads: Final = trio.lowlevel.RunVar[dict[str, trio.CapacityLimiter]]("haclient_threads")
 
 
-def own_threads() -> trio.CapacityLimiter:
+def own_threads(purpose: str) -> trio.CapacityLimiter:
     """The limiter of the threads that the clients of this trio run need to go on.
 
     All threads of trio's default limiter may belong to functions of the application that wait for a
     client (`trio.from_thread.run(client.publish, ...)`): a client that waited for one of those
     would wait for ever.
+
+    Args:
+        purpose: What the threads do: what hangs there holds up nothing else.
     """
     try:
-        return _own_threads.get()
+        limiters = _own_threads.get()
     except LookupError:  # the first use in this run
-        limiter = trio.CapacityLimiter(_THREADS)
-        _own_threads.set(limiter)
-        return limiter
+        _own_threads.set(limiters := {})
+    return limiters.setdefault(purpose, trio.CapacityLimiter(_THREADS))
 
 
 TURN_S: Final = 0.005

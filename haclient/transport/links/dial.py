@@ -326,7 +326,9 @@ async def _look_up(host: str, port: int) -> Sequence[_AddressInfo]:
     if resolver is not None or not host.isascii():
         return await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     look_up = partial(socket.getaddrinfo, host.encode(), port, type=socket.SOCK_STREAM)
-    return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=own_threads())
+    return await trio.to_thread.run_sync(
+        look_up, abandon_on_cancel=True, limiter=own_threads("names")
+    )
 
 
 def _apply_options(sock: trio.socket.SocketType, uri: Uri) -> None:
