@@ -233,11 +233,10 @@ class Replay:
         for item in tuple(islice(backlog.values(), FEED_BYTES // EMPTY_BYTES)):
             if item.number not in backlog:  # its group was already served in this round
                 continue
-            together = (item,) if item.group is None else tuple(item.group)
+            together = replay_group.members_of(item)
             for each in together:
                 backlog.pop(each.number, None)
-            size = self._advance(item) if item.group is None else self._advance_group(item.group)
-            room -= max(size, EMPTY_BYTES)
+            room -= max(self._advance(together), EMPTY_BYTES)
             for each in together:  # at the end, after those that wait for their turn
                 self._place(each)
             if room <= 0:
@@ -324,63 +323,63 @@ class Replay:
             return item.position < state.durable_limit
         return item.position < state.batch.position or not item.bounded
 
-    def _advance(self, item: BookmarkSubscription) -> int:
-        """Send the next chunk of a subscription and return its size in the log, in bytes."""
-        if item.pace is not None:
-            self._advance_at(item, item.pace)
-            return 0
-        chunk = self._read(item, CHUNK_BYTES)
-        frames = None if _needs_care(item, chunk) else self._scan(item, chunk)
-        if frames is None:
-            frames = self._scan_with_care(item, records_of(chunk))
-        self._advanced(item, frames)
-        return len(chunk)
+    def _advance(self, members: Sequence[BookmarkSubscription]) -> int:
+        """Send the next chunk of a replay, record by record to each of its subscriptions.
 
-    def _advance_at(self, item: BookmarkSubscription, pace: ReplayPace) -> None:
-        """Send the messages that are due; the next one sets a timer."""
-        self._read_ahead(item, pace)
-        self._advanced(item, self._scan_with_care(item, pace.take_ahead()))
+        Args:
+            members: The subscriptions that share it, one or more.
+
+        Returns:
+            The size of the chunk in the log, in bytes; 0 for what was read ahead for its rate.
+        """
+        reader, pace = members[0], members[0].pace
+        chunk = b"" if pace is not None else self._read(reader, CHUNK_BYTES)
+        if pace is not None:
+            self._read_ahead(reader, pace)
+            frames = self._scan_together(members, pace.take_ahead(), pace)
+        elif len(members) > 1:
+            frames = self._scan_together(members, records_of(chunk), None)
+        else:
+            scanned = None if _needs_care(reader, chunk) else self._scan(reader, chunk)
+            frames = self._scan_with_care(reader, records_of(chunk)) if scanned is None else scanned
+        for item in members:
+            self._advanced(item, frames)  # all of them are of one connection
+            frames = []
+        if not all(map(self._has_more, members)):
+            for item in members:  # from here on each waits for its own topics
+                self._leave_group(item)
+        return len(chunk)
 
     def _read_ahead(self, item: BookmarkSubscription, pace: ReplayPace) -> None:
         if not pace.ahead:
             chunk = self._read(item, PACED_BYTES)
             pace.ahead.extend(each for each in records_of(chunk) if each.position >= item.position)
 
-    def _advance_group(self, members: list[BookmarkSubscription]) -> int:
-        """Send the next chunk of a shared replay, record by record to each of its subscriptions."""
-        reader, size = members[0], 0
-        pace = reader.pace
-        if pace is None:
-            chunk = self._read(reader, CHUNK_BYTES)
-            size, records = len(chunk), records_of(chunk)
-        else:
-            self._read_ahead(reader, pace)
-            records = pace.take_ahead()
+    def _scan_together(
+        self,
+        members: Sequence[BookmarkSubscription],
+        records: Iterable[Record],
+        pace: ReplayPace | None,
+    ) -> list[bytes]:
+        """The frames of records for several subscriptions, up to the first that is not due yet."""
         frames: list[bytes] = []
         for record in records:
             here = [item for item in members if item.position <= record.position]
-            if pace is not None and self._is_early_for(here, pace, record):
+            wanted = pace is not None and any(self._is_for(item, record) for item in here)
+            if wanted:
+                for item in here:
+                    frames += self._end_of_replay(item, record)
+            if wanted and pace is not None and self._is_early(here[0], pace, record):
                 break
             for item in here:
                 frames += self._scan_with_care(item, (record,))
-        if frames:
-            self._state.touch(reader.connection).extend(frames)
-        together = tuple(members)
-        for item in together:
-            self._advanced(item, [])
-        if not all(
-            self._has_more(item) for item in together
-        ):  # from here on each waits for its own topics
-            for item in together:
-                self._leave_group(item)
-        return size
+        return frames
 
-    def _is_early_for(
-        self, members: list[BookmarkSubscription], pace: ReplayPace, record: Record
-    ) -> bool:
-        """Whether a record of a shared replay is for one of these members, and not due yet."""
-        wanted = any(self._is_for(item, record) for item in members)
-        return wanted and self._is_early(members[0], pace, record)
+    def _end_of_replay(self, item: BookmarkSubscription, record: Record) -> list[bytes]:
+        """What a subscription gets when its replay is over, if that is before this record."""
+        if item.wants_completed and not item.bounded and record.position > item.target:
+            return [*take_frames(self._state, item), _completed(item)]
+        return []
 
     def _is_for(self, item: BookmarkSubscription, record: Record) -> bool:
         """Whether a subscription has to receive a record."""
@@ -402,7 +401,7 @@ class Replay:
         if due <= state.now:
             pace.sent(state.now, len(record.payload), record.timestamp_us)
             return False
-        for each in item.group or (item,):
+        for each in replay_group.members_of(item):
             each.is_held = True
         at = max(due, state.now + MIN_HOLD_S)
         client = item.connection.id
@@ -411,7 +410,7 @@ class Replay:
 
     def _release(self, item: BookmarkSubscription) -> None:
         self._state.timers.cancel(("rate", item.number))
-        for each in item.group or (item,):
+        for each in replay_group.members_of(item):
             each.is_held = False
             self._place(each)
 
@@ -487,7 +486,6 @@ class Replay:
 
     def _scan_with_care(self, item: BookmarkSubscription, records: Iterable[Record]) -> list[bytes]:
         """The general case: filters, limits and ends are checked for each record."""
-        pace = item.pace if item.group is None else None  # a group is delayed as a whole
         frames: list[bytes] = []
         for record in records:
             if record.position < item.position:
@@ -495,11 +493,8 @@ class Replay:
             if item.bounded and _is_past(item, record):
                 break
             head = self._wanted_head(item, record)
-            if item.wants_completed and not item.bounded and record.position > item.target:
-                frames += take_frames(self._state, item)
-                frames.append(_completed(item))
-            if head is not None and pace is not None and self._is_early(item, pace, record):
-                break
+            if item.wants_completed:
+                frames += self._end_of_replay(item, record)
             _pass(item, record)
             if head is not None and item.conflator is not None:
                 route = self._state.topics[record.topic_id]

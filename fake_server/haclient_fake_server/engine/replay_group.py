@@ -15,6 +15,11 @@ from collections.abc import Iterable
 from haclient_fake_server.engine.connections import BookmarkSubscription
 
 
+def members_of(item: BookmarkSubscription) -> tuple[BookmarkSubscription, ...]:
+    """The subscriptions that share a subscription's replay; the first one reads."""
+    return (item,) if item.group is None else tuple(item.group)
+
+
 def join(items: Iterable[BookmarkSubscription]) -> None:
     """Let those of these subscriptions share a replay that can.
 
