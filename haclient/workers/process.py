@@ -144,30 +144,30 @@ class WorkerProcess(Generic[_T]):
         """The process; 0 while there is none."""
         return 0 if self._executor is None else self._pid
 
-    async def start(self) -> ProcessPoolExecutor:
+    async def start(self) -> None:
         """Start the process and wait until it runs.
-
-        Returns:
-            The executor of this process.
 
         Raises:
             WorkerError: It ended at once.
         """
-        executor = ProcessPoolExecutor(
-            1, mp_context=multiprocessing.get_context("spawn"), initializer=_initialize
-        )
-        self._executor = executor
         try:
-            running = executor.submit(os.getpid)
-            # At once: a process that never gets through its imports has to be killed, too.
-            self._pid = next(iter(executor._processes), 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # only its own function would tell
-            await _result(running)
+            await self._started()
         except BrokenProcessPool as error:
             self._executor = None
             raise WorkerError(
                 "a worker process ended while it was started: its own error is on stderr; a script "
                 "that starts worker processes needs `if __name__ == '__main__':` around its start"
             ) from error
+
+    async def _started(self) -> ProcessPoolExecutor:
+        executor = ProcessPoolExecutor(
+            1, mp_context=multiprocessing.get_context("spawn"), initializer=_initialize
+        )
+        self._executor = executor
+        running = executor.submit(os.getpid)
+        # At once: a process that never gets through its imports has to be killed, too.
+        self._pid = next(iter(executor._processes), 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # only its own function would tell
+        await _result(running)
         return executor
 
     async def call(self, message: Message) -> _T:
@@ -188,8 +188,8 @@ class WorkerProcess(Generic[_T]):
         copy = message.copy()
         copy.owner = copy.lease = None
         for _ in range(_MAX_DEATHS):
-            executor = self._executor or await self.start()
-            try:
+            try:  # a process may also die while it is started in place of another one
+                executor = self._executor or await self._started()
                 returned, pickled = await self._submit(executor, copy)
             except BrokenProcessPool:
                 self._executor = None

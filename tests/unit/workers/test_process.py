@@ -60,6 +60,27 @@ async def test_a_process_that_was_killed_while_idle_is_replaced() -> None:
 
 
 @pytest.mark.row("MS10")
+async def test_a_process_that_is_killed_while_it_replaces_another_one_is_replaced_too() -> None:
+    worker = WorkerProcess(describe)
+
+    async def kill_next(before: int) -> None:
+        while worker.pid in {0, before}:
+            await trio.lowlevel.checkpoint()
+        os.kill(worker.pid, signal.SIGKILL)  # it is still importing modules
+
+    with trio.fail_after(LIMIT_S):
+        try:
+            await worker.start()
+            os.kill(worker.pid, signal.SIGKILL)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(kill_next, worker.pid)
+                _, text, *_ = await worker.call(Message(data=b"1"))
+        finally:
+            await worker.close(LIMIT_S)
+    assert text == "1"
+
+
+@pytest.mark.row("MS10")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_of_the_terminal_or_a_supervisor_does_not_end_a_process(number: int) -> None:
     worker = WorkerProcess(describe)
