@@ -105,6 +105,7 @@ class LiveRecords(RecordMapping[T]):
             raise
         if self._error is not None:
             raise self._error
+        self._view.forget_changes()  # those since the end of the query: the caller sees them now
         return self
 
     async def aclose(self) -> None:

@@ -128,7 +128,7 @@ class RecordView(Generic[T]):
         self._queried = None
         if not self.is_complete:
             self.is_complete = True
-            self._pending.clear()  # the consumer starts with these records
+            self.forget_changes()  # the consumer starts with these records
 
     def _set(self, message: Message) -> None:
         sow_key = message.sow_key
@@ -192,6 +192,10 @@ class RecordView(Generic[T]):
     def has_pending(self) -> bool:
         """Whether keys have changed; the changes may have cancelled each other out."""
         return bool(self._pending)
+
+    def forget_changes(self) -> None:
+        """The consumer has the records as they are now."""
+        self._pending.clear()
 
     def pop_change(self) -> RecordChange[T] | None:
         """The next change, ordered by the first change of each key; `None` if there is none.

@@ -20,6 +20,7 @@ from haclient.errors import (
 )
 from haclient.live_records import JsonRecord, LiveRecords, RecordChange
 from haclient.protocol.messages import Message
+from haclient.transport.links.memory_network import network
 from support.clock import in_virtual_time
 from support.instances import Instance, durable, instances
 
@@ -217,3 +218,23 @@ async def test_records_that_a_leave_cuts_off_are_not_complete(tmp_path: Path) ->
             while not prices:
                 await trio.lowlevel.checkpoint()
         assert len(prices) < len(many)
+
+
+async def test_the_changes_follow_what_the_records_are_when_they_are_entered(
+    tmp_path: Path,
+) -> None:
+    """Also where a record has changed right after the query, and changes back."""
+    async with serving(tmp_path) as (east, publisher), HAClient("s", servers=[east.uri]) as client:
+        link = network().connections[-1].client.receiving
+        link.held = True  # until the records and the change after them arrive together
+        prices = client.records("prices", key=by_id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(prices.open)
+            await trio.testing.wait_all_tasks_blocked()
+            await publisher.publish_persisted("prices", b'{"id":1,"px":7}')
+            link.held = False
+            link.changed()
+        assert prices[1] == {"id": 1, "px": 7}
+        await publisher.publish_persisted("prices", b'{"id":1,"px":1}')
+        assert await next_of(prices) == ("changed", 1)
+        await prices.aclose()
