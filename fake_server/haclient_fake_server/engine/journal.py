@@ -133,6 +133,14 @@ class BlockIndex:
                     return number
         return None
 
+    def stride_after(self, vector: Mapping[int, int]) -> int | None:
+        """As `stride_beyond`, of the publishers in the vector alone."""
+        for number, stride in enumerate(self.strides):
+            for publisher_id in vector.keys() & stride.publishers.keys():
+                if stride.publishers[publisher_id][1] > vector[publisher_id]:
+                    return number
+        return None
+
     def span(self, number: int, end: int) -> tuple[int, int]:
         """First byte of a stride and the first after it; `end` is that of the segment's data."""
         after = self.strides[number + 1].offset if number + 1 < len(self.strides) else end
@@ -467,6 +475,14 @@ class JournalReader(ABC):
             if stride is not None:
                 return segment.index.strides[stride].position
         return self.next_position
+
+    def first_after(self, vector: Mapping[int, int]) -> int | None:
+        """As `first_beyond`, of the publishers in the vector alone; `None` for nothing."""
+        for segment in self.segments.values():
+            stride = segment.index.stride_after(vector)
+            if stride is not None:
+                return segment.index.strides[stride].position
+        return None
 
     def _read_stride(self, segment: Segment, number: int) -> bytes:
         start, end = segment.index.span(number, segment.end)

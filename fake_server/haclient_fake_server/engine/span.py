@@ -6,7 +6,8 @@
 epoch `0`          the oldest position there is
 now `0|1|`         the position that comes next
 a bookmark         the position after that message
-a list             the earliest of those that are found
+a list             the earliest of those that are found; of those that were removed with the
+                   beginning of the log, what comes next of their publishers counts
 a timestamp        the first position at or after it; before the log begins: the oldest
 a range            its begin; and its end, after which nothing follows
 =================  ==========================================================================
@@ -17,7 +18,7 @@ otherwise. The client resolves `recent` before it sends a bookmark, so `recent` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -132,6 +133,7 @@ def _start(state: State, point: RangeEnd, *, inclusive: bool, not_found: str) ->
     found = _find(state, items, last=False)
     if found is not None:
         known.append(found + (0 if inclusive else 1))
+        known.append(_after_removed(state, items))
     if known:
         return min(known)
     if not items or not_found == "epoch":
@@ -139,6 +141,23 @@ def _start(state: State, point: RangeEnd, *, inclusive: bool, not_found: str) ->
     if not_found == "fail":
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"nothing of {point} is in this log")
     return state.batch.position
+
+
+def _after_removed(state: State, items: Sequence[Epoch | Now | Bookmark | Timestamp]) -> int:
+    """Before what follows the messages of a list that were removed with the beginning of the log.
+
+    Without it, what follows them before the first one that was found would be skipped.
+    """
+    journal = state.journal
+    if journal.first_position == 1 or len(items) == 1:
+        return state.batch.position
+    highest = journal.highest_before(journal.first_position)
+    removed = {
+        item.publisher_id: item.sequence
+        for item in items
+        if isinstance(item, Bookmark) and item.sequence <= highest.get(item.publisher_id, -1)
+    }
+    return journal.first_after(removed) or state.batch.position
 
 
 def _position(state: State, item: Epoch | Now | Timestamp, *, inclusive: bool) -> int:

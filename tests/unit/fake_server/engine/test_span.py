@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from haclient_fake_server.engine import span
 from haclient_fake_server.engine.span import covered_by
+from haclient_fake_server.journal.files import JournalFiles
 from support.engine import World
+from support.recording import RecordingDisk
 
 pytestmark = pytest.mark.row("CC15")
 
@@ -47,6 +51,32 @@ def test_a_list_of_many_bookmarks_is_looked_up_in_one_pass() -> None:
     reader.subscribe("range", bm=f"[{','.join(chosen)}:{','.join(bookmarks[60:70])}]")
     replayed = [message.bookmark for message in reader.take() if message.kind == "p"]
     assert replayed == bookmarks[30:70]
+
+
+@pytest.mark.row("TL10")
+@pytest.mark.parametrize("comes_again", [True, False])
+def test_a_list_with_a_message_that_was_removed_skips_nothing_after_it(
+    *, comes_again: bool
+) -> None:
+    journal = JournalFiles(Path("/log"), RecordingDisk(), segment_bytes=4096, instance_id=1)
+    world = World(journal=journal)
+    often, seldom, reader = (world.client(name) for name in ("often", "seldom", "reader"))
+    seldom.publish(1, b"first")
+    for sequence in range(1, 41):
+        often.publish(sequence, b"x" * 300)
+        if sequence == 30 and comes_again:
+            seldom.publish(2, b"again")
+    reader.subscribe("all", bm="0")
+    bookmarks = [message.bookmark for message in reader.take() if message.kind == "p"]
+    while journal.has_unsealed:
+        journal.seal()
+    journal.remove_files(journal.forget_oldest())
+    reader.subscribe("list", bm=f"{bookmarks[0]},{bookmarks[36]}")
+    replayed = [message.bookmark for message in reader.take() if message.kind == "p"]
+    if comes_again:
+        assert {bookmarks[31], *bookmarks[37:]} <= {*replayed}
+    else:
+        assert replayed == bookmarks[37:]
 
 
 def test_a_list_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
