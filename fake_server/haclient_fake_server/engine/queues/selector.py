@@ -23,6 +23,9 @@ from haclient_fake_server.engine.queues.roster import Roster
 Key: TypeAlias = tuple[float, int]
 """The order of delivery: the negative priority, 0 without priorities; then the position."""
 
+UNREAD_COST: Final = 0.1
+"""What it costs to sort a message by its priority, of what it costs to read one."""
+
 _SLACK: Final = 1024
 """Entries of the heap that no longer count which are left in any case."""
 
@@ -38,7 +41,7 @@ class ScanBudget:
     """How many messages may still be read for filters in this batch."""
 
     def __init__(self, messages: int) -> None:
-        self.left = messages
+        self.left: float = messages
 
     @property
     def is_spent(self) -> bool:
@@ -140,11 +143,11 @@ class Selector:
 
     def _examine_all(self, bodies: Bodies, budget: ScanBudget) -> bool:
         """Put every match into the heap; whether all messages were examined."""
+        cost = UNREAD_COST if self._matches is None else 1
         while (position := self._table.next_available(self._examined)) is not None:
-            if self._matches is not None:
-                if budget.is_spent:
-                    return False
-                budget.left -= 1
+            if budget.is_spent:
+                return False
+            budget.left -= cost
             if self._matches is None or self.accepts(bodies.document(position)):
                 heapq.heappush(self._heap, self._key(position))
             self._examined = position + 1

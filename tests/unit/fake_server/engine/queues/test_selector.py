@@ -98,6 +98,17 @@ def test_a_message_that_cannot_be_read_is_for_everyone() -> None:
     assert chosen.accepts(None)
 
 
+@pytest.mark.parametrize("text", ["", "/n >= 0"])
+def test_a_long_queue_is_sorted_by_priority_in_steps(text: str) -> None:
+    table, shelf = filled(*range(1, 1001), has_priorities=True), Shelf()
+    chosen = selector(table, text, by_priority=True)
+    steps = 0
+    while (found := chosen.next(None, shelf, ScanBudget(10))) is None:
+        steps += 1
+    assert found == (-3.0, 3)
+    assert steps == (99 if text else 9)
+
+
 @pytest.mark.parametrize("text", ["", "/n = 0"])
 def test_nothing_from_a_barrier_on_is_found(text: str) -> None:
     table, shelf = filled(3, 6, 9), Shelf()
