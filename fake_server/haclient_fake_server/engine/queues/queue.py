@@ -596,7 +596,7 @@ class Queue:
             if state == AVAILABLE:
                 self._expire(position, RemovalReason.TIME_LIMIT)
                 if self.table.rereads >= MAX_REREADS:
-                    break  # the next batch goes on
+                    break  # the next batch goes on, as after `limit` of them
             elif state == LEASED:
                 self._expired_meanwhile.add(position)
         for due_us, position in self._lease_ends.take_due(now_us, limit):
@@ -696,15 +696,10 @@ class Queue:
 
     def columns(self) -> QueueColumns:
         """What the queue holds; what consumers have is among it."""
-        due_us, due_positions = array("Q"), array("Q")
-        for flag, expirations in (
-            (0, self._expirations),
-            (_REPLICATED, self._replicated_expirations),
-        ):
-            for moment_us, position in expirations:
-                if self.table.state(position) != REMOVED:
-                    due_us.append(moment_us | flag)
-                    due_positions.append(position)
+        due_us, due_positions = self._expirations.columns()
+        moments, positions = self._replicated_expirations.columns()
+        due_us.extend(moment_us | _REPLICATED for moment_us in moments)
+        due_positions.extend(positions)
         for position in sorted(self._expired_meanwhile):  # they are due since their leases began
             due_us.append(0)
             due_positions.append(position)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haclient_fake_server.engine.queues import deadlines as module
 from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines
 
 MOMENTS = st.integers(0, 20)
@@ -27,17 +29,24 @@ def test_a_deadline_is_due_at_its_very_microsecond() -> None:
 
 
 @given(
+    st.sampled_from([2, 3, 1000]),
     st.lists(
         st.one_of(
             st.tuples(st.just("add"), MOMENTS, POSITIONS),
             st.tuples(st.just("take"), MOMENTS, st.integers(0, 3)),
             st.tuples(st.just("keep"), MOMENTS, st.just(0)),
         )
-    )
+    ),
 )
 def test_they_come_up_as_a_sorted_list_would_have_them(
-    steps: list[tuple[str, int, int]],
+    run: int, steps: list[tuple[str, int, int]]
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "RUN", run)
+        check(steps)
+
+
+def check(steps: list[tuple[str, int, int]]) -> None:
     deadlines, model = Deadlines(), list[tuple[int, int]]()
     for step, moment, number in steps:
         if step == "add":
@@ -48,8 +57,10 @@ def test_they_come_up_as_a_sorted_list_would_have_them(
             model = model[len(due) :]
             assert list(deadlines.take_due(moment, number)) == due
         else:
-            deadlines.keep(lambda due_us, position: due_us >= moment and position % 2 == 1)  # noqa: B023  # called at once
+            for _ in range(len(steps)):  # at least one for each run
+                deadlines.keep(lambda due_us, position: due_us >= moment and position % 2 == 1)  # noqa: B023  # called at once
             model = [entry for entry in model if entry[0] >= moment and entry[1] % 2 == 1]
+        assert sorted(zip(*deadlines.columns(), strict=True)) == model
         assert deadlines.next_us == (model[0][0] if model else NEVER_US)
 
 
