@@ -448,7 +448,9 @@ def parse_log_topic(text: str) -> LogTopic:
 
 
 def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
-    """`TOPIC:/key[,/key][,history][,pattern][,expiration=SECONDS]`, as on a command line.
+    """A topic with a state of the world, as on a command line.
+
+    `TOPIC:/key[,/key][,history][,pattern][,file_backed][,expiration=SECONDS]`.
 
     Args:
         text: The argument.
@@ -463,19 +465,25 @@ def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
     options = {part.partition("=")[0]: part for part in parts if not part.startswith("/")}
     history = options.pop("history", None) == "history"
     is_pattern = options.pop("pattern", None) == "pattern"
+    file_backed = options.pop("file_backed", None) == "file_backed"
     lifetime = options.pop("expiration", None)
     has_keys = paths or allow_user_keys
     if not topic or not has_keys or options or not all(len(path) > 1 for path in paths):
         raise UsageError(
             f"--sow {text}: expected TOPIC:/key[,/key][,history][,pattern]"
-            "[,expiration=SECONDS], such as orders:/id"
+            "[,file_backed][,expiration=SECONDS], such as orders:/id"
         )
     try:
         expiration_s = None if lifetime is None else float(lifetime.partition("=")[2])
     except ValueError as error:
         raise UsageError(f"--sow {text}: {lifetime}: wanted expiration=SECONDS") from error
     return SowTopic(
-        topic, keys=paths, history=history, expiration_s=expiration_s, is_pattern=is_pattern
+        topic,
+        keys=paths,
+        history=history,
+        expiration_s=expiration_s,
+        is_pattern=is_pattern,
+        file_backed=file_backed,
     )
 
 
@@ -618,7 +626,11 @@ def sow_argument(topic: SowTopic) -> str:
     Args:
         topic: The topic; its message type is left out.
     """
-    flags = {"history": topic.history, "pattern": topic.is_pattern}
+    flags = {
+        "history": topic.history,
+        "pattern": topic.is_pattern,
+        "file_backed": topic.file_backed,
+    }
     parts = [*topic.keys, *(name for name, is_set in flags.items() if is_set)]
     if topic.expiration_s is not None:
         parts.append(f"expiration={topic.expiration_s!r}")

@@ -30,6 +30,7 @@ from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
+from haclient_fake_server.journal.sow_database import SowDatabase
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_stores.errors import StoreError
@@ -81,6 +82,7 @@ class BrokerFiles(NamedTuple):
         queue_points: Where the recovery points of the queues are written; `None` for a journal in
             memory.
         queue_snapshots: Where file-backed queues are kept; `None` without any.
+        sow: Where file-backed topics are kept; `None` without any.
         new_offline_queue: Makes the file of a slow client, by the number of its connection; `None`
             for a journal in memory.
     """
@@ -89,8 +91,12 @@ class BrokerFiles(NamedTuple):
     guards: GuardFile | None = None
     queue_points: QueuePointFile | None = None
     queue_snapshots: QueueSnapshotFiles | None = None
+    sow: SowDatabase | None = None
     new_offline_queue: Callable[[int], OfflineQueue] | None = None
 
+
+SOW_INTERVAL_S: Final = 10.0
+"""How often the records of file-backed topics are written."""
 
 SNAPSHOT_INTERVAL_S: Final = 60.0
 """How often file-backed queues are written: a start after a kill reads that much of the log."""
@@ -135,6 +141,7 @@ class Hub:
         self._guard_file = files.guards
         self._queue_point_file = files.queue_points
         self._snapshot_files = files.queue_snapshots
+        self._sow = files.sow
         self._new_offline_queue = files.new_offline_queue
         self._times_offline = 0
         self._new_queue_points: tuple[QueuePoint, ...] = ()
@@ -161,9 +168,12 @@ class Hub:
                 () if files.guards is None else files.guards.guards,
                 () if files.queue_points is None else files.queue_points.points,
                 () if files.queue_snapshots is None else files.queue_snapshots.snapshots,
+                None if files.sow is None else files.sow.saved,
             ),
         )
         self._write_progress(self._engine.progress)
+        if files.sow is not None:
+            files.sow.saved = None  # the engine has them
         if files.queue_points is not None and self._engine.queue_points:
             # A queue that begins now keeps its beginning, and the points belong to this start.
             files.queue_points.write(self._engine.queue_points)
@@ -187,6 +197,11 @@ class Hub:
         snapshots = self._snapshot_files
         if snapshots is not None and not self._is_unwritten and snapshots.is_due:
             snapshots.write(snapshots.prepare(self._engine.queue_snapshots()))
+        if self._sow is not None and not self._is_unwritten and self._sow.is_due:
+            prepared = self._sow.prepare(self._engine.sow_changes())
+            if self._files is not None:
+                self._files.sync()
+            self._sow.write(prepared)
 
     def next_number(self) -> int:
         """A number for a new connection."""
@@ -245,6 +260,8 @@ class Hub:
         """See `Engine.log_holder`."""
         file = self._queue_point_file
         points = self._engine.queue_points if file is None else file.points
+        if self._sow is not None and self._sow.safe_position <= position:
+            return "the records of file-backed topics are not written yet"
         return self._engine.log_holder(position, points, trio.current_time())
 
     def sow_snapshot(self) -> list[tuple[str, list[SowRecord]]]:
@@ -365,6 +382,21 @@ class Hub:
                 try:
                     await trio.to_thread.run_sync(files.write, prepared)
                 except StoreError as error:  # as for the recovery points
+                    self._report_unwritten(error)
+
+    async def keep_sow(self) -> None:
+        """Write the records of file-backed topics periodically, in a thread; never returns."""
+        sow = self._sow
+        while sow is not None:
+            await trio.sleep(SOW_INTERVAL_S)
+            if sow.is_due:
+                prepared = sow.prepare(self._engine.sow_changes())
+                if self._files is not None:  # if that fails, the broker ends, as after every sync
+                    await trio.to_thread.run_sync(self._files.sync)
+                try:
+                    await trio.to_thread.run_sync(sow.write, prepared)
+                except StoreError as error:
+                    self._engine.restore_sow_changes(prepared.changes)
                     self._report_unwritten(error)
 
     async def wait_sealed(self) -> None:

@@ -39,12 +39,14 @@ from haclient_fake_server.admin import (
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
+from haclient_fake_server.engine.sow.topics import SowTopics
 from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.hub import BrokerFiles, Hub
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
+from haclient_fake_server.journal.sow_database import SowDatabase
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, has_room, listen, server_context
 from haclient_fake_server.maintenance import JournalMaintenance
@@ -93,6 +95,7 @@ class BrokerServer:
         self._start_id = start_id
         self._points = kill_points or KillPoints()
         self._progress_file: ProgressFile | None = None
+        self._sow: SowDatabase | None = None
         self._config = config
         self._wall_clock_us = wall_clock_us
         self._nurseries = open_nursery()
@@ -145,6 +148,7 @@ class BrokerServer:
                     self._open_guard_file(),
                     self._open_queue_point_file(self._journal),
                     self._open_queue_snapshot_files(self._journal),
+                    self._open_sow_database(self._journal),
                     None if self._config.data_dir is None else self._new_offline_queue,
                 ),
                 kill_points=self._points,
@@ -159,6 +163,7 @@ class BrokerServer:
         self._nursery.start_soon(self._hub.keep_sealed)
         self._nursery.start_soon(self._hub.keep_queue_points)
         self._nursery.start_soon(self._hub.keep_queue_snapshots)
+        self._nursery.start_soon(self._hub.keep_sow)
         if self._config.fsync is FsyncPolicy.INTERVAL:
             self._nursery.start_soon(self._hub.keep_synced)
         if self._config.parquet:
@@ -403,6 +408,22 @@ class BrokerServer:
             return None
         return QueueSnapshotFiles(config.data_dir, self._disk, journal, queues=queues)
 
+    def _open_sow_database(self, journal: JournalFiles | MemoryJournal) -> SowDatabase | None:
+        config = self._config
+        definitions = frozenset(each.definition for each in config.sow_topics if each.file_backed)
+        if config.data_dir is None or isinstance(journal, MemoryJournal) or not definitions:
+            return None
+        topics = SowTopics(config.sow_topics, lambda *_: True)
+
+        def definition_of(message_type: str, topic: str) -> str:
+            found = topics.get_or_make(topic, message_type)
+            return "" if found is None else found.definition
+
+        self._sow = SowDatabase(
+            config.data_dir, journal, definition_of=definition_of, definitions=definitions
+        )
+        return self._sow
+
     def _new_offline_queue(self, number: int) -> OfflineQueue:
         path = Path(self._config.data_dir or "", f"offline.{number}")
         return OfflineQueue.create(self._disk, path, capacity=self._config.slow_client_bytes)
@@ -431,6 +452,8 @@ class BrokerServer:
             if self._hub is not None:
                 self._hub.close()
         finally:
+            if self._sow is not None:
+                self._sow.close()
             if self._progress_file is not None:
                 self._progress_file.close()
             if isinstance(self._journal, JournalFiles):

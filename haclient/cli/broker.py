@@ -183,9 +183,10 @@ _TOPIC_OPTIONS = (
         "--sow",
         "sow_topics",
         multiple=True,
-        metavar="TOPIC:/key[,/key][,history][,pattern][,expiration=SECONDS]",
+        metavar="TOPIC:/key[,/key][,history][,pattern][,file_backed][,expiration=SECONDS]",
         help="A topic with a state of the world, its keys, whether it keeps its history, whether "
-        "it is a regular expression, and how long its records live. May be given several times.",
+        "it is a regular expression, whether its records are kept in a database, and how long they "
+        "live. May be given several times.",
     ),
     click.option(
         "--queue",

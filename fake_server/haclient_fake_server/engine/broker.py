@@ -57,6 +57,7 @@ from haclient_fake_server.engine.replication.wire import LOGON
 from haclient_fake_server.engine.requests import is_system_topic, read_options
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
+from haclient_fake_server.engine.sow.saved import SowChanges
 from haclient_fake_server.engine.sow.table import SowRecord
 from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects, Severity, State
 from haclient_fake_server.engine.statistics import TABLES, Row, instance
@@ -204,8 +205,23 @@ class Engine:
         return self._state.clock_us
 
     def sow_snapshot(self) -> list[tuple[str, list[SowRecord]]]:
-        """The records of each state of the world, for `sow_holder`."""
-        return [(each.name, list(each)) for each in self._state.sow]
+        """The records of each state of the world that only the log has, for `sow_holder`."""
+        return [(each.name, list(each)) for each in self._state.sow if not each.definition]
+
+    def sow_changes(self) -> list[SowChanges]:
+        """What has changed in the file-backed topics, now that the last block was written."""
+        return [
+            SowChanges(each.message_type, each.name, each.take_changes())
+            for each in self._state.sow
+            if each.changed
+        ]
+
+    def restore_sow_changes(self, changes: Iterable[SowChanges]) -> None:
+        """Changes could not be written: they are among the next ones."""
+        for message_type, topic, records in changes:
+            sow = self._state.sow.get(topic, message_type)
+            if sow is not None:
+                sow.changed.update((key, None) for key, _ in records)
 
     def describe(self, connection_id: int) -> str:
         """A connection for the log: its number, its client and the other end's address."""

@@ -26,6 +26,7 @@ from haclient_fake_server.engine.replication.durability import (
     ReplicationProgress,
     UnconfirmedRange,
 )
+from haclient_fake_server.engine.sow.saved import SavedRecords
 from haclient_fake_server.engine.sow.table import SowError, SowTopic, recorded_keys
 from haclient_fake_server.engine.span import span_of
 from haclient_fake_server.engine.state import Severity, State
@@ -66,12 +67,14 @@ class SavedState(NamedTuple):
         queue_points: The last ones in its `Effects`, or its `queue_points` when it had no more to
             do.
         queue_snapshots: Snapshots of its queues, at places that the journal has.
+        records: The records of its file-backed topics, at a place that the journal has.
     """
 
     progress: ReplicationProgress | None = None
     guards: Iterable[Guard] = ()
     queue_points: Iterable[QueuePoint] = ()
     queue_snapshots: Iterable[QueueSnapshot] = ()
+    records: SavedRecords | None = None
 
 
 NOTHING_SAVED: Final = SavedState()
@@ -98,7 +101,7 @@ def recover(state: State, saved: SavedState) -> None:
         )
     consumers: list[_Consumer] = []
     if state.settings.sow_topics:
-        consumers.append(_SowTables(state))
+        consumers.append(_SowTables(state, saved.records))
     if len(state.queues):
         consumers.append(_Queues(state, saved))
     end = state.journal.next_position
@@ -171,10 +174,25 @@ def _read_log(journal: JournalReader, consumers: Sequence[_Consumer]) -> None:
 class _SowTables:
     """Rebuilds the SOW tables: of each key, the last record is applied, and no other."""
 
-    def __init__(self, state: State) -> None:
-        self.start = state.journal.seek(state.journal.first_position)
+    def __init__(self, state: State, saved: SavedRecords | None) -> None:
+        definitions = frozenset[str]() if saved is None else saved.definitions
+        if saved is not None:
+            _restore_records(state, saved)
         self._clock_us = state.clock_us
         self._routes = {n: each for n, each in state.topics.items() if each.sow is not None}
+        # Of topics whose records were saved, what comes before this position is in them.
+        self._saved = {
+            number
+            for number, each in self._routes.items()
+            if each.sow is not None and each.sow.definition in definitions
+        }
+        self._saved_before = 0 if saved is None else saved.next_position
+        is_all = saved is not None and len(self._saved) == len(self._routes)
+        self.start = (
+            saved.end
+            if saved is not None and is_all
+            else state.journal.seek(state.journal.first_position)
+        )
         # By topic and key the record as it is in the log; in the order of the first insertion.
         self._latest: dict[int, dict[bytes, bytes]] = {number: {} for number in self._routes}
 
@@ -185,10 +203,12 @@ class _SowTables:
             table = latest.get(topic)
             if table is None or not position:
                 continue
+            if position < self._saved_before and topic in self._saved:
+                continue
             record = chunk[at : at + size]
             key = record[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + key_bytes]
             if command == _DELETE:
-                self._delete(table, record)
+                self._delete(table, self._routes[topic].sow, record)
                 continue
             sow = self._routes[topic].sow
             if sow is not None and has_to_compute_key(sow, key, flags):
@@ -207,9 +227,21 @@ class _SowTables:
             if route.sow is not None:
                 route.sow.take_expired(self._clock_us, sys.maxsize)
 
-    def _delete(self, table: dict[bytes, bytes], record: bytes) -> None:
-        for key in recorded_keys(to_text(_decode(record).payload)):
+    def _delete(self, table: dict[bytes, bytes], sow: SowTopic | None, record: bytes) -> None:
+        keys = recorded_keys(to_text(_decode(record).payload))
+        for key in keys:
             table.pop(to_bytes(key), None)
+        if sow is not None:
+            sow.delete_keys(keys)  # what was saved
+
+
+def _restore_records(state: State, saved: SavedRecords) -> None:
+    for message_type, topic, record in saved.records:
+        sow = state.tables[message_type].route(topic).sow
+        if sow is not None:
+            sow.restore(record)
+    for sow in state.sow:
+        sow.changed.clear()  # it is written already
 
 
 def _decode(record: bytes) -> Record:

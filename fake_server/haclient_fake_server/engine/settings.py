@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -82,6 +83,9 @@ class SowTopic:
         name: The topic, literally.
         is_pattern: The name is a regular expression (see `patterns`): each topic that matches has a
             state of its own. Literal topics come first, then the first pattern that matches.
+        file_backed: Keep the records in a database next to the journal, so that a broker that
+            starts reads only what follows in the log, and what comes before may be removed. The
+            journal must record the topic.
         keys: Paths of its key fields, `("/id",)`; empty when the publisher gives the key.
         message_type: The message type of its records.
         history: Whether queries may ask for the records of an earlier moment. The journal must
@@ -96,6 +100,13 @@ class SowTopic:
     history: bool = False
     expiration_s: float | None = None
     is_pattern: bool = False
+    file_backed: bool = False
+
+    @property
+    def definition(self) -> str:
+        """What the records of a file-backed topic depend on, as text; empty for others."""
+        fields = (self.message_type, self.name, self.is_pattern, self.keys)
+        return json.dumps(fields) if self.file_backed else ""
 
 
 EVERY_USER: Final = "*"
@@ -495,6 +506,11 @@ class EngineSettings:
             raise UsageError(
                 f"sow topic {topic.name!r} keeps a history, which is in the log, but no log "
                 "topic matches it: add one, or leave the history out"
+            )
+        if topic.file_backed and not is_logged:
+            raise UsageError(
+                f"sow topic {topic.name!r} is file-backed, and what its file lacks is in the log, "
+                "but no log topic matches it: add one, or leave file_backed out"
             )
 
 

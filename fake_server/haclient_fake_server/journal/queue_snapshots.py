@@ -5,9 +5,7 @@ there on, which is less than from the oldest message of the queue. A file is wri
 minute and when the broker is closed. It is a cache: one that is damaged, of another version, or of
 another log is ignored and written again.
 
-A file identifies its log by the youngest start, and by the header of the last block before its
-place with the checksums in it. A log that lost its end and was then continued has another block
-there.
+A file identifies its log as `log_place` says.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from haclient_fake_server.engine.queues.snapshot import (
     QueueSnapshot,
 )
 from haclient_fake_server.journal.files import JournalFiles
-from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
+from haclient_fake_server.journal.log_place import LogPlace, end_of, place_problem
 from haclient_stores.disk.files import Disk
 
 FORMAT_VERSION: Final = 2
@@ -53,15 +51,11 @@ class PreparedSnapshots(NamedTuple):
 
     Attributes:
         snapshots: The snapshots, all at the end of the log.
-        start_id: The youngest start of the log.
-        block: The place of the last block.
-        header: The header of the last block.
+        place: The end of the log.
     """
 
     snapshots: list[QueueSnapshot]
-    start_id: int
-    block: Cursor
-    header: bytes
+    place: LogPlace
 
 
 class QueueSnapshotFiles:
@@ -112,11 +106,9 @@ class QueueSnapshotFiles:
         Args:
             snapshots: The state of the queues at the end of the log.
         """
-        journal = self._journal
-        block = journal.last_block
-        header = journal.read_bytes(block.segment, BLOCK_HEADER_BYTES, block.offset)
-        self._written = Cursor(journal.live.number, journal.live.end)
-        return PreparedSnapshots([*snapshots], journal.log_starts[-1].id, block, header)
+        place = end_of(self._journal)
+        self._written = place.end
+        return PreparedSnapshots([*snapshots], place)
 
     def write(self, prepared: PreparedSnapshots) -> None:
         """Replace the files of some queues, and sync them; may run in a thread.
@@ -142,7 +134,7 @@ class QueueSnapshotFiles:
             file.close()
         try:
             fields, snapshot = _decode(data)
-            problem = self._problem(fields, snapshot)
+            problem = place_problem(self._journal, _place(fields, snapshot))
         except (
             ValueError,
             KeyError,
@@ -158,23 +150,16 @@ class QueueSnapshotFiles:
             _log.warning("%s: ignored: %s", path, problem)
         return None if problem else snapshot
 
-    def _problem(self, fields: dict[str, Any], snapshot: QueueSnapshot) -> str:
-        """Why a snapshot is not true of this log; empty if it is."""
-        starts = self._journal.log_starts
-        known = [start.id for start in starts]
-        start_id = int(fields["log_start"], 16)
-        if start_id not in known:
-            return f"it is of another log (no start {start_id:016x})"
-        later = starts[known.index(start_id) + 1 :]
-        if any(start.first_position < snapshot.next_position for start in later):
-            return "the log has lost its end since"
-        number, offset = snapshot.end
-        at = int(fields["block"])
-        segment = self._journal.segments.get(number)
-        if segment is None or not 0 < at < offset <= segment.end:
-            return "the log has lost its end since"
-        header = self._journal.read_bytes(number, BLOCK_HEADER_BYTES, at)
-        return "" if header.hex() == fields["header"] else "the log has another block there"
+
+def _place(fields: dict[str, Any], snapshot: QueueSnapshot) -> LogPlace:
+    """Where the log has to have what a snapshot says of it."""
+    return LogPlace(
+        int(fields["log_start"], 16),
+        snapshot.end,
+        int(fields["block"]),
+        bytes.fromhex(fields["header"]),
+        snapshot.next_position,
+    )
 
 
 def _encode(snapshot: QueueSnapshot, prepared: PreparedSnapshots) -> bytes:
@@ -191,11 +176,11 @@ def _encode(snapshot: QueueSnapshot, prepared: PreparedSnapshots) -> bytes:
         "name": snapshot.name,
         "message_type": snapshot.message_type,
         "definition": snapshot.definition,
-        "log_start": f"{prepared.start_id:016x}",
+        "log_start": f"{prepared.place.start_id:016x}",
         "segment": snapshot.end.segment,
         "offset": snapshot.end.offset,
-        "block": prepared.block.offset,
-        "header": prepared.header.hex(),
+        "block": prepared.place.block,
+        "header": prepared.place.header.hex(),
         "next_position": snapshot.next_position,
         "runs": runs,
         "columns": [len(column) for column in packed],

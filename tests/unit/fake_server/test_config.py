@@ -303,7 +303,8 @@ def test_a_queue_is_the_same_after_it_was_an_argument(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a:/id", "a:/id,/px,history", "a:", "a:history", "^a:/id,pattern,expiration=0"]
+    "text",
+    ["a:/id", "a:/id,/px,history", "a:", "a:history", "^a:/id,pattern,file_backed,expiration=0"],
 )
 def test_a_topic_with_a_state_is_the_same_after_it_was_an_argument(text: str) -> None:
     topic = parse_sow_topic(text, allow_user_keys=True)

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from haclient.errors import UsageError
+from haclient_fake_server import hub
 from haclient_fake_server.admin import ACTIONS
 from haclient_fake_server.config import BrokerConfig, QueueTopic, ReplicateTo, SowTopic
 from haclient_fake_server.journal.format import segment_name
@@ -171,3 +172,31 @@ async def test_actions_are_begun_over_the_admin_interface(
         ACTIONS["transaction_log", "remove"](server, "1")
         with trio.fail_after(20):
             await until(lambda: not (tmp_path / "archive" / f"{segment_name(1)}.gz").exists())
+
+
+@pytest.mark.row("SW10", "TL11")
+async def test_records_of_a_file_backed_topic_outlive_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = (SowTopic("orders", ("/id",), file_backed=True),)
+    settings = replace(config(tmp_path), sow_topics=topics)
+    async with filled(settings) as (server, _):
+        wanted = "the records of file-backed topics are not written yet"
+        assert wanted in await act(server, "remove")
+    monkeypatch.setattr(hub, "SOW_INTERVAL_S", 0.01)
+    async with running_broker(settings) as server:  # the last one has written them at its end
+        assert await act(server, "remove") == ""
+        first = int(server.rows("transaction_log")[0]["first_position"])
+        assert first > 1
+        async with RawClient.connect(server.uris[0]) as client:
+            await client.logon("pubber", opts="ack_conflation=0s")
+            await publish(client, 41, 20)
+            while await act(server, "remove", 2):  # it is written meanwhile
+                await trio.lowlevel.checkpoint()
+    async with (
+        running_broker(settings) as server,
+        RawClient.connect(server.uris[0]) as reader,
+    ):
+        await reader.logon("reader")
+        await reader.send(c="sow", cid="1", t="orders", a="stats")
+        assert (await reader.ack("stats", "1")).topic_matches == 60

@@ -242,7 +242,7 @@ def test_a_wrong_mark_is_said_in_one_line(without_trio: str) -> None:
     known = "There are sow, queues, users, log_topics, message_types"
     for said in (
         f"unknown keyword 'queue', did you mean queues? {known}",
-        "sow orders: expected TOPIC:/key[,/key][,history][,pattern][,expiration=SECONDS], such as",
+        "sow orders: expected TOPIC:/key[,/key][,history][,pattern][,file_backed]",
         "users: a broker process reads them from lines user:password: wanted users without ':' and",
     ):
         assert f"\n@pytest.mark.amps: {said}" in without_trio

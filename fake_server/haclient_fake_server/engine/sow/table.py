@@ -164,6 +164,7 @@ class SowTopic:
         keys: Paths of the key fields, such as `/id`; none when publishers name the key.
         message_type: Of all bodies; see `bodies` for those that have fields.
         history: Whether the log has its records of earlier moments.
+        definition: What its records depend on, for a file that keeps them; empty without a file.
         expiration_s: How long a record lives whose publisher does not say it, 0 for ever; with
             `None` all records live for ever.
 
@@ -177,6 +178,8 @@ class SowTopic:
         "_queued",
         "_records",
         "_snapshot",
+        "changed",
+        "definition",
         "expiration_s",
         "history",
         "message_type",
@@ -190,8 +193,12 @@ class SowTopic:
         *,
         message_type: str = "json",
         history: bool = False,
+        definition: str = "",
         expiration_s: float | None = None,
     ) -> None:
+        self.definition: Final = definition
+        # The keys of what has changed since it was written; a dict, to keep their order.
+        self.changed: Final[dict[str, None]] = {}
         self.name: Final = name
         self.history: Final = history
         self.expiration_s: Final = expiration_s
@@ -297,6 +304,8 @@ class SowTopic:
         previous = self._records.get(record.key)
         self._records[record.key] = record
         self._snapshot = None
+        if self.definition:
+            self.changed[record.key] = None
         if record.expires_us != NEVER_US:
             self._set_deadline(record.key, record.expires_us)
         return previous
@@ -322,6 +331,7 @@ class SowTopic:
         self._snapshot = None
         for record in records:
             del self._records[record.key]
+        self._note(records)
         if len(self._deadlines) > 2 * len(self._records) + _SLACK:
             self._drop_stale_deadlines()
         return records
@@ -365,7 +375,18 @@ class SowTopic:
             expired.append(record)
         if expired:
             self._snapshot = None
+            self._note(expired)
         return tuple(expired)
+
+    def _note(self, removed: Iterable[SowRecord]) -> None:
+        if self.definition:
+            self.changed.update((record.key, None) for record in removed)
+
+    def take_changes(self) -> list[tuple[str, SowRecord | None]]:
+        """What has changed since the last call: the present record, if any, of each key."""
+        found = [(key, self._records.get(key)) for key in self.changed]
+        self.changed.clear()
+        return found
 
     def _set_deadline(self, key: str, due_us: int) -> None:
         if due_us < self._queued.get(key, NEVER_US):

@@ -67,11 +67,13 @@ class SowTopics:
 
     def _make(self, configured: settings.SowTopic, name: str) -> SowTopic:
         message_type = configured.message_type
+        is_logged = self._is_logged(name, message_type)
         topic = self._topics[message_type, name] = SowTopic(
             name,
             configured.keys,
             message_type=message_type,
-            history=configured.history and self._is_logged(name, message_type),
+            history=configured.history and is_logged,
+            definition=configured.definition if is_logged else "",
             expiration_s=configured.expiration_s,
         )
         return topic

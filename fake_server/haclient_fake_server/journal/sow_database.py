@@ -1,0 +1,274 @@
+"""The records of file-backed topics in SQLite, next to the journal.
+
+The database has the records as they were at one place of the log. Every few seconds, and when the
+broker is closed, what has changed since is written together with the new place, in one transaction.
+A broker that starts takes the records from it and reads only what follows in the log, so what comes
+before may be removed. The log is synced up to the place first: after a loss of power, too, it has
+what the database refers to.
+
+A database that is missing, damaged, or of another log is made anew from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from haclient_fake_server.engine.journal import Cursor
+from haclient_fake_server.engine.patterns import to_bytes, to_text
+from haclient_fake_server.engine.sow.saved import SavedRecords, SowChanges
+from haclient_fake_server.engine.sow.table import SowRecord
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.log_place import LogPlace, end_of, place_problem
+from haclient_stores.errors import StoreError
+
+FILE_NAME: Final = "sow.db"
+FORMAT_VERSION: Final = 1
+
+_log = logging.getLogger(__name__)
+
+_UPSERT: Final = """
+insert into records values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (topic, key) do update set
+body = excluded.body, timestamp = excluded.timestamp, correlation_id = excluded.correlation_id,
+bookmark = excluded.bookmark, expires_us = excluded.expires_us, crc = excluded.crc
+"""
+
+
+class _Unfit(Exception):
+    """The database cannot be used, and why."""
+
+
+class PreparedChanges(NamedTuple):
+    """What one transaction writes.
+
+    Attributes:
+        changes: Of each topic.
+        place: The place of the log to which they lead.
+    """
+
+    changes: Sequence[SowChanges]
+    place: LogPlace
+
+
+class SowDatabase:
+    """The database of one broker.
+
+    Args:
+        directory: The journal's directory, whose lock also protects the database.
+        journal: The journal, as the broker that starts has opened it.
+        definition_of: Of message type and topic the definition of its records, empty if the topic
+            is not file-backed. Records of a topic whose definition has changed are dropped.
+        definitions: All definitions that there are.
+
+    Attributes:
+        saved: What the database has; `None` for a new one.
+
+    Raises:
+        StoreError: The disk failed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        journal: JournalFiles,
+        *,
+        definition_of: Callable[[str, str], str],
+        definitions: frozenset[str],
+    ) -> None:
+        self._path = directory / FILE_NAME
+        self._journal = journal
+        self._definition_of = definition_of
+        self._definitions = definitions
+        self._place: LogPlace | None = None
+        self.saved: SavedRecords | None = None
+        try:
+            self._database = self._opened()
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    @property
+    def safe_position(self) -> int:
+        """What comes before this position of the log is not needed for the records."""
+        return 0 if self._place is None else self._place.next_position
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log has grown since the last transaction."""
+        live = self._journal.live
+        return self._place is None or self._place.end != Cursor(live.number, live.end)
+
+    def prepare(self, changes: Sequence[SowChanges]) -> PreparedChanges:
+        """Prepare a call of `write`, on the thread of the event loop, while nothing is appended."""
+        return PreparedChanges(changes, end_of(self._journal))
+
+    def write(self, prepared: PreparedChanges) -> None:
+        """Write changes and their place in one transaction; may run in a thread.
+
+        The log has to be synced up to the place.
+
+        Raises:
+            StoreError: The disk failed; nothing has changed.
+        """
+        try:
+            with self._database as database:
+                for each in prepared.changes:
+                    topic = _topic(each.message_type, each.topic)
+                    gone = ((topic, to_bytes(key)) for key, record in each.records if not record)
+                    database.executemany("delete from records where topic = ? and key = ?", gone)
+                    rows = (_row(topic, record) for _, record in each.records if record)
+                    database.executemany(_UPSERT, rows)
+                self._write_place(database, prepared.place)
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+        self._place = prepared.place
+
+    def close(self) -> None:
+        """Close the database; the last call."""
+        self._database.close()
+
+    def _failure(self, error: Exception) -> StoreError:
+        return StoreError(f"{self._path}: {error}")
+
+    def _opened(self) -> sqlite3.Connection:
+        """The database, with what was saved, or a new one."""
+        database: sqlite3.Connection | None = None
+        problem = "" if self._journal.next_position == 1 else "it is missing"
+        if self._path.exists():
+            try:
+                database = _connect(self._path)
+                self.saved = self._load(database)
+            except (sqlite3.DatabaseError, _Unfit, ValueError, TypeError, AttributeError) as error:
+                problem = str(error)
+        if database is not None and self.saved is not None:
+            return database
+        if database is not None:
+            database.close()
+        if problem:
+            first = self._journal.first_position
+            lost = f"; records from before position {first} are lost" if first > 1 else ""
+            _log.warning("%s: made anew from the log: %s%s", self._path, problem, lost)
+        return self._created()
+
+    def _created(self) -> sqlite3.Connection:
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
+        database = _connect(self._path)
+        import sqlite_utils  # noqa: PLC0415  # it takes a tenth of a second
+
+        schema = sqlite_utils.Database(database)
+        schema.table("place").create(
+            {"start_id": str, "segment": int, "offset": int, "block": int, "header": bytes}
+            | {"next_position": int}
+        )
+        schema.table("definitions").create({"text": str}, pk="text")
+        schema.table("records").create(
+            {"topic": bytes, "key": bytes, "body": bytes, "timestamp": str}
+            | {"correlation_id": bytes, "bookmark": str, "expires_us": int, "crc": int}
+        )
+        schema.table("records").create_index(["topic", "key"], unique=True)
+        database.execute(f"pragma user_version = {FORMAT_VERSION}")
+        database.commit()
+        return database
+
+    def _load(self, database: sqlite3.Connection) -> SavedRecords:
+        """Check the database, and drop what is of another configuration.
+
+        Raises:
+            _Unfit: It is of another log, or damaged.
+        """
+        (version,) = database.execute("pragma user_version").fetchone()
+        if version != FORMAT_VERSION:
+            raise _Unfit(f"format {version}, this is {FORMAT_VERSION}")
+        row = database.execute("select * from place").fetchone()
+        if row is None:
+            raise _Unfit("it was never completed")
+        start_id, segment, offset, block, header, next_position = row
+        place = LogPlace(int(start_id, 16), Cursor(segment, offset), block, header, next_position)
+        if problem := place_problem(self._journal, place):
+            raise _Unfit(problem)
+        stored = {text for (text,) in database.execute("select text from definitions")}
+        known = self._definitions & stored
+        with database:
+            for (topic,) in database.execute("select distinct topic from records").fetchall():
+                if self._definition_of(*_names(topic)) not in known:
+                    database.execute("delete from records where topic = ?", (topic,))
+            self._write_definitions(database, known)
+        (free,), (pages,) = (
+            database.execute(f"pragma {name}").fetchone()
+            for name in ("freelist_count", "page_count")
+        )
+        if 2 * free > pages:
+            database.execute("vacuum")
+        records = list(_records(database))
+        self._place = place
+        return SavedRecords(place.end, next_position, frozenset(known), records)
+
+    def _write_place(self, database: sqlite3.Connection, place: LogPlace) -> None:
+        database.execute("delete from place")
+        values = (f"{place.start_id:016x}", *place.end, place.block, place.header)
+        database.execute(
+            "insert into place values (?, ?, ?, ?, ?, ?)", (*values, place.next_position)
+        )
+        self._write_definitions(database, self._definitions)
+
+    @staticmethod
+    def _write_definitions(database: sqlite3.Connection, definitions: frozenset[str]) -> None:
+        database.execute("delete from definitions")
+        rows = ((text,) for text in definitions)
+        database.executemany("insert into definitions values (?)", rows)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, check_same_thread=False)  # one thread at a time
+    try:
+        database.execute("pragma journal_mode = wal")
+        database.execute("pragma synchronous = full")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _records(database: sqlite3.Connection) -> Iterator[tuple[str, str, SowRecord]]:
+    names: dict[bytes, tuple[str, str]] = {}
+    for *row, crc in database.execute("select * from records order by rowid"):
+        topic, key, body, timestamp, correlation_id, bookmark, expires_us = row
+        if crc != _crc(body, row):
+            raise _Unfit("the checksum of a record is wrong")
+        if topic not in names:
+            names[topic] = _names(topic)
+        record = SowRecord(
+            to_text(key), body, timestamp, to_text(correlation_id), bookmark, expires_us
+        )
+        yield *names[topic], record
+
+
+def _topic(message_type: str, topic: str) -> bytes:
+    return to_bytes(f"{message_type} {topic}")
+
+
+def _names(topic: bytes) -> tuple[str, str]:
+    message_type, _, name = to_text(topic).partition(" ")
+    return message_type, name
+
+
+def _row(topic: bytes, record: SowRecord) -> tuple[object, ...]:
+    row = [
+        topic,
+        to_bytes(record.key),
+        record.body,
+        record.timestamp,
+        to_bytes(record.correlation_id),
+        record.bookmark,
+        record.expires_us,
+    ]
+    return *row, _crc(record.body, row)
+
+
+def _crc(body: bytes, row: Sequence[object]) -> int:
+    """The checksum of a row, whose third value is the body."""
+    return zlib.crc32(body, zlib.crc32(repr((*row[:2], *row[3:])).encode()))

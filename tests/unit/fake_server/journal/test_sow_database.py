@@ -1,0 +1,337 @@
+"""The records of file-backed topics, in a broker that starts again and again on one directory."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from haclient.errors import UsageError
+from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.recovery import SavedState
+from haclient_fake_server.engine.settings import LogTopic, SowTopic
+from haclient_fake_server.engine.sow.table import SowRecord
+from haclient_fake_server.engine.sow.topics import SowTopics
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.sow_database import FILE_NAME, SowDatabase
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreError
+from support.engine import START_US, Peer, World
+from support.lengths import length
+
+pytestmark = pytest.mark.row("SW10")
+
+TOPIC = SowTopic("orders", ("/id",), file_backed=True)
+
+
+class DiskWorld(World):
+    """A broker with its journal and its database in a directory."""
+
+    def __init__(self, directory: Path, *topics: SowTopic) -> None:
+        self.directory = directory
+        self.topics = topics or (TOPIC,)
+        self.starts = 0
+        self.files = self._open_journal()
+        super().__init__(journal=self.files, sow_topics=self.topics)
+
+    def _open_journal(self) -> JournalFiles:
+        self.starts += 1
+        return JournalFiles(
+            self.directory, RealDisk(), segment_bytes=4096, instance_id=1, start_id=self.starts
+        )
+
+    @override
+    def _new_engine(self) -> Engine:
+        topics = SowTopics(self.topics, lambda *_: True)
+
+        def definition_of(message_type: str, topic: str) -> str:
+            found = topics.get_or_make(topic, message_type)
+            return "" if found is None else found.definition
+
+        self.database = SowDatabase(
+            self.directory,
+            self.files,
+            definition_of=definition_of,
+            definitions=frozenset(each.definition for each in self.topics if each.file_backed),
+        )
+        now_us = START_US + int(self.now * 1e6)
+        saved = SavedState(records=self.database.saved)
+        return Engine(self.settings, self.files, now=self.now, now_us=now_us, saved=saved)
+
+    def checkpoint(self) -> None:
+        """What the hub does every few seconds."""
+        prepared = self.database.prepare(self.engine.sow_changes())
+        self.files.sync()
+        self.database.write(prepared)
+
+    def close(self) -> None:
+        self.database.close()
+        self.files.close()
+
+    def reopen(self, *topics: SowTopic) -> Peer:
+        """Start again, as after a kill; a client of the new broker."""
+        self.close()
+        return self.open(*topics)
+
+    def open(self, *topics: SowTopic) -> Peer:
+        self.topics = topics or self.topics
+        self.files = self.journal = self._open_journal()
+        self.settings = type(self.settings)(sow_topics=self.topics)
+        self.restart()
+        return self.client(f"client-{self.starts}")
+
+    def drop_old_log(self) -> None:
+        """Remove the segments that the records do not need."""
+        while len(self.files.segments) > 1:
+            number, segment = next(iter(self.files.segments.items()))
+            if segment.manifest.next_position >= self.database.safe_position:
+                break
+            if not segment.manifest.sealed:
+                self.files.seal()
+            self.files.forget_oldest()
+            self.files.remove_files(number)
+
+
+@pytest.fixture
+def world_of(tmp_path: Path) -> Iterator[Callable[..., DiskWorld]]:
+    worlds: list[DiskWorld] = []
+
+    def make(*topics: SowTopic) -> DiskWorld:
+        worlds.append(DiskWorld(tmp_path, *topics))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.close()
+
+
+def put(peer: Peer, *keys: int, value: int = 0, topic: str = "orders") -> None:
+    for key in keys:
+        peer.publish(None, b'{"id":%d,"v":%d}' % (key, value), t=topic)
+
+
+def records(peer: Peer, topic: str = "orders") -> list[bytes]:
+    peer.send(c="sow", cid="q", t=topic)
+    return [message.data for message in peer.take() if message.kind == "sow"]
+
+
+def stored(world: World) -> tuple[SowRecord, ...]:
+    return next(iter(world.engine._state.sow)).records()
+
+
+def body(key: int, value: int = 0) -> bytes:
+    return b'{"id":%d,"v":%d}' % (key, value)
+
+
+def test_a_restart_needs_only_what_follows_the_last_checkpoint(
+    world_of: Callable[..., DiskWorld],
+) -> None:
+    world = world_of()
+    peer = world.client()
+    put(peer, *range(200))
+    world.checkpoint()
+    put(peer, 3, 300, value=1)
+    peer.send(c="sow_delete", t="orders", filter="/id > 4 AND /id < 300")
+    put(peer, 5, value=2)
+    world.drop_old_log()
+    assert world.files.first_position > 100
+    wanted = [body(0), body(1), body(2), body(3, 1), body(4), body(300, 1), body(5, 2)]
+    assert records(peer) == wanted
+    peer = world.reopen()
+    assert sorted(records(peer)) == sorted(wanted)
+    world.checkpoint()
+    assert sorted(records(world.reopen())) == sorted(wanted)
+
+
+def test_records_have_all_that_they_had(world_of: Callable[..., DiskWorld]) -> None:
+    topic = SowTopic("named", file_backed=True, expiration_s=100)
+    world = world_of(topic)
+    peer = world.client()
+    peer.publish(1, b"\xff\x00", t="named", k="k\udcff", x="cid", e=50)
+    peer.publish(2, b"", t="named", k="2", e=0)
+    before = stored(world)
+    world.checkpoint()
+    world.reopen()
+    assert stored(world) == before
+    world.advance(60)
+    assert [each.key for each in stored(world)] == ["2"]
+
+
+def _flip(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("update records set body = x'00' where rowid = 2")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda path: path.unlink(), "it is missing"),
+        (lambda path: path.write_bytes(b"x" * 5000), "file is not a database"),
+        (lambda path: path.write_bytes(path.read_bytes()[:6000]), "malformed"),
+        (_flip, "the checksum of a record is wrong"),
+    ],
+)
+def test_a_damaged_database_is_made_anew_from_the_log(
+    world_of: Callable[..., DiskWorld],
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+    told: str,
+) -> None:
+    world = world_of()
+    put(world.client(), *range(100))
+    world.checkpoint()
+    world.close()
+    damage(world.directory / FILE_NAME)
+    peer = world.open()
+    assert records(peer) == [body(key) for key in range(100)]
+    (line,) = caplog.messages
+    assert "made anew from the log: " in line
+    assert told in line
+    world.checkpoint()
+    caplog.clear()
+    assert records(world.reopen()) == [body(key) for key in range(100)]
+    assert not caplog.messages
+
+
+def test_what_is_lost_with_a_database_is_said(
+    world_of: Callable[..., DiskWorld], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = world_of()
+    put(world.client(), *range(200))
+    world.checkpoint()
+    world.drop_old_log()
+    first = world.files.first_position
+    world.close()
+    (world.directory / FILE_NAME).unlink()
+    assert len(records(world.open())) == 201 - first
+    assert f"records from before position {first} are lost" in caplog.text
+
+
+def test_a_database_of_another_log_is_not_used(
+    world_of: Callable[..., DiskWorld], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    world = world_of()
+    put(world.client(), 1, 2)
+    world.checkpoint()
+    world.close()
+    for path in tmp_path.glob("journal*"):
+        path.unlink()
+    world.starts = 100
+    peer = world.open()
+    assert records(peer) == []
+    assert "it is of another log" in caplog.text
+
+
+def test_a_topic_that_is_new_or_has_changed_is_rebuilt_and_others_are_not(
+    world_of: Callable[..., DiskWorld],
+) -> None:
+    world = world_of(TOPIC, SowTopic("other", ("/id",)))
+    peer = world.client()
+    for topic in ("orders", "other", "p1"):
+        put(peer, 1, 2, topic=topic)
+    world.checkpoint()
+    backed = SowTopic("other", ("/id",), file_backed=True)
+    several = SowTopic("^p", ("/id",), is_pattern=True, file_backed=True)
+    peer = world.reopen(TOPIC, backed, several)
+    for _ in range(2):
+        assert [len(records(peer, each)) for each in ("orders", "other", "p1")] == [2, 2, 2]
+        world.checkpoint()
+        peer = world.reopen()
+    by_value = SowTopic("orders", ("/v",), file_backed=True)
+    peer = world.reopen(by_value, backed, several)
+    for _ in range(2):
+        assert records(peer) == [body(1), body(2)]  # the log has the keys that they had
+        world.checkpoint()
+        peer = world.reopen()
+
+
+def test_a_write_that_fails_changes_nothing_and_is_made_up_for(
+    world_of: Callable[..., DiskWorld],
+) -> None:
+    world = world_of()
+    peer = world.client()
+    put(peer, 1, 2)
+    world.checkpoint()
+    put(peer, 2, 3, value=1)
+    peer.send(c="sow_delete", t="orders", filter="/id = 1")
+    prepared = world.database.prepare(world.engine.sow_changes())
+    world.database._database.execute(
+        "create trigger full before insert on place begin select raise(abort, 'disk full'); end"
+    )
+    with pytest.raises(StoreError, match=r"sow\.db: disk full"):
+        world.database.write(prepared)
+    assert world.database.safe_position < world.files.next_position
+    world.engine.restore_sow_changes(prepared.changes)
+    world.database._database.execute("drop trigger full")
+    world.checkpoint()
+    world.files.sync()
+    assert sorted(records(world.reopen())) == [body(2, 1), body(3, 1)]
+
+
+def test_a_kill_at_any_moment_leaves_the_last_whole_transaction(
+    world_of: Callable[..., DiskWorld], tmp_path: Path
+) -> None:
+    world = world_of()
+    peer = world.client()
+    put(peer, 1, 2)
+    world.checkpoint()
+    put(peer, 2, 3, value=1)
+    database = world.database._database
+    database.execute("delete from records")  # a transaction that is not committed
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in tmp_path.glob("[js]*"):
+        if path.name != "journal.lock":
+            shutil.copy(path, copy)
+    database.rollback()
+    killed = DiskWorld(copy)
+    assert records(killed.client()) == [body(1), body(2, 1), body(3, 1)]
+    killed.close()
+
+
+def test_a_file_backed_topic_has_to_be_logged() -> None:
+    with pytest.raises(UsageError, match="is file-backed, and what its file lacks is in the log"):
+        World(sow_topics=(TOPIC,), log_topics=(LogTopic("other"),))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["p", "p", "delta_publish", "sow_delete", "checkpoint", "kill", "drop"]),
+        st.integers(1, 4),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=length(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_any_order_of_changes_checkpoints_and_kills_keeps_the_records(
+    steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world = DiskWorld(tmp_path_factory.mktemp("broker"))
+    peer, model = world.client(), dict[int, bytes]()
+    for number, (step, key) in enumerate(steps):
+        match step:
+            case "checkpoint":
+                world.checkpoint()
+            case "kill":
+                peer = world.reopen()
+            case "drop":
+                world.drop_old_log()
+            case "sow_delete":
+                peer.send(c="sow_delete", t="orders", filter=f"/id = {key}")
+                model.pop(key, None)
+            case _:
+                text = b"%d" % number * 200
+                peer.send(b'{"id":%d,"v":"%b"}' % (key, text), c=step, t="orders")
+                model[key] = b'{"id":%d,"v":"%b"}' % (key, text)
+        assert sorted(records(peer)) == sorted(model.values())
+    assert sorted(records(world.reopen())) == sorted(model.values())
+    world.close()
