@@ -103,6 +103,19 @@ class OpenLog:
         syncs: Whether each record may be followed by a sync, which adds a seal.
     """
 
+    # For speed: it is asked for room at each batch and each ack.
+    __slots__ = (
+        "_promised",
+        "_seals",
+        "_skips",
+        "file",
+        "gate",
+        "introduced",
+        "publishers",
+        "resize",
+        "trackers",
+    )
+
     def __init__(
         self,
         file: RecordFile,
