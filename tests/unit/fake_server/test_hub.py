@@ -38,8 +38,8 @@ class Session(SessionLike):
     number: int
     diary: list[str]
     unsent_bytes: int = 0
-    offline_bytes: int = 0
-    sent: list[bytes] = field(default_factory=list)
+    in_file: int = 0
+    sent: list[bytes] = field(default_factory=list[bytes])
 
     @override
     def put(self, data: bytes) -> None:
@@ -62,12 +62,17 @@ class Session(SessionLike):
     @property
     @override
     def is_offline(self) -> bool:
-        return self.offline_bytes > 0
+        return self.in_file > 0
+
+    @property
+    @override
+    def offline_bytes(self) -> int:
+        return self.in_file
 
     @override
     def take_offline(self, queue: OfflineQueue) -> None:
         self.diary.append(f"offline {self.number}")
-        self.offline_bytes = self.unsent_bytes
+        self.in_file = self.unsent_bytes
 
     @override
     def cut(self, reason: str) -> None:
@@ -116,9 +121,11 @@ class Bench:
 def with_offline_queues(_: list[str]) -> BrokerFiles:
     """Files of slow clients, in memory."""
     disk = RecordingDisk()
-    return BrokerFiles(
-        new_offline_queue=lambda number: OfflineQueue.create(disk, Path(f"{number}"), capacity=9999)
-    )
+
+    def new_queue(number: int) -> OfflineQueue:
+        return OfflineQueue.create(disk, Path(f"{number}"), capacity=9999)
+
+    return BrokerFiles(new_offline_queue=new_queue)
 
 
 @pytest.mark.row("TL7")
@@ -233,7 +240,7 @@ async def test_all_together_are_taken_offline_before_the_slowest_is_cut() -> Non
         bench.send(writer, b"x" * 900, c="p", t=topic, s=number)
     assert (slow.is_offline, slower.is_offline) == (False, True)
     assert not any("slow client" in each for each in bench.diary)
-    slower.offline_bytes = 3001
+    slower.in_file = 3001
     bench.send(writer, b"x" * 200, c="p", t="one", s=3)
     assert "slow client 2" in bench.diary
     assert "slow client 1" not in bench.diary

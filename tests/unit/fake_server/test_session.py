@@ -6,7 +6,7 @@ import contextlib
 import logging
 import struct
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -278,7 +278,7 @@ def _refuse(event: object) -> None:
 @asynccontextmanager
 async def offline_reader(
     data_dir: Path, disk: OfflineDisk
-) -> AsyncIterator[tuple[BrokerServer, RawClient]]:
+) -> AsyncGenerator[tuple[BrokerServer, RawClient]]:
     """A subscriber of 400 messages which has not read yet, so that most of them are in a file."""
     config = BrokerConfig(
         data_dir=data_dir,
