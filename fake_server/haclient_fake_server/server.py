@@ -413,7 +413,12 @@ class BrokerServer:
         definitions = frozenset(each.definition for each in config.sow_topics if each.file_backed)
         if config.data_dir is None or isinstance(journal, MemoryJournal) or not definitions:
             return None
-        topics = SowTopics(config.sow_topics, lambda *_: True)
+
+        def is_logged(topic: str, message_type: str) -> bool:
+            del topic, message_type
+            return True
+
+        topics = SowTopics(config.sow_topics, is_logged)
 
         def definition_of(message_type: str, topic: str) -> str:
             found = topics.get_or_make(topic, message_type)
