@@ -390,14 +390,21 @@ class Hub:
         while sow is not None:
             await trio.sleep(SOW_INTERVAL_S)
             if sow.is_due:
-                prepared = sow.prepare(self._engine.sow_changes())
-                if self._files is not None:  # if that fails, the broker ends, as after every sync
-                    await trio.to_thread.run_sync(self._files.sync)
-                try:
-                    await trio.to_thread.run_sync(sow.write, prepared)
-                except StoreError as error:
-                    self._engine.restore_sow_changes(prepared.changes)
-                    self._report_unwritten(error)
+                await self._write_sow(sow)
+
+    async def _write_sow(self, sow: SowDatabase) -> None:
+        prepared = sow.prepare(self._engine.sow_changes())
+        is_synced = self._files is None
+        try:
+            if self._files is not None:
+                await trio.to_thread.run_sync(self._files.sync)
+                is_synced = True
+            await trio.to_thread.run_sync(sow.write, prepared)
+        except BaseException as error:  # also a broker that is closed between the two
+            self._engine.restore_sow_changes(prepared.changes)
+            if not is_synced or not isinstance(error, StoreError):
+                raise  # a failed sync ends the broker
+            self._report_unwritten(error)
 
     async def wait_sealed(self) -> None:
         """Wait until a segment was sealed since the last call."""

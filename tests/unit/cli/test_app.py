@@ -78,7 +78,7 @@ def test_the_help_names_nothing_internal() -> None:
 def test_every_option_explains_itself() -> None:
     for words, command in offered(commands):
         for parameter in command.params:
-            if isinstance(parameter, click.Option):
+            if isinstance(parameter, click.Option) and not parameter.hidden:
                 assert parameter.help, f"{words} {parameter.name}"
 
 

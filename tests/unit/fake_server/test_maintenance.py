@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from haclient.errors import UsageError
 from haclient_fake_server import hub
 from haclient_fake_server.admin import ACTIONS
 from haclient_fake_server.config import BrokerConfig, QueueTopic, ReplicateTo, SowTopic
+from haclient_fake_server.engine.sow.saved import SowChanges
+from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
+from haclient_fake_server.journal.sow_database import PreparedChanges, SowDatabase
 from haclient_fake_server.server import BrokerServer
 from support.broker import RawClient, running_broker
 from support.inbox import until
@@ -200,3 +205,43 @@ async def test_records_of_a_file_backed_topic_outlive_the_log(
         await reader.logon("reader")
         await reader.send(c="sow", cid="1", t="orders", a="stats")
         assert (await reader.ack("stats", "1")).topic_matches == 60
+
+
+async def test_records_that_are_written_while_the_broker_is_closed_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = (SowTopic("orders", ("/id",), file_backed=True),)
+    settings = replace(config(tmp_path), sow_topics=topics)
+    token, syncing, closing = trio.lowlevel.current_trio_token(), trio.Event(), threading.Event()
+    prepare, sync = SowDatabase.prepare, JournalFiles.sync
+
+    def prepare_and_hold(database: SowDatabase, changes: Sequence[SowChanges]) -> PreparedChanges:
+        monkeypatch.setattr(JournalFiles, "sync", held_sync)
+        monkeypatch.setattr(SowDatabase, "prepare", prepare)
+        return prepare(database, changes)
+
+    def held_sync(files: JournalFiles) -> None:
+        if threading.current_thread() is not threading.main_thread() and not closing.is_set():
+            token.run_sync_soon(syncing.set)
+            closing.wait(60)
+        sync(files)
+
+    async def let_sync_end() -> None:
+        await syncing.wait()
+        await trio.testing.wait_all_tasks_blocked()  # the broker is being closed
+        closing.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(let_sync_end)
+        monkeypatch.setattr(hub, "SOW_INTERVAL_S", 0.01)
+        async with filled(settings) as (_, client):
+            monkeypatch.setattr(SowDatabase, "prepare", prepare_and_hold)
+            await publish(client, 41, 1)
+            await syncing.wait()
+    async with (
+        running_broker(settings) as server,
+        RawClient.connect(server.uris[0]) as reader,
+    ):
+        await reader.logon("reader")
+        await reader.send(c="sow", cid="1", t="orders", a="stats")
+        assert (await reader.ack("stats", "1")).topic_matches == 41
