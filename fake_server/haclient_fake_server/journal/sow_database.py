@@ -29,6 +29,9 @@ from haclient_stores.errors import StoreError
 FILE_NAME: Final = "sow.db"
 FORMAT_VERSION: Final = 1
 
+BUSY_TIMEOUT_S: Final = 5.0
+"""How long a call waits for another program that has locked the database."""
+
 _log = logging.getLogger(__name__)
 
 _UPSERT: Final = """
@@ -142,6 +145,11 @@ class SowDatabase:
                 database = _connect(self._path)
                 self.saved = self._load(database)
             except (sqlite3.DatabaseError, _Unfit, ValueError, TypeError, AttributeError) as error:
+                name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
+                if isinstance(error, sqlite3.OperationalError) and name != "SQLITE_ERROR":
+                    if database is not None:
+                        database.close()
+                    raise  # it may be whole: another program has locked it, or the disk failed
                 problem = str(error)
         if database is not None and self.saved is not None:
             return database
@@ -223,7 +231,8 @@ class SowDatabase:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, check_same_thread=False)  # one thread at a time
+    # One thread at a time has it.
+    database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     try:
         database.execute("pragma journal_mode = wal")
         database.execute("pragma synchronous = full")

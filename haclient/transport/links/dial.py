@@ -308,7 +308,7 @@ async def _connect_address(
 async def _addresses(uri: Uri) -> Iterable[tuple[socket.AddressFamily, object]]:
     """The host's addresses, the preferred family first; IPv4 unless the URI says otherwise."""
     try:
-        found = await _look_up(uri.host, uri.port)
+        found = await _resolve_host(uri.host, uri.port)
     except OSError as error:
         raise _refused(uri, error) from error
     except UnicodeError as error:  # before any lookup: a label is empty or too long
@@ -317,7 +317,7 @@ async def _addresses(uri: Uri) -> Iterable[tuple[socket.AddressFamily, object]]:
     return sorted(((f, a) for f, _, _, _, a in found), key=lambda each: each[0] != preferred)
 
 
-async def _look_up(host: str, port: int) -> Sequence[_AddressInfo]:
+async def _resolve_host(host: str, port: int) -> Sequence[_AddressInfo]:
     """As `trio.socket.getaddrinfo`, but not in one of the threads of the application."""
     with suppress(socket.gaierror):  # a number needs no thread
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -325,9 +325,9 @@ async def _look_up(host: str, port: int) -> Sequence[_AddressInfo]:
     trio.socket.set_custom_hostname_resolver(resolver)
     if resolver is not None or not host.isascii():
         return await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    look_up = partial(socket.getaddrinfo, host.encode(), port, type=socket.SOCK_STREAM)
+    resolve = partial(socket.getaddrinfo, host.encode(), port, type=socket.SOCK_STREAM)
     return await trio.to_thread.run_sync(
-        look_up, abandon_on_cancel=True, limiter=own_threads("names")
+        resolve, abandon_on_cancel=True, limiter=own_threads("names")
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.engine.sow.table import SowRecord
 from haclient_fake_server.engine.sow.topics import SowTopics
+from haclient_fake_server.journal import sow_database
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.sow_database import FILE_NAME, SowDatabase
 from haclient_stores.disk.files import RealDisk
@@ -212,6 +214,23 @@ def test_what_is_lost_with_a_database_is_said(
     (world.directory / FILE_NAME).unlink()
     assert len(records(world.open())) == 201 - first
     assert f"records from before position {first} are lost" in caplog.text
+
+
+def test_a_database_that_another_program_has_locked_is_not_made_anew(
+    world_of: Callable[..., DiskWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sow_database, "BUSY_TIMEOUT_S", 0.01)
+    world = world_of()
+    put(world.client(), *range(100))
+    world.checkpoint()
+    world.close()
+    with closing(sqlite3.connect(world.directory / FILE_NAME)) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(StoreError, match="database is locked"):
+            world.open()
+    world.files.close()
+    assert records(world.open()) == [body(key) for key in range(100)]
+    assert world.database.saved is not None
 
 
 def test_a_database_of_another_log_is_not_used(
