@@ -168,7 +168,7 @@ ACTIONS: Final[Mapping[tuple[str, str], Callable[[Administered, str], None]]] = 
 
 
 class _Refused(Exception):
-    """An answer that is none of the wanted."""
+    """A request that is answered with an error."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -181,7 +181,7 @@ def answer(head: bytes, *, broker: Administered, users: Mapping[str, str] | None
     Args:
         head: The request up to the empty line.
         broker: The broker.
-        users: Passwords by user, of whom the request has to be; `None` for anybody's.
+        users: Passwords by user, one of which the request needs; `None` if it needs none.
     """
     try:
         return _answer(head, broker, users)

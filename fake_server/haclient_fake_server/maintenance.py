@@ -26,7 +26,7 @@ from haclient_fake_server.journal.segments import FileSegment
 from haclient_stores.errors import StoreError
 
 CHECK_INTERVAL_S: Final = 60.0
-"""How often the ages of segments are looked at, or sooner when a limit is shorter."""
+"""How often the ages of segments are checked; more often when a limit is shorter."""
 
 _log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ READ_BYTES: Final = 4096
 """The buffer of a connection that has sent little: thousands of idle ones take little memory."""
 
 PART_LIMIT_S: Final = 0.02
-"""How long the commands of one read may take before those of others have their turn."""
+"""After so long, the rest of the commands of one read wait for those of other connections."""
 
 LONG_STEP_S: Final = 0.002
 """A longer step of a replay makes the next one wait for its turn."""
@@ -48,11 +48,11 @@ LONG_STEP_S: Final = 0.002
 _NO_TURN: Final = nullcontext()
 
 ALL_AT_ONCE: Final = 2**16
-"""More commands than a read has: what is quick is one batch, with one write of the journal."""
+"""More commands than one read has: quick ones are one batch, with one write of the journal."""
 
 QUICK: Final = frozenset({"p", "publish", "delta_publish", "sow_delete", "flush", "heartbeat"})
-"""Commands that are many and take little time each, unless they have a filter. Of others, each may
-take as long as a step of a query, and is a part of its own."""
+"""Frequent commands that take little time each, unless they have a filter. Each of the others may
+take as long as a step of a query, so it is a part of its own."""
 
 SEND_BYTES: Final = 256 * 1024
 """How much is offered to the kernel at a time."""

@@ -216,7 +216,7 @@ def read_config(path: Path, *, users: Mapping[str, str] | None = None) -> Broker
     )
     try:
         return BrokerConfig(**cast("dict[str, Any]", values), users=users)
-    except HAClientError as error:  # also a pattern or an expression that is none
+    except HAClientError as error:  # also a malformed pattern or expression
         raise UsageError(f"{path}: {error}") from error
 
 

@@ -81,7 +81,7 @@ class _OneLine(logging.Formatter):
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    """Warnings, and what `-v` asks for; not what other libraries have to tell.
+    """Whether a record is shown: warnings, and below that only records of this package.
 
     The frames before a failure are several lines for experts: with `-vv` they are there anyway.
     """

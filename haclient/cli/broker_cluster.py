@@ -90,7 +90,7 @@ async def _run_broker(
     """Run one broker until it ends or is cancelled, which terminates it.
 
     Raises:
-        HAClientError: It has ended before it listened; it has told its reason on stderr.
+        HAClientError: It has ended before it listened; its reason is on stderr.
     """
     name = arguments[arguments.index("--name") + 1]
     async with _broker_process(arguments) as process:

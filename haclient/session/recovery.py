@@ -335,7 +335,7 @@ def policy_word(policy: ResubscribePolicy, sub_id: str, error: HAClientError) ->
     """What the application says about a subscription that ended with an error.
 
     Raises:
-        UsageError: It is none of the words.
+        UsageError: The application answers with another word.
     """
     word = policy(sub_id, error) if callable(policy) else policy
     if (True, word) not in REFUSALS:

@@ -1,6 +1,6 @@
 """Sends the acknowledgements of queue messages, at their times.
 
-`haclient.session.leases` and `haclient.session.leases` decide what is sent, and when.
+`haclient.session.leases` decides what is sent, and when.
 Each message refers to the `QueueLease` of the chunk in which it was received. An acknowledgement
 removes that reference, so a second one does nothing.
 

@@ -288,7 +288,7 @@ class LoggedBy:
         _bound.add(self)
 
     def forked(self) -> None:
-        """Have the client's thread refuse each discard: the store's function knows of no fork."""
+        """Have the client's thread refuse each discard: the store's function checks for no fork."""
         self.discard = self._elsewhere
 
 

@@ -74,7 +74,7 @@ MAX_PATTERN_CHECKS: Final = 10_000
 turn: about 15 ms."""
 
 _MAX_DIGITS: Final = 18
-"""Longer texts are no number of a connection; Python refuses to convert the longest."""
+"""No number of a connection is longer, and Python refuses to convert very long texts."""
 
 
 class Engine:
@@ -464,7 +464,7 @@ class Engine:
             state.refuse(connection, message, error)
 
     def _unknown(self, connection: Connection, message: Message) -> None:
-        """Answer a command that there is none of, and end the connection, as AMPS does.
+        """Refuse an unknown command, and end the connection, as AMPS does.
 
         Not for the acknowledgement of a queue's message by an old client, which would only connect
         again to be sent the same messages.

@@ -223,7 +223,7 @@ class Hold(Connection):
 
 
 def _raise(_: Connection, error: Exception) -> None:
-    """What a connection without an engine does of a fault."""
+    """Raise a fault: what a connection without an engine does."""
     raise error
 
 

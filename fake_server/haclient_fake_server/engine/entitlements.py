@@ -22,11 +22,11 @@ from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.settings import EVERY_USER, Entitlement
 
 MAX_REMEMBERED: Final = 4096
-"""Topics of which a connection's user the verdict is kept."""
+"""Topics whose verdicts are cached for one user."""
 
 
 class _Verdict(NamedTuple):
-    """What of a topic is allowed: the messages that a filter matches, or all without one."""
+    """The part of a topic that is allowed: the messages that a filter matches, or all of them."""
 
     text: str = ""
     filter: Filter | None = None

@@ -223,4 +223,4 @@ TABLES: Final[Mapping[str, Table]] = {
     "sow": sow,
     "replication": replication,
 }
-"""Those that the state alone tells."""
+"""The tables that need only the state of the engine."""

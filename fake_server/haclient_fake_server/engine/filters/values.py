@@ -129,7 +129,7 @@ def calculate(symbol: str, left: Value, right: Value) -> Value:
 def text_of(value: Number | str) -> str:
     """A value as text; floats in the shortest form that reads back the same.
 
-    A test yields a bool, which as text is the 1 or 0 that it stands for.
+    A test yields a bool, which is written as 1 or 0.
     """
     if isinstance(value, str):
         return value
@@ -137,7 +137,7 @@ def text_of(value: Number | str) -> str:
 
 
 def number_of(value: Number | str) -> Number:
-    """A value as a number; NaN for a text that is none."""
+    """A value as a number; NaN for a text that is not a number."""
     if not isinstance(value, str):
         return value
     number = number_from(value)

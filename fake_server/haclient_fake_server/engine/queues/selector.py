@@ -24,10 +24,10 @@ Key: TypeAlias = tuple[float, int]
 """The order of delivery: the negative priority, 0 without priorities; then the position."""
 
 UNREAD_COST: Final = 0.1
-"""What it costs to sort a message by its priority, of what it costs to read one."""
+"""The cost of sorting a message by its priority; reading one costs 1."""
 
 _SLACK: Final = 1024
-"""Entries of the heap that no longer count which are left in any case."""
+"""So many obsolete entries of the heap are never worth a sweep."""
 
 
 class Bodies(Protocol):

@@ -72,7 +72,7 @@ MAX_CACHED: Final = 2**20
 """Sequences that are cached, at eight bytes each; with one more part all are forgotten."""
 
 TAKE_OVER_S: Final = 30.0
-"""So long no other instance is connected before replicated messages expire here: longer than the
+"""After so long without a connected instance, replicated messages expire here. Longer than the
 waits between two attempts to connect."""
 
 REPLACED: Final = "replaced by a newer replication connection"

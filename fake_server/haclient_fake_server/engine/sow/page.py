@@ -13,8 +13,8 @@ What leaves comes first, so that the subscriber never has more than `top_n` reco
 A page of deltas sends of a record that changes within it what has changed, and a record that enters
 it whole.
 
-A page is built in steps, between which others are served. It is that of the moment at which it is
-complete: what changes before is taken note of and sent to nobody.
+A page is built in steps, between which other clients are served. It shows the records as they are
+when it is complete: earlier changes are applied to it, and not sent.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Queries:
         self._add_query(connection, steps)
 
     def _takes_steps(self, searches: list[Search]) -> bool:
-        """Whether to look at all these records takes more than one step."""
+        """Whether these searches take more than one step."""
         step_bytes, cost_bytes = self._state.settings.query_step_bytes, 0
         return any(
             (cost_bytes := cost_bytes + part.cost_bytes) >= step_bytes

@@ -1,4 +1,4 @@
-"""What is kept of file-backed topics outside of the engine: records, and their changes."""
+"""The records of file-backed topics as the database keeps them, and their changes."""
 
 from __future__ import annotations
 

@@ -38,16 +38,16 @@ from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.sow.delta import Delta
 
 RECORD_BYTES: Final = 512
-"""What it counts for to look at a record, besides its body: about as long as to read so much."""
+"""The cost of examining a record, besides its body: about that of reading so many bytes."""
 
 NEVER_US: Final = sys.maxsize
-"""Later than any moment."""
+"""The deadline of a record that never expires."""
 
 _SLACK: Final = 1024
-"""Deadlines of records that are gone which are kept in any case."""
+"""So many deadlines of removed records are never worth a sweep."""
 
 FILTER_CHARACTERS: Final = 128
-"""As many characters of a filter as cost about as much as looking at the record."""
+"""Characters of a filter whose evaluation costs about as much as examining the record."""
 
 
 class SowError(HAClientError):
@@ -492,7 +492,7 @@ class Search:
 
 
 def weight_of(filter_text: str) -> int:
-    """How many times as much as a short filter one costs for each record: it may be very long."""
+    """The cost of a filter for each record, as a multiple of that of a short one."""
     return 1 + len(filter_text) // FILTER_CHARACTERS
 
 
