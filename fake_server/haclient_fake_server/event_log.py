@@ -33,16 +33,28 @@ class EventFormatter(logging.Formatter):
         return f"{time} [{record.process}] {record.levelname.lower()}: {text}"
 
 
+class _EventFile(WatchedFileHandler):
+    """The file, which is opened again when it was renamed."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # it cannot be opened again: no reason to end a broker
+            self.handleError(record)
+
+
 @contextmanager
 def event_log(path: Path) -> Generator[None]:
     """Append the events of all brokers of this process to a file, while the block runs.
 
-    A file that was renamed, as by logrotate, is begun anew.
+    A file that was renamed, as by logrotate, is begun anew. While that is not possible, what is
+    missing in it is told on stderr.
 
     Raises:
         OSError: It cannot be opened.
     """
-    handler = WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler = _EventFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(EventFormatter())
     logger = logging.getLogger("haclient_fake_server")
     before = logger.level

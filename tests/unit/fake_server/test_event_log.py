@@ -77,3 +77,26 @@ def test_after_the_block_nothing_more_is_written(tmp_path: Path) -> None:
     logger.warning("broker: later")
     assert [LINE.fullmatch(line) is not None for line in path.read_text().splitlines()] == [True]
     assert logger.level == level
+
+
+async def test_a_file_that_cannot_be_begun_anew_ends_no_broker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logs" / "events.log"
+    path.parent.mkdir()
+    with event_log(path):
+        async with running_broker() as server:
+            path.unlink()
+            path.parent.rmdir()
+            for name in ("one", "two"):
+                async with RawClient.connect(server.uris[0]) as client:
+                    await client.logon(name)
+                    await client.send(c="subscribe", cid="1", t="", a="processed")
+                    await client.ack("processed", "1")
+            assert "events.log" in capsys.readouterr().err
+            path.parent.mkdir()
+            async with RawClient.connect(server.uris[0]) as client:
+                await client.logon("three")
+                await client.send(c="subscribe", cid="1", t="", a="processed")
+                await client.ack("processed", "1")
+    assert "'three' refused" in path.read_text()
