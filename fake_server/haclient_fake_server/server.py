@@ -16,7 +16,7 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -370,12 +370,7 @@ class BrokerServer:
         places = filter(None, (self._config.data_dir, self._config.archive_dir))
         command = [sys.executable, "-m", module, *map(str, places)]
         while True:
-            done = await trio.run_process(
-                command, check=False, capture_stderr=True, deliver_cancel=_kill
-            )
-            if done.returncode:
-                lines = done.stderr.decode(errors="replace").splitlines()
-                reason = lines[-1] if lines else f"exit code {done.returncode}"
+            if reason := await _problem_of(command):
                 _log.error("%s: export to Parquet: %s", self._config.name, reason)
             await self._entered().wait_sealed()
 
@@ -463,6 +458,18 @@ class BrokerServer:
                 self._progress_file.close()
             if isinstance(self._journal, JournalFiles):
                 self._journal.close()  # last: it holds the lock of the directory
+
+
+async def _problem_of(command: Sequence[str]) -> str:
+    """Run an export; why it has failed, or nothing."""
+    try:
+        done = await trio.run_process(
+            command, check=False, capture_stderr=True, deliver_cancel=_kill
+        )
+    except OSError as error:  # no memory, no descriptor or no room for a process
+        return f"cannot be started: {error}"
+    lines = done.stderr.decode(errors="replace").splitlines()
+    return (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else ""
 
 
 async def _kill(process: trio.Process) -> None:

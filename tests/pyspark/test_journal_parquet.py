@@ -375,6 +375,19 @@ async def test_a_broker_whose_export_fails_goes_on_and_says_why(
                 await client.ack("processed", "f")
 
 
+async def test_a_broker_that_can_start_no_export_goes_on_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    config = BrokerConfig(name="east", data_dir=tmp_path / "log", parquet=True)
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        with trio.fail_after(60):
+            while "east: export to Parquet: cannot be started" not in caplog.text:
+                await client.send(c="flush", cid="f", a="processed")
+                await client.ack("processed", "f")
+
+
 def test_the_command_takes_the_option_with_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
