@@ -421,8 +421,9 @@ class _Recovery:
             if block.durable > place:
                 raise self._corrupt(end, f"{proof}, and this was synced")
         for number in later:
-            if self._manifest(number) is not None:
-                raise self._corrupt(end, f"{segment_name(number)} follows and is sealed")
+            # What was archived or compressed was sealed; that of another log must stay, too.
+            if self._places.is_moved(number) or self._manifest(number) is not None:
+                raise self._corrupt(end, f"{self._path(number)} follows and is sealed")
             file = self._places.open(number)
             try:
                 data = file.pread(file.size(), 0)

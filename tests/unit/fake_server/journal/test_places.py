@@ -24,6 +24,7 @@ from haclient_fake_server.journal.format import (
 from haclient_fake_server.journal.places import MEMBER_BYTES, SegmentPlaces
 from haclient_stores.disk.files import Disk, File, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked
+from support.disks import WatchedDisk
 from support.recording import Crash, Event, RecordingDisk, failing_sync, kills, power_cuts
 
 HOME, ARCHIVE = "log", "archive"
@@ -107,6 +108,26 @@ def test_a_compressed_segment_is_replayed_and_any_program_can_read_it(
     assert len([*tmp_path.glob("*/journal.00000002*")]) == 2  # with its manifest
     journal.close()
     assert positions(opened(tmp_path)) == before
+
+
+def test_a_start_with_the_archive_of_another_log_removes_nothing_of_it(tmp_path: Path) -> None:
+    journal = filled(tmp_path, 60)
+    for number in range(1, 9):
+        copy(journal, number, compress=False)
+    journal.close()
+    before = sorted((tmp_path / ARCHIVE).iterdir())
+    other = JournalFiles(tmp_path / "other", WatchedDisk(), segment_bytes=4096, instance_id=2)
+    append(other, 7, size=900)
+    other.close()
+    with pytest.raises(StoreCorrupt, match="archive/journal.* follows and is sealed"):
+        JournalFiles(
+            tmp_path / "other",
+            WatchedDisk(boot=b"the next boot..."),
+            segment_bytes=4096,
+            instance_id=2,
+            archive=tmp_path / ARCHIVE,
+        )
+    assert sorted((tmp_path / ARCHIVE).iterdir()) == before
 
 
 def test_blocks_that_reach_over_the_parts_of_a_compressed_file_are_read(tmp_path: Path) -> None:
