@@ -116,7 +116,7 @@ class Session:
         try:
             self._offline.append(data)
         except StoreError as error:
-            self.finish_slow_client(str(error))
+            self._fail_offline(error)
 
     @property
     def is_offline(self) -> bool:
@@ -139,7 +139,20 @@ class Session:
             for chunk in chunks:
                 queue.append(chunk)
         except StoreError as error:
-            self.finish_slow_client(str(error))
+            self._fail_offline(error)
+
+    def _fail_offline(self, error: StoreError) -> None:
+        """What waits in the file is lost: end the connection, which may be closing already."""
+        if self.reason:
+            self._drop()
+            self._scope.cancel()
+        self.finish_slow_client(str(error))
+
+    def _drop(self) -> None:
+        """Drop what is queued but the rest of a frame that was sent in part."""
+        self._chunks.clear()
+        self._leave_offline()
+        self.unsent_bytes = len(self._sending)
 
     def _leave_offline(self) -> None:
         if self._offline is not None:
@@ -169,9 +182,7 @@ class Session:
             detail: What has happened, for the log.
         """
         if not self.reason:
-            self._chunks.clear()  # whole frames: the rest of a partly sent one goes out first
-            self._leave_offline()
-            self.unsent_bytes = len(self._sending)
+            self._drop()
             self.put(SLOW_CLIENT_ACK)
             reason = f"slow client: {detail}" if detail else "slow client"
             self.finish(reason, limit_s=SLOW_CLIENT_LIMIT_S)
@@ -306,6 +317,8 @@ class Session:
     async def _send_some(self) -> None:
         if not self._sending:
             self._sending = memoryview(self._next_chunk())
+            if not self._sending:  # it was lost with its file
+                return
         count = self._link.try_send(self._sending)
         if count is None:
             await self._link.wait_writable()
@@ -316,10 +329,15 @@ class Session:
         await trio.lowlevel.checkpoint()
 
     def _next_chunk(self) -> bytes:
-        """The next bytes to send: small chunks joined, so that a burst of acks is one call."""
+        """The next bytes to send: small chunks joined, so that a burst of acks is one call.
+
+        Nothing if they were lost with their file.
+        """
         chunks = self._chunks
         if not chunks and self._offline is not None:
             self._read_offline(self._offline)
+        if not chunks:
+            return b""
         parts = [chunks.popleft()]
         size = len(parts[0])
         while chunks and size + len(chunks[0]) <= SEND_BYTES:
@@ -332,7 +350,7 @@ class Session:
         try:
             self._chunks.append(queue.take())
         except StoreError as error:
-            self.finish_slow_client(str(error))
+            self._fail_offline(error)
             return
         if not queue.size:
             self._leave_offline()

@@ -339,6 +339,22 @@ async def test_a_client_whose_file_is_damaged_is_told_why_and_cut(
 
 
 @pytest.mark.row("AD8")
+async def test_a_damaged_file_of_a_client_that_is_being_closed_ends_no_other(
+    tmp_path: Path,
+) -> None:
+    disk = OfflineDisk()
+    async with offline_reader(tmp_path, disk) as (server, reader):
+        disk.offline[-1].pwrite(b"\xff" * 4096 * KIB, 0)
+        server.disconnect("reader")
+        with trio.fail_after(LIMIT_S):
+            while await reader.receive() is not None:
+                pass
+        async with RawClient.connect(server.uris[0]) as other:
+            await other.logon("other")
+        assert server.ended_connections["disconnected by an operator"] == 1
+
+
+@pytest.mark.row("AD8")
 @pytest.mark.usefixtures("_patience_with_slow_clients")
 async def test_a_slow_client_is_cut_when_the_disk_of_its_file_is_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
