@@ -146,6 +146,28 @@ async def test_a_record_of_a_sow_is_not_lost_by_a_removal(tmp_path: Path) -> Non
         assert row["records"] == 40
 
 
+@pytest.mark.row("RE3", "TL10")
+async def test_a_destination_that_lacks_what_was_removed_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with filled(config(tmp_path)) as (server, _):
+        assert await act(server, "remove") == ""
+        first = int(server.rows("transaction_log")[0]["first_position"])
+    async with running_broker(BrokerConfig(name="west")) as west:
+        settings = replace(config(tmp_path), replicate_to=(ReplicateTo(west.uris[0], "async"),))
+        for _ in range(2):
+            async with running_broker(settings) as east:
+                with trio.fail_after(20):
+                    await until(lambda: east.destinations[0].is_connected)  # noqa: B023
+                    await until(lambda: east.destinations[0].behind == 0)  # noqa: B023
+        assert await replayed(west, 41 - first) == list(range(first, 41))
+    reports = [each.message for each in caplog.records if "was removed" in each.message]
+    assert reports == [
+        f"broker: replication to {west.uris[0]}: what was before position {first} was removed: "
+        "west lacks some of it, and is sent what follows"
+    ]
+
+
 @pytest.mark.row("TL13")
 async def test_segments_are_archived_compressed_and_removed_by_their_age(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -194,6 +194,14 @@ class Destination:
         self.is_ready = True
         self.links += 1
 
+    def lacks_removed(self, journal: JournalReader) -> bool:
+        """Whether it lacks what was removed with the beginning of the log, as its answer says."""
+        first = journal.first_position
+        if self._verified + 1 >= first:
+            return False
+        removed = journal.highest_before(first).items()
+        return any(high > self._known.get(number, 0) for number, high in removed)
+
     def acknowledge(self, position: int) -> None:
         """The other side has written everything that was sent up to a position.
 

@@ -93,6 +93,10 @@ class Replication:
         self._report(
             destination, f"connected to {destination.instance}, {destination.mode_text} replication"
         )
+        if destination.lacks_removed(state.journal):
+            first = state.journal.first_position
+            what = f"{destination.instance} lacks some of it, and is sent what follows"
+            self._report(destination, f"what was before position {first} was removed: {what}")
 
     def _on_heartbeat(self, connection: Connection, message: Message) -> None:
         """The other side is alive; receiving anything has moved the deadline already."""
