@@ -119,7 +119,7 @@ def test_a_start_with_the_archive_of_another_log_removes_nothing_of_it(tmp_path:
     other = JournalFiles(tmp_path / "other", WatchedDisk(), segment_bytes=4096, instance_id=2)
     append(other, 7, size=900)
     other.close()
-    with pytest.raises(StoreCorrupt, match="archive/journal.* follows and is sealed"):
+    with pytest.raises(StoreCorrupt, match=r"archive/journal.* follows and is sealed"):
         JournalFiles(
             tmp_path / "other",
             WatchedDisk(boot=b"the next boot..."),
