@@ -189,7 +189,7 @@ class Core:
         self.stop(reason)
         self._dialler.stop()  # of a `connect` by a task outside of the block
         nursery, self._nursery = self._nursery, None
-        self.reporter.closing()
+        self.reporter.closing(_LAST_CALLS_S)
         if self.connection is not None:
             self._send_acks()
             self.connection.close()

@@ -135,6 +135,7 @@ class Reporter:
         if on_event is not None:
             self._listeners.append((on_event, (Event,)))
         self._is_open = False
+        self._calling = trio.CancelScope(shield=True)
         self._last_exception: BaseException | None = None
 
     @property
@@ -272,12 +273,21 @@ class Reporter:
         """Call the listeners while the client is open."""
         self._is_open = True
         while True:
-            await self.finish()
             await self.calls.wait()
+            # Shielded: a call that was taken when the client is left would be lost.
+            self._calling = trio.CancelScope(shield=True)
+            with self._calling:
+                await self.finish()
+            await trio.lowlevel.checkpoint_if_cancelled()  # `wait` is none if calls are queued
 
-    def closing(self) -> None:
-        """The client is shutting down: from now on calls that a listener makes to it fail."""
+    def closing(self, limit_s: float) -> None:
+        """The client is shutting down: from now on calls that a listener makes to it fail.
+
+        Args:
+            limit_s: Seconds for the calls that `run` is making.
+        """
         self._is_open = False
+        self._calling.deadline = trio.current_time() + limit_s
 
     async def finish(self) -> None:
         """Make the queued calls; also after `run` has ended."""

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError, UsageError
@@ -42,10 +43,11 @@ def number(event: Event) -> int:
 
 
 @asynccontextmanager
-async def running(reporter: Reporter) -> AsyncGenerator[trio.Nursery]:
+async def running(reporter: Reporter, *, limit_s: float = 0.0) -> AsyncGenerator[trio.Nursery]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reporter.run)
         yield nursery
+        reporter.closing(limit_s)
         nursery.cancel_scope.cancel()
 
 
@@ -181,6 +183,23 @@ def test_messages_that_arrive_have_to_be_asked_for() -> None:
     assert not reporter.wants(MessagesReceived)
     reporter.add(repr, (StateChanged, MessagesReceived))
     assert reporter.wants(MessagesReceived)
+
+
+async def test_calls_that_were_taken_are_made_although_the_client_is_left(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    told: list[int] = []
+
+    async def listen(event: Event) -> None:
+        await trio.sleep(1)
+        told.append(number(event))
+
+    reporter = reporter_of(listen)
+    emit(reporter, 1, 2)
+    async with running(reporter, limit_s=5):
+        await wait_all_tasks_blocked()
+    assert told == [1, 2]
+    assert autojump_clock.current_time() == 2
 
 
 async def test_what_is_left_is_told_at_the_end_also_when_a_listener_fails() -> None:
