@@ -164,6 +164,7 @@ class _InLoop:
     async def __call__(self, *arguments: object) -> object:
         loop = self.thread.loop
         assert loop is not None  # noqa: S101  # callbacks are called while the client is open
+        await trio.lowlevel.checkpoint_if_cancelled()  # else the loop might begin it
         run = _CallbackRun(self, arguments)
         try:
             context = self.context.copy()
@@ -183,7 +184,9 @@ class _InLoop:
                 while not run.ended.is_set() and loop.is_running():
                     with trio.move_on_after(_LOOP_CHECK_S):
                         await run.ended.wait()
-            run.outcome()  # what it raises instead of its cancellation
+            result = run.outcome()  # or what it raises instead of its cancellation
+            if run.has_returned:  # its message is processed
+                return result
             raise
         return run.outcome()
 
@@ -196,6 +199,7 @@ class _CallbackRun:
         arguments: Its arguments.
 
     Attributes:
+        has_returned: Whether `outcome` has returned what the callback has.
         is_cancelled: Whether it was cancelled; then it does not begin any more.
         ended: Set when it has ended.
     """
@@ -206,6 +210,7 @@ class _CallbackRun:
         self._token = trio.lowlevel.current_trio_token()
         self._waiting = trio.lowlevel.current_task()
         self._future: asyncio.Future[object] | None = None
+        self.has_returned = False
         self.is_cancelled = False
         self.ended = trio.Event()
 
@@ -256,13 +261,15 @@ class _CallbackRun:
             return None
         self._future = None  # the traceback refers to this frame: leave no cycle
         try:
-            return future.result()
+            result = future.result()
         except asyncio.CancelledError:
             raise DisconnectedError(
                 f"the task of the callback {self._callback.function!r} was cancelled"
             ) from None
         finally:
             del future
+        self.has_returned = True
+        return result
 
 
 # -- haclient.aio.run -------------------------------------------------------------------------

@@ -310,6 +310,27 @@ async def test_what_a_plain_callback_raises_while_its_caller_is_cancelled_is_not
 
 
 @with_thread
+async def test_a_callback_that_returns_while_its_caller_is_cancelled_has_returned(
+    thread: LoopThread,
+) -> None:
+    scope, returned = trio.CancelScope(), list[object]()
+
+    def work() -> str:  # blocks the loop until the cancellation is on its way there
+        token = thread.token
+        trio.from_thread.run_sync(scope.cancel, trio_token=token)
+        trio.from_thread.run(wait_all_tasks_blocked, trio_token=token)
+        return "done"
+
+    async def call() -> None:
+        with scope:
+            returned.append(await callback(work, thread)())
+            returned.append(await callback(work, thread)())
+
+    await thread.wait(call, "call")
+    assert returned == ["done"]
+
+
+@with_thread
 async def test_a_callback_that_the_application_cancels_has_failed(thread: LoopThread) -> None:
     async def work() -> None:
         raise asyncio.CancelledError
