@@ -213,7 +213,7 @@ def _not_written(codec: str, value: object, error: Exception) -> UsageError:
 _Field: TypeAlias = tuple[_Name, str | bytes]
 
 
-class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
+class FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
     """Fields `name=value`, each ended by a separator; order and repetitions are kept."""
 
     def __init__(self, separator: str, data_fields: Mapping[_Name, _Name]) -> None:
@@ -254,9 +254,21 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
             )
         lasts: list[_Field[_Name] | None] = [None]
         lasts.extend(pairs)  # not of `value`, which may be an iterator
-        return b"".join(map(self._written, pairs, lasts))
+        return b"".join(map(self.encode_field, pairs, lasts))
 
-    def _written(self, field: tuple[_Name, object], last: _Field[_Name] | None) -> bytes:
+    def encode_field(self, field: tuple[_Name, object], last: _Field[_Name] | None) -> bytes:
+        """One field of a body, with its separator.
+
+        Args:
+            field: Its name and value.
+            last: The field before it, which may say how long it is.
+
+        Returns:
+            The bytes.
+
+        Raises:
+            UsageError: It cannot be written.
+        """
         given, value = field
         name = str(given)
         try:
@@ -313,7 +325,7 @@ class _FieldsCodec(Codec[list[_Field[_Name]]], Generic[_Name]):
         return DecodeError(reason, codec=self.name, position=f"byte {position}")
 
 
-class NvfixCodec(_FieldsCodec[str]):
+class NvfixCodec(FieldsCodec[str]):
     """NVFIX: named fields, such as `id=1` and `px=10.5`, as a list of pairs in their order.
 
     A name that comes twice is two pairs; `dict(pairs)` keeps the last. A value is text, or bytes if
@@ -360,7 +372,7 @@ FIX_DATA_FIELDS: Final[dict[int, int]] = {
 `RawDataLength` (95): the length counts the bytes of its value, which may have separators in it."""
 
 
-class FixCodec(_FieldsCodec[int]):
+class FixCodec(FieldsCodec[int]):
     """FIX: numbered fields, such as `55=IBM`, as a list of pairs in their order.
 
     Repeating groups stay as they come. Body length and checksum are fields like others: neither is

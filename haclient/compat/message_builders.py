@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from typing_extensions import override
 
-from haclient.codecs import Codec, CompositeCodec, FixCodec, NvfixCodec
+from haclient.codecs import CompositeCodec, FieldsCodec, FixCodec, NvfixCodec
 from haclient.compat.messages import Message
 from haclient.errors import UsageError
 from haclient.protocol.codec import as_bytes
@@ -49,23 +49,19 @@ class _FieldsBuilder(Generic[_Name]):
         codec: Writes them.
     """
 
-    def __init__(self, codec: Codec[list[tuple[_Name, str | bytes]]]) -> None:
-        self._codec: Codec[list[tuple[_Name, str | bytes]]] = codec
-        self._fields: list[tuple[_Name, str | bytes]] = []
+    def __init__(self, codec: FieldsCodec[_Name]) -> None:
+        self._codec: FieldsCodec[_Name] = codec
+        self._last: tuple[_Name, str | bytes] | None = None
+        self._written: list[bytes] = []
 
     def _append(self, name: _Name, value: object) -> None:
         field = (name, _value_of(value))
-        checked = self._fields[-1:]  # the field before it may be its length
-        checked.append(field)
-        self._encode(checked)
-        self._fields.append(field)
-
-    def _encode(self, fields: list[tuple[_Name, str | bytes]]) -> bytes:
-        return self._codec.encode(fields)
+        self._written.append(self._codec.encode_field(field, self._last))
+        self._last = field
 
     def get_bytes(self) -> bytes:
         """The body that was built, to be published."""
-        return self._encode(self._fields)
+        return b"".join(self._written)
 
     def get_string(self) -> str:
         """The body that was built as text."""
@@ -73,7 +69,8 @@ class _FieldsBuilder(Generic[_Name]):
 
     def clear(self) -> None:
         """Begin another body."""
-        self._fields.clear()
+        self._written.clear()
+        self._last = None
 
     @override
     def __str__(self) -> str:

@@ -55,6 +55,14 @@ def test_what_cannot_be_written_is_refused_when_it_is_appended() -> None:
         compat.FixShredder().to_map("no field")
 
 
+def test_fields_follow_a_data_field_that_has_separators_in_it() -> None:
+    builder = compat.FIXBuilder()
+    for tag, value in ((95, 3), (96, b"a\x01b"), (55, "IBM"), (95, 2), (96, "\x01\x01"), (10, 7)):
+        builder.append(tag, value)
+    assert FixCodec().decode(builder.get_bytes())[1:4] == [(96, "a\x01b"), (55, "IBM"), (95, "2")]
+    assert compat.FixShredder().to_map(builder.get_bytes())[10] == "7"
+
+
 def test_a_composite_message_is_built_and_read_as_the_codec_does() -> None:
     builder, parser = compat.CompositeMessageBuilder(), compat.CompositeMessageParser()
     for part in ('{"id": 1}', b"\xff\x00", ""):
