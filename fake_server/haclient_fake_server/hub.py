@@ -393,16 +393,20 @@ class Hub:
                 await self._write_sow(sow)
 
     async def _write_sow(self, sow: SowDatabase) -> None:
-        prepared = sow.prepare(self._engine.sow_changes())
-        is_synced = self._files is None
+        changes, place = sow.prepare(self._engine.sow_changes())
+        is_syncing = False
         try:
+            for each in changes:  # in steps, between which others are served
+                await trio.to_thread.run_sync(sow.add, each)
             if self._files is not None:
+                is_syncing = True
                 await trio.to_thread.run_sync(self._files.sync)
-                is_synced = True
-            await trio.to_thread.run_sync(sow.write, prepared)
-        except BaseException as error:  # also a broker that is closed between the two
-            self._engine.restore_sow_changes(prepared.changes)
-            if not is_synced or not isinstance(error, StoreError):
+                is_syncing = False
+            await trio.to_thread.run_sync(sow.commit, place)
+        except BaseException as error:  # also a broker that is closed meanwhile
+            sow.rollback()
+            self._engine.restore_sow_changes()
+            if is_syncing or not isinstance(error, StoreError):
                 raise  # a failed sync ends the broker
             self._report_unwritten(error)
 

@@ -20,7 +20,7 @@ the messages of the log in the order of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from haclient.errors import UsageError
@@ -58,7 +58,7 @@ from haclient_fake_server.engine.requests import is_system_topic, read_options
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.sow.saved import SowChanges
-from haclient_fake_server.engine.sow.table import SowRecord
+from haclient_fake_server.engine.sow.table import SowRecord, SowTopic
 from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects, Severity, State
 from haclient_fake_server.engine.statistics import TABLES, Row, instance
 from haclient_fake_server.engine.subscribing import Subscribing
@@ -68,6 +68,9 @@ Command = Callable[[Connection, Message], None]
 
 BY_OPERATOR: Final = "disconnected by an operator"
 """The reason for the end of a connection that was asked for by `Engine.disconnect`."""
+
+CHANGES_OF_A_PART: Final = 1000
+"""Records of a file-backed topic that are taken in one step: a millisecond."""
 
 MAX_PATTERN_CHECKS: Final = 10_000
 """Comparisons of new topics with patterns after which a client's other commands wait for their
@@ -103,6 +106,7 @@ class Engine:
         acks = self._acks = PersistedAcks(self._state)
         self._replay = Replay(self._state, acks)
         applier = Applier(self._state)
+        self._taken: list[tuple[SowTopic, list[str]]] = []  # file-backed topics, what has changed
         self._queues = Queues(self._state, applier)
         self._publishing = Publishing(self._state, applier, acks)
         self._replicas = Replicas(self._state, applier)
@@ -208,20 +212,25 @@ class Engine:
         """The records of each state of the world that only the log has, for `sow_holder`."""
         return [(each.name, list(each)) for each in self._state.sow if not each.definition]
 
-    def sow_changes(self) -> list[SowChanges]:
-        """What has changed in the file-backed topics, now that the last block was written."""
-        return [
-            SowChanges(each.message_type, each.name, each.take_changes())
-            for each in self._state.sow
-            if each.changed
-        ]
+    def sow_changes(self) -> Iterator[SowChanges]:
+        """What has changed in the file-backed topics, now that the last block was written.
 
-    def restore_sow_changes(self, changes: Iterable[SowChanges]) -> None:
-        """Changes could not be written: they are among the next ones."""
-        for message_type, topic, records in changes:
-            sow = self._state.sow.get(topic, message_type)
-            if sow is not None:
-                sow.changed.update((key, None) for key, _ in records)
+        It comes in parts, each with its records as they are when it is asked for.
+        """
+        self._taken = [(each, each.take_changed()) for each in self._state.sow if each.changed]
+        return self._parts_of_changes()
+
+    def _parts_of_changes(self) -> Iterator[SowChanges]:
+        for topic, keys in self._taken:
+            for at in range(0, len(keys), CHANGES_OF_A_PART):
+                some = [(key, topic.get(key)) for key in keys[at : at + CHANGES_OF_A_PART]]
+                yield SowChanges(topic.message_type, topic.name, some)
+
+    def restore_sow_changes(self) -> None:
+        """The last changes could not be written: they are among the next ones."""
+        for topic, keys in self._taken:
+            topic.restore_changed(keys)
+        self._taken.clear()
 
     def describe(self, connection_id: int) -> str:
         """A connection for the log: its number, its client and the other end's address."""

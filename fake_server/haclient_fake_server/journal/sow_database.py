@@ -15,6 +15,7 @@ import logging
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -49,11 +50,12 @@ class PreparedChanges(NamedTuple):
     """What one transaction writes.
 
     Attributes:
-        changes: Of each topic.
+        changes: In parts. Records may be later ones than those of the place: the log that follows
+            makes the same of them.
         place: The place of the log to which they lead.
     """
 
-    changes: Sequence[SowChanges]
+    changes: Iterator[SowChanges]
     place: LogPlace
 
 
@@ -104,30 +106,57 @@ class SowDatabase:
         live = self._journal.live
         return self._place is None or self._place.end != Cursor(live.number, live.end)
 
-    def prepare(self, changes: Sequence[SowChanges]) -> PreparedChanges:
+    def prepare(self, changes: Iterator[SowChanges]) -> PreparedChanges:
         """Prepare a call of `write`, on the thread of the event loop, while nothing is appended."""
         return PreparedChanges(changes, end_of(self._journal))
 
     def write(self, prepared: PreparedChanges) -> None:
-        """Write changes and their place in one transaction; may run in a thread.
+        """Write all changes at once, where nobody else has to be served.
 
-        The log has to be synced up to the place.
+        The log has to be synced.
 
         Raises:
             StoreError: The disk failed; nothing has changed.
         """
+        for each in prepared.changes:
+            self.add(each)
+        self.commit(prepared.place)
+
+    def add(self, changes: SowChanges) -> None:
+        """Write a part of the changes, which counts from `commit` on; may run in a thread.
+
+        Raises:
+            StoreError: The disk failed; nothing has changed, and no part was written.
+        """
+        topic = _topic(changes.message_type, changes.topic)
+        gone = [(topic, to_bytes(key)) for key, record in changes.records if not record]
+        rows = [_row(topic, record) for _, record in changes.records if record]
+        try:
+            self._database.executemany("delete from records where topic = ? and key = ?", gone)
+            self._database.executemany(_UPSERT, rows)
+        except sqlite3.Error as error:
+            self.rollback()
+            raise self._failure(error) from error
+
+    def commit(self, place: LogPlace) -> None:
+        """Write the place to which all parts lead; may run in a thread.
+
+        The log has to be synced since the last part was taken.
+
+        Raises:
+            StoreError: The disk failed; nothing has changed, and no part was written.
+        """
         try:
             with self._database as database:
-                for each in prepared.changes:
-                    topic = _topic(each.message_type, each.topic)
-                    gone = ((topic, to_bytes(key)) for key, record in each.records if not record)
-                    database.executemany("delete from records where topic = ? and key = ?", gone)
-                    rows = (_row(topic, record) for _, record in each.records if record)
-                    database.executemany(_UPSERT, rows)
-                self._write_place(database, prepared.place)
+                self._write_place(database, place)
         except sqlite3.Error as error:
             raise self._failure(error) from error
-        self._place = prepared.place
+        self._place = place
+
+    def rollback(self) -> None:
+        """Give up the parts that were written since the last `commit`."""
+        with suppress(sqlite3.Error):  # a disk that has failed: the next `commit` says so
+            self._database.rollback()
 
     def close(self) -> None:
         """Close the database; the last call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -235,7 +235,7 @@ async def test_records_that_are_written_while_the_broker_is_closed_are_kept(
     token, syncing, closing = trio.lowlevel.current_trio_token(), trio.Event(), threading.Event()
     prepare, sync = SowDatabase.prepare, JournalFiles.sync
 
-    def prepare_and_hold(database: SowDatabase, changes: Sequence[SowChanges]) -> PreparedChanges:
+    def prepare_and_hold(database: SowDatabase, changes: Iterator[SowChanges]) -> PreparedChanges:
         monkeypatch.setattr(JournalFiles, "sync", held_sync)
         monkeypatch.setattr(SowDatabase, "prepare", prepare)
         return prepare(database, changes)

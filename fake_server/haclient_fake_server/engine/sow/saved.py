@@ -26,7 +26,7 @@ class SavedRecords(NamedTuple):
 
 
 class SowChanges(NamedTuple):
-    """What has changed in one topic since the last time.
+    """A part of what has changed in one topic since the last time.
 
     Attributes:
         message_type: Its message type.

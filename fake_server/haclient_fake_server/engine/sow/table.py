@@ -382,11 +382,17 @@ class SowTopic:
         if self.definition:
             self.changed.update((record.key, None) for record in removed)
 
-    def take_changes(self) -> list[tuple[str, SowRecord | None]]:
-        """What has changed since the last call: the present record, if any, of each key."""
-        found = [(key, self._records.get(key)) for key in self.changed]
+    def take_changed(self) -> list[str]:
+        """The keys of what has changed since the last call."""
+        keys = [*self.changed]
         self.changed.clear()
-        return found
+        return keys
+
+    def restore_changed(self, keys: Iterable[str]) -> None:
+        """These keys of the last call are among those of the next one, before all others."""
+        later = self.take_changed()
+        self.changed.update(dict.fromkeys(keys))
+        self.changed.update(dict.fromkeys(later))
 
     def _set_deadline(self, key: str, due_us: int) -> None:
         if due_us < self._queued.get(key, NEVER_US):

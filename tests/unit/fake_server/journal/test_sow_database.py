@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from haclient.errors import UsageError
+from haclient_fake_server.engine import broker
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
@@ -287,11 +288,53 @@ def test_a_write_that_fails_changes_nothing_and_is_made_up_for(
     with pytest.raises(StoreError, match=r"sow\.db: disk full"):
         world.database.write(prepared)
     assert world.database.safe_position < world.files.next_position
-    world.engine.restore_sow_changes(prepared.changes)
+    world.engine.restore_sow_changes()
     world.database._database.execute("drop trigger full")
     world.checkpoint()
     world.files.sync()
     assert sorted(records(world.reopen())) == [body(2, 1), body(3, 1)]
+
+
+def test_what_changes_while_parts_are_written_is_as_the_log_has_it(
+    world_of: Callable[..., DiskWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "CHANGES_OF_A_PART", 10)
+    world = world_of()
+    peer = world.client()
+    put(peer, *range(40))
+    changes, place = world.database.prepare(world.engine.sow_changes())
+    parts = [next(changes)]
+    put(peer, 1, 31, 100, value=1)
+    peer.send(c="sow_delete", t="orders", filter="/id = 2 OR /id = 32 OR /id = 33")
+    put(peer, 33, value=2)
+    parts += changes
+    assert [len(each.records) for each in parts] == [10, 10, 10, 10]
+    for each in parts:
+        world.database.add(each)
+    put(peer, 3, 34, value=3)
+    world.files.sync()
+    world.database.commit(place)
+    wanted = sorted(records(peer))
+    assert sorted(records(world.reopen())) == wanted
+    world.checkpoint()
+    assert sorted(records(world.reopen())) == wanted
+
+
+def test_parts_that_are_given_up_are_written_the_next_time(
+    world_of: Callable[..., DiskWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "CHANGES_OF_A_PART", 2)
+    world = world_of()
+    peer = world.client()
+    put(peer, 1, 2, 3)
+    changes, _ = world.database.prepare(world.engine.sow_changes())
+    world.database.add(next(changes))
+    put(peer, 4)
+    world.database.rollback()
+    world.engine.restore_sow_changes()
+    world.checkpoint()
+    world.drop_old_log()
+    assert records(world.reopen()) == [body(1), body(2), body(3), body(4)]
 
 
 def test_a_kill_at_any_moment_leaves_the_last_whole_transaction(
