@@ -206,6 +206,9 @@ class Queries:
             if replaced is not None:
                 _check_replaced(replaced, request, paged=query.paged)
         conflator = conflator_of(self._state, request, connection.message_type)
+        leaving = [] if span is not None or query.paged else self._leaving(request, replaced, query)
+        if self._takes_steps(leaving):
+            _check_pending(connection)
         if replaced is not None:
             flush(self._state, replaced)
             self._subscribing.release(replaced)
@@ -224,42 +227,79 @@ class Queries:
             merges_records = conflator is not None and bool(conflator.paths)
             is_partial = query.top_n is not None or query.keys is not None
             keeps_all = not (is_partial or merges_records)
-            self._answer_live(live, request, topics, query, ids, replaced, keeps_all=keeps_all)
+            follows = replaced is not None and self._begin_leaving(live, replaced, leaving)
+            had = replaced if replaced is not None and replaced.has_records else None
+            searches = [Search(topic, _without(query, topic, had)) for topic in topics]
+            self._answer_live(
+                live, request, searches, query, ids, follows=follows, keeps_all=keeps_all
+            )
+
+    def _leaving(
+        self, request: Request, replaced: Subscription | None, query: Query
+    ) -> list[Search]:
+        """The records of which a subscriber may have some that it does not select any more."""
+        if replaced is None or not (replaced.has_records or replaced.query):
+            return []
+        if not request.options.oof:
+            return []
+        message_type = replaced.connection.message_type
+        topics = self._state.sow_topics(message_type, replaced.matcher)
+        return [Search(topic, Query(weight=query.weight)) for topic in topics]
+
+    def _begin_leaving(
+        self, item: Subscription, replaced: Subscription, searches: list[Search]
+    ) -> bool:
+        """Send out-of-focus messages for the records that the subscriber may have from before.
+
+        One whose query was not answered to its end has received some of its records. If the
+        subscription is replaced again meanwhile, that goes on: the next one relies on it.
+
+        Returns:
+            Whether steps have to follow.
+        """
+        connection, step_bytes = item.connection, self._state.settings.query_step_bytes
+
+        def leave() -> LongCommand:
+            spent_bytes = 0
+            for search in searches:
+                topic = search.topic
+                for part in search.all_parts(step_bytes):
+                    now = connection.subscriptions.get(item.id)
+                    if now is None or now.number != item.number:  # it has ended meanwhile
+                        return
+                    left = [
+                        record
+                        for record in part.records
+                        if replaced.selects(topic.name, document := topic.document(record))
+                        and not item.selects(topic.name, document)
+                    ]
+                    self._applier.leave(item, topic.name, left)
+                    spent_bytes += part.cost_bytes
+                    if spent_bytes >= step_bytes:
+                        spent_bytes = 0
+                        yield
+
+        return self._begin(connection, leave(), is_long=self._takes_steps(searches))
 
     def _answer_live(  # noqa: PLR0913  # the parts of one answer
         self,
         item: Subscription,
         request: Request,
-        topics: list[SowTopic],
+        searches: list[Search],
         query: Query,
         ids: dict[str, str | int],
-        replaced: Subscription | None,
         *,
+        follows: bool,
         keeps_all: bool,
     ) -> None:
-        """Answer the query of a subscription that may have replaced another one of its id.
-
-        What that one has received is not answered again; it is out of focus if it is not selected
-        any more. One whose query was not answered to its end has received some of its records.
-        """
-        had = replaced if replaced is not None and replaced.has_records else None
-        if item.oof and replaced is not None and (had or replaced.query):
-            for topic in self._state.sow_topics(item.connection.message_type, replaced.matcher):
-                left = [
-                    record
-                    for record in topic.records()
-                    if replaced.selects(topic.name, document := topic.document(record))
-                    and not item.selects(topic.name, document)
-                ]
-                self._applier.leave(item, topic.name, left)
-        searches = [Search(topic, _without(query, topic, had)) for topic in topics]
+        """Answer the query of a subscription, after what leaves if that takes steps."""
 
         def answer_then_live() -> LongCommand:
             yield from self._answer(item.connection, request, searches, query, ids)
             item.has_records = keeps_all
             self._subscribing.go_on(item)
 
-        is_long = self._takes_steps(searches)
+        is_long = follows or self._takes_steps(searches)
         if self._begin(item.connection, answer_then_live(), is_long=is_long):
             self._subscribing.hold(item)
 

@@ -364,6 +364,60 @@ def test_a_subscriber_knows_the_records_after_any_interleaving(
     assert known == wanted if kind == "sow_and_subscribe" else known.keys() == wanted.keys()
 
 
+@settings(max_examples=length(150))
+@given(
+    actions=st.lists(
+        st.tuples(
+            st.sampled_from(["p", "sow_delete", "replace", "step", "step"]), st.integers(0, 5)
+        ),
+        max_size=30,
+    )
+)
+def test_a_subscriber_that_is_replaced_in_steps_knows_what_the_last_query_gives(
+    actions: list[tuple[str, int]],
+) -> None:
+    world, publisher = stepped_world(4)
+    reader = paused(world)
+    fields = {"c": "sow_and_subscribe", "cid": "1", "sub_id": "s", "t": "orders"}
+    wanted = "/v < 3"
+    reader.send(**fields, opts="oof", filter=wanted)
+    for number, (action, key) in enumerate(actions, 5):
+        if action == "step":
+            step(world, reader)
+        elif action == "replace":
+            wanted = f"/v < {key}" if number % 2 else f"/v >= {key}"
+            reader.send(**fields, opts="oof,replace", filter=wanted)
+        elif action == "sow_delete":
+            publisher.send(c=action, cid="d", t="orders", filter=f"/id = {key}", s=number)
+        else:
+            publisher.send(b'{"id":%d,"v":%d}' % (key, number % 5), c=action, t="orders", s=number)
+    finish(world, reader)
+    publisher.send(c="sow", cid="q", t="orders", filter=wanted)
+    there = values_of([each for each in publisher.take() if each.kind == "sow"])
+    assert values_of(reader.take()) == there
+
+
+def test_what_leaves_a_replaced_subscription_is_told_in_steps() -> None:
+    world, _ = stepped_world(8)
+    reader = paused(world)
+    fields = {"c": "sow_and_subscribe", "cid": "1", "sub_id": "s", "t": "orders"}
+    reader.send(**fields, opts="oof")
+    finish(world, reader)
+    reader.take()
+    reader.stalled = True
+    reader.send(**fields, opts="oof,replace", filter="/id >= 7")
+    step(world, reader)
+    assert len([each for each in reader.take() if each.kind == "oof"]) == 1
+    reader.send(c="unsubscribe", sub_id="s")
+    finish(world, reader)
+    assert reader.take() == []
+    for _ in range(MAX_PENDING_COMMANDS + 2):
+        reader.stalled = True
+        reader.send(**fields, opts="oof,replace", a="processed")
+    answers = [each for each in reader.take() if each.kind == "ack"]
+    assert [each.reason for each in answers][-1] == "too many queries"
+
+
 @pytest.mark.parametrize("command", ["sow", "sow_delete"])
 def test_a_long_filter_counts_for_as_much_as_it_costs(command: str) -> None:
     world, _ = stepped_world(20, step_bytes=20 * 1024)
