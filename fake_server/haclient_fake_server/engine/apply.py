@@ -47,6 +47,10 @@ from haclient_fake_server.journal.format import EXPIRATION, Record, RecordComman
 # Plain numbers: of an enumeration, `&` takes a microsecond.
 _USER_KEY: Final = int(RecordFlag.USER_KEY)
 _REPLICATED: Final = int(RecordFlag.REPLICATED)
+_BOOKMARK: Final = int(Style.BOOKMARK)
+_TIMESTAMP: Final = int(Style.TIMESTAMP)
+_NO_SOW_KEY: Final = int(Style.NO_SOW_KEY)
+_LIVE: Final = int(Style.LIVE)
 
 MAX_EXPIRED: Final = 1000
 """Records that expire in one step; others are served between two steps."""
@@ -285,7 +289,7 @@ class Applier:
         # Its own time is among its headers: a record that enters a page may be an old one.
         # The delta has only selected fields already: a `null` for one of them stays.
         fields = item.fields if delta is None else None
-        group = FanoutGroup(head, item.style & ~Style.TIMESTAMP, (item.connection,), fields)
+        group = FanoutGroup(head, int(item.style & ~Style.TIMESTAMP), (item.connection,), fields)
         bookmark = b"" if reason else record.bookmark.encode("ascii")
         body = record.body if delta is None else delta
         self.fan_out((group,), body, bookmark, _wire_key(record.key), more)
@@ -312,11 +316,11 @@ class Applier:
         state = self._state
         for group in groups:
             head, style, connections, fields = group
-            if style & Style.BOOKMARK and bookmark:
+            if style & _BOOKMARK and bookmark:
                 head = b'%b,"bm":"%b"' % (group.head, bookmark)
-            if key and not style & Style.NO_SOW_KEY:
+            if key and not style & _NO_SOW_KEY:
                 head += key
-            if style & Style.TIMESTAMP:
+            if style & _TIMESTAMP:
                 head += b',"ts":"%b"' % timestamp_text(state.now_us)
             try:
                 content = (
@@ -327,7 +331,7 @@ class Applier:
                 continue
             size = len(head) + len(more) + 1 + len(content)
             frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, content)
-            queue = state.touch_early if style & Style.LIVE else state.touch
+            queue = state.touch_early if style & _LIVE else state.touch
             for connection in connections:
                 if not connection.closing:
                     queue(connection).append(frame)

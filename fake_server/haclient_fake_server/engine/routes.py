@@ -45,13 +45,13 @@ class FanoutGroup(NamedTuple):
 
     Attributes:
         head: Its constant beginning, not yet closed.
-        style: The optional headers.
+        style: The optional headers, a `Style` as a plain number.
         connections: Those that receive it.
         fields: The fields of the message that it has; `None` for all.
     """
 
     head: bytes
-    style: Style
+    style: int
     connections: tuple[Connection, ...]
     fields: FieldSelection | None = None
 
@@ -197,7 +197,9 @@ class Plan:
             group = (",".join(sub_ids), style, fields)
             shared.setdefault(group, []).append(connections[connection_id])
         return tuple(
-            FanoutGroup(frame_head(kind, self._wire_topic, sids), style, tuple(members), fields)
+            FanoutGroup(
+                frame_head(kind, self._wire_topic, sids), int(style), tuple(members), fields
+            )
             for (sids, style, fields), members in shared.items()
         )
 

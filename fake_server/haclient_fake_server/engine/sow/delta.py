@@ -202,9 +202,9 @@ class Delta:
         self._after = after
         self._keys = keys
         self._message_type = message_type
-        self._bodies: dict[Style, bytes | None] = {}
+        self._bodies: dict[int, bytes | None] = {}
 
-    def body(self, style: Style) -> bytes | None:
+    def body(self, style: int) -> bytes | None:
         """What a subscription of this style receives; `None` for nothing.
 
         It is the whole message for others than delta subscriptions, and where one of the two
@@ -218,7 +218,7 @@ class Delta:
             self._bodies[style] = self._make_parts(style) if composite else self._make(style)
         return self._bodies[style]
 
-    def _make(self, style: Style) -> bytes | None:
+    def _make(self, style: int) -> bytes | None:
         form = _FORMATS.get(self._message_type)
         if form is None:
             return self._after
@@ -236,7 +236,7 @@ class Delta:
         except RecursionError:  # deeper than this process can follow
             return self._after
 
-    def _make_parts(self, style: Style) -> bytes | None:
+    def _make_parts(self, style: int) -> bytes | None:
         """The delta of a composite message: a part is empty if nothing of it is sent."""
         before, after = parts_of(self._before), parts_of(self._after)
         if before is None or after is None or is_global(self._message_type):
