@@ -261,7 +261,7 @@ def _act(broker: Administered, method: str, path: str, head: bytes) -> bytes:
 
 
 def _json(content: object) -> bytes:
-    return json.dumps(content).encode("ascii")
+    return json.dumps(content).encode("ascii") + b"\n"  # else a shell's prompt follows it
 
 
 def _as_json(instance: Row, table: str, rows: Sequence[Row] | None) -> bytes:
@@ -277,7 +277,7 @@ def _as_xml(instance: Row, table: str, rows: Sequence[Row] | None) -> bytes:
         for row in rows:
             _element(container, TABLES[table], row)
     text: bytes = ET.tostring(root, "utf-8", xml_declaration=True)
-    return text
+    return text + b"\n"
 
 
 def _element(parent: ET.Element, name: str, row: Row) -> ET.Element:

@@ -254,8 +254,10 @@ class _Recovery:
         """
         manifest = self._manifest(first - 1) if first is not None and first > 1 else None
         if manifest is not None and manifest.archived:
-            what = "this segment is in the archive, which is not there: name its directory"
-            raise StoreCorrupt(self._path(manifest.number), 0, what)
+            raise StoreError(
+                f"{self._path(manifest.number)} was archived, and the archive does not have it: "
+                "start the broker with the directory that does, as --archive (archive_dir)"
+            )
 
     def _is_stray(self, numbers: list[int]) -> bool:
         """Whether the last segment is an empty file: one gets its name only when it is whole."""
