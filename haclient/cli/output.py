@@ -118,11 +118,11 @@ def check_open(fd: int, name: str) -> None:
         raise OSError(errno.EBADF, "it is closed", name)
 
 
-def print_result(text: str, *, aside: bool = False) -> None:
+def print_result(text: str | bytes, *, aside: bool = False) -> None:
     """Print a complete result; a closed pipe is not an error.
 
     Args:
-        text: The result.
+        text: The result; bytes are printed as they are.
         aside: The result is not the purpose of the command: without a standard output (`>&-`) it is
             left out.
 

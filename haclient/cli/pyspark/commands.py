@@ -506,11 +506,20 @@ def fleet(request: _Fleet) -> int:
         rows = report(spark, request.files, journal=journal, is_whole=whole)
         worst = ExitCode.OK
         for row in rows.orderBy("path", "sub_id").collect():
-            values = {name: value for name, value in row.asDict().items() if value is not None}
+            values = _known(row)
             print_report(values, _fleet_line(values), as_json=request.as_json)
             if "error" in values:
                 worst = ExitCode.FAILURE
         return worst
+
+
+def _known(row: Row) -> dict[str, Any]:
+    """The values of a row without those that are null, and with the zone of its times."""
+    values = {name: value for name, value in row.asDict().items() if value is not None}
+    for name, value in values.items():
+        if isinstance(value, datetime):  # PySpark hands out times of the local zone
+            values[name] = value.astimezone(UTC)
+    return values
 
 
 def _fleet_line(values: dict[str, Any]) -> str:
@@ -521,8 +530,8 @@ def _fleet_line(values: dict[str, Any]) -> str:
         parts.append(f"{values['sub_id']} at {values['recovery_point']}")
     parts.append(f"{values['undiscarded']} open")
     if "backlog" in values:
-        since = values["oldest_at"].astimezone(UTC)  # PySpark hands out local times
-        parts.append(f"{values['backlog']} behind since {since:%Y-%m-%dT%H:%M:%SZ}")
+        since = f"{values['oldest_at']:%Y-%m-%dT%H:%M:%SZ}"
+        parts.append(f"{values['backlog']} behind since {since}")
     if "problem" in values:
         parts.append(values["problem"])
     return f"{values['path']}: {', '.join(parts)}"
@@ -547,20 +556,20 @@ def _chosen(journal: DataFrame, request: _Range) -> DataFrame:
 
 def _print_messages(rows: Iterator[Row], *, as_json: bool) -> None:
     while chunk := list(itertools.islice(rows, _LINES_AT_A_TIME)):
-        print_result("\n".join(_lines(chunk, as_json=as_json)))
+        print_result(b"\n".join(_lines(chunk, as_json=as_json)))
 
 
-def _lines(rows: Iterable[Row], *, as_json: bool) -> Iterator[str]:
+def _lines(rows: Iterable[Row], *, as_json: bool) -> Iterator[bytes]:
     for row in rows:
         data = bytes(row["data"])
         if not as_json:
-            yield data.decode(errors="surrogateescape")
+            yield data
             continue
         names = ("topic", "bookmark", "sow_key", "timestamp", "correlation_id")
         fields = {name: row[name] for name in names if row[name]}
         # PySpark hands out times of the local zone, without saying so.
         fields["timestamp"] = row["timestamp"].astimezone(UTC)
-        yield msgspec.json.encode(fields | payload_field(data)).decode()
+        yield msgspec.json.encode(fields | payload_field(data))
 
 
 def _report(result: Audit, output: Path | None, title: str, *, as_json: bool) -> int:

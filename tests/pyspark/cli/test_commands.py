@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import Row
 
 from haclient.cli.app import run
-from haclient.cli.pyspark.commands import _lines
+from haclient.cli.pyspark.commands import _known, _lines, _print_messages
 from haclient.pyspark.jobs.history import export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient.stores import AuditLog, LoggedBookmarkStore
@@ -261,6 +261,22 @@ def test_times_are_printed_of_utc_also_where_an_hour_comes_twice(
         printed = [json.loads(line)["timestamp"] for line in _lines(rows, as_json=True)]
     time.tzset()
     assert printed == ["2026-11-01T05:30:00Z", "2026-11-01T06:30:00Z"]
+
+
+def test_bodies_that_are_not_utf_8_are_printed_as_they_are(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    _print_messages(iter([Row(data=b"caf\xe9"), Row(data=b"")]), as_json=False)
+    assert capsysbinary.readouterr().out == b"caf\xe9\n\n"
+
+
+def test_times_of_the_fleet_report_have_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        values = _known(Row(oldest_at=datetime(2026, 1, 31, 4, 30), problem=None))  # noqa: DTZ001  # as PySpark gives it
+    time.tzset()
+    assert values == {"oldest_at": START}
 
 
 def test_the_fleet_report_has_a_line_for_each_store(haclient: Haclient, tmp_path: Path) -> None:
