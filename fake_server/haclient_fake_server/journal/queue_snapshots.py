@@ -163,10 +163,11 @@ def _place(fields: dict[str, Any], snapshot: QueueSnapshot) -> LogPlace:
 
 
 def _encode(snapshot: QueueSnapshot, prepared: PreparedSnapshots) -> bytes:
-    messages, *others = snapshot.columns
+    columns_of_messages, *others = snapshot.columns
+    messages = [each.packed() for each in columns_of_messages]
     runs = [len(each.positions) if isinstance(each.positions, range) else 0 for each in messages]
     columns: list[array[int] | array[float]] = [*others]
-    for run, (positions, priorities, ranges) in zip(runs, messages, strict=True):
+    for run, (positions, priorities, ranges, _) in zip(runs, messages, strict=True):
         columns += array("Q", positions[:1] if run else positions), priorities, array("Q", ranges)
         columns += (array("Q", each) for each in (zip(*ranges.values(), strict=True)))
     packed = [zlib.compress(column, 1) for column in columns]

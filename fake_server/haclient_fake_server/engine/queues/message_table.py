@@ -53,6 +53,7 @@ REMOVED: Final = 2
 _AVAILABLE_BYTE: Final = bytes([AVAILABLE])
 _LEASED_BYTE: Final = bytes([LEASED])
 _REMOVED_BYTE: Final = bytes([REMOVED])
+_IS_HELD: Final = bytes(state != REMOVED for state in range(256))
 
 
 class Row(NamedTuple):
@@ -90,11 +91,23 @@ class ChunkColumns(NamedTuple):
         positions: Their positions: an array, or a range.
         priorities: Their priorities; empty for a table without any.
         ranges: The sequences among which are theirs.
+        states: The states of messages of which some were removed, and are here all the same; empty
+            for none.
     """
 
     positions: Sequence[int]
     priorities: array[float]
     ranges: Ranges
+    states: bytes = b""
+
+    def packed(self) -> ChunkColumns:
+        """Without those that were removed, which takes a millisecond; may run in a thread."""
+        positions, priorities, ranges, states = self
+        if states:
+            kept = states.translate(_IS_HELD)
+            positions = array("Q", compress(positions, kept))
+            priorities = array("d", compress(priorities, kept))
+        return ChunkColumns(_compact(positions), priorities, ranges)
 
 
 class _Details:
@@ -200,22 +213,20 @@ class _Chunk:
             self.positions = _compact(self.positions)
 
     def columns(self) -> ChunkColumns:
-        """Its messages that were not removed."""
-        if self.details is _PAGED_OUT and self.live == len(self.states):
-            return ChunkColumns(self.positions, self.priorities, self.ranges)
-        kept = [state != REMOVED for state in self.states]
-        positions = _compact(array("Q", compress(self.positions, kept)))
-        priorities = array("d", compress(self.priorities, kept))
-        ranges = self.ranges if self.details is _PAGED_OUT else self.details.ranges()
-        return ChunkColumns(positions, priorities, ranges)
+        """Its messages, which nothing changes any more."""
+        states = b"" if self.live == len(self.states) else bytes(self.states)
+        if self.details is _PAGED_OUT:
+            return ChunkColumns(self.positions, self.priorities, self.ranges, states)
+        ranges = self.details.ranges()  # messages may still be added to it
+        return ChunkColumns(self.positions[:], self.priorities[:], ranges, states)
 
 
-def _compact(positions: array[int]) -> array[int]:
+def _compact(positions: Sequence[int]) -> array[int]:
     """The same positions, as a range if they follow each other."""
     if positions and positions[-1] - positions[0] == len(positions) - 1:
         # It serves as an array of which nothing is changed.
         return cast("array[int]", range(positions[0], positions[-1] + 1))
-    return positions
+    return cast("array[int]", positions)
 
 
 _NO_ROWS: Final = _Chunk()
@@ -472,12 +483,13 @@ class MessageTable:
             ]
 
     def columns(self) -> list[ChunkColumns]:
-        """All messages, in order."""
+        """All messages, in order, as quickly as they can be noted."""
         return [chunk.columns() for chunk in self._chunks if chunk.live]
 
     def fill(self, columns: Iterable[ChunkColumns]) -> None:
         """Fill an empty, paged table with messages as `columns` returned them, all available."""
-        for positions, priorities, ranges in columns:
+        for each in columns:
+            positions, priorities, ranges, _ = each.packed()
             chunk = _Chunk()
             # It serves as an array of which nothing is changed.
             chunk.positions, chunk.priorities = cast("array[int]", positions), priorities

@@ -75,9 +75,11 @@ def test_a_queue_goes_on_from_its_snapshot_with_what_the_log_has_after_it() -> N
     peer = consumer(world, "work")
     acknowledge(peer, "work", 2)
     (snapshot,) = world.engine.queue_snapshots()
-    assert [[*each.positions] for each in snapshot.columns.messages] == [[1, 3, 4]]
     acknowledge(peer, "work", 3)
     publish(world, 5, 9)
+    # What was removed before is left out later: in a thread, for a queue of millions.
+    assert [[*each.positions] for each in snapshot.columns.messages] == [[1, 2, 3, 4]]
+    assert [[*each.packed().positions] for each in snapshot.columns.messages] == [[1, 3, 4]]
     restart(world, [snapshot])
     assert numbers(consumer(world, "work")) == [5, 4, 1]
     assert numbers(consumer(world, "plain")) == [1, 2, 3, 4, 5]
