@@ -14,8 +14,11 @@ the broker.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
+from haclient.protocol.codec import encode_string
+from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import ack
 from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
 from haclient_fake_server.engine.replication.durability import MAX_HELD
@@ -23,6 +26,8 @@ from haclient_fake_server.engine.state import State
 
 MAX_ACKS_PER_TURN: Final = 1000
 """Subscriptions looked at before others get their turn: about a millisecond."""
+
+_HEAD: Final = b'{"c":"ack",'
 
 
 class _Group:
@@ -42,6 +47,19 @@ class _Group:
         self.all_moved = False
         self.is_scheduled = False
         self.turn: deque[BookmarkSubscription] = deque()
+
+
+class _Endings(dict[str, bytes]):
+    """By bookmark, what the acks of a turn end with: most subscriptions have passed the same."""
+
+    def __init__(self, reached: Mapping[str, str | int]) -> None:
+        super().__init__()
+        self._reached = reached
+
+    def __missing__(self, bookmark: str) -> bytes:
+        frame = ack("persisted", more={"bm": bookmark, **self._reached})
+        self[bookmark] = ending = frame[LENGTH.size + len(_HEAD) :]
+        return ending
 
 
 class PersistedAcks:
@@ -147,10 +165,11 @@ class PersistedAcks:
             turn.extend((group.members if group.all_moved else group.moved).values())
             group.moved.clear()
             group.all_moved = False
+        endings = _Endings(self._state.log_reached())
         for _ in range(min(len(turn), MAX_ACKS_PER_TURN)):
             item = turn.popleft()
             if item.number in group.members:  # else it has ended since the turn began
-                self._acknowledge(item)
+                self._acknowledge(item, endings)
         group.is_scheduled = False
         if turn:
             group.is_scheduled = True
@@ -159,12 +178,17 @@ class PersistedAcks:
         elif group.moved or group.all_moved:
             self._schedule(group)
 
-    def _acknowledge(self, item: BookmarkSubscription) -> None:
+    def _acknowledge(self, item: BookmarkSubscription, endings: _Endings) -> None:
         position = self._safe_bookmark(item)
         if position not in {"", "0", item.acked}:
             item.acked = position
-            more = {"sub_id": item.id, "bm": position, **self._state.log_reached()}
-            self._state.send(item.connection, ack("persisted", item.cid, more=more))
+            head = _HEAD
+            if item.cid:
+                head += b'"cid":%b,' % encode_string(item.cid)
+            head += b'"sub_id":%b,' % encode_string(item.id)
+            ending = endings[position]
+            frame = b"%b%b%b" % (LENGTH.pack(len(head) + len(ending)), head, ending)
+            self._state.send(item.connection, frame)
 
     def _safe_bookmark(self, item: BookmarkSubscription) -> str:
         """The bookmark of the last position that is safe and that a subscription has passed."""
