@@ -705,6 +705,27 @@ class Stride:
         return frozenset(found)
 
 
+def with_crc32(content: Mapping[str, object]) -> dict[str, object]:
+    """A JSON object with `crc32`, the checksum of its text without that field."""
+    return {**content, "crc32": _crc32_of(content)}
+
+
+def check_crc32(content: Mapping[str, object]) -> None:
+    """Compare `crc32` with the other fields of a JSON object; one that lacks it is accepted.
+
+    Raises:
+        ValueError: The content has changed.
+    """
+    rest = dict(content)
+    checksum = rest.pop("crc32", None)
+    if checksum is not None and checksum != _crc32_of(rest):
+        raise ValueError("its checksum does not match")
+
+
+def _crc32_of(content: Mapping[str, object]) -> int:
+    return zlib.crc32(json.dumps(content).encode("ascii"))
+
+
 @dataclass(slots=True)
 class Manifest:
     """What a segment holds, kept beside it as JSON.
@@ -741,7 +762,7 @@ class Manifest:
         fields = asdict(self)
         if not self.archived:  # earlier versions refuse a field that they do not know
             del fields["archived"]
-        return json.dumps({"format": FORMAT_VERSION, **fields})
+        return json.dumps(with_crc32({"format": FORMAT_VERSION, **fields}))
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
@@ -756,6 +777,8 @@ class Manifest:
             version: int = fields.pop("format")
             if version > FORMAT_VERSION:  # its fields may be others
                 raise NewerVersionError(0, _newer("manifest", version))
+            check_crc32({"format": version, **fields})
+            fields.pop("crc32", None)
             topics = {int(number): tuple(names) for number, names in fields.pop("topics").items()}
             index = [_stride(**entry) for entry in fields.pop("index")]
             manifest = cls(topics=topics, index=index, **fields)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from haclient_fake_server.journal.format import check_crc32, with_crc32
 from haclient_stores.disk.files import Disk
 from haclient_stores.errors import StoreError
 
@@ -31,8 +31,7 @@ def write_json_file(disk: Disk, path: Path, version: int, **fields: object) -> N
     Raises:
         StoreError: The disk failed.
     """
-    content = {"format": version, **fields}
-    whole = {**content, "crc32": _checksum(content)}
+    whole = with_crc32({"format": version, **fields})
     disk.replace(path, json.dumps(whole).encode("ascii"))
 
 
@@ -69,24 +68,10 @@ def read_json_file(
                 f"{path}: version {found}, but this version of haclient reads up to {version}: "
                 "use the newer one"
             )
-        _check(content)
+        check_crc32(content)
+        content.pop("crc32", None)
         return parse(content)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         # no JSON, or JSON of another shape
         _log.warning("%s: ignored, since it is damaged (%s): %s", path, error, without)
         return None
-
-
-def _check(content: dict[str, Any]) -> None:
-    """Take the checksum out of the content, and compare it.
-
-    Raises:
-        ValueError: The content has changed.
-    """
-    checksum = content.pop("crc32", None)
-    if checksum is not None and checksum != _checksum(content):
-        raise ValueError("its checksum does not match")
-
-
-def _checksum(content: Mapping[str, object]) -> int:
-    return zlib.crc32(json.dumps(content).encode("ascii"))

@@ -714,6 +714,25 @@ def test_an_unreadable_manifest_is_built_anew(tmp_path: Path, text: str) -> None
     )
 
 
+@pytest.mark.parametrize("field", ["position", "publishers", "last_us"])
+def test_a_manifest_of_which_a_digit_has_changed_is_built_anew(
+    tmp_path: Path, field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path).close()
+    path = tmp_path / manifest_name(1)
+    wanted = path.read_text()
+    start = wanted.index(f'"{field}"')
+    at = next(at for at in range(start, len(wanted)) if wanted[at].isdigit())
+    path.write_text(f"{wanted[:at]}{(int(wanted[at]) + 1) % 10}{wanted[at + 1 :]}")
+    open_journal(tmp_path).close()
+    assert "its checksum does not match" in caplog.text
+    rebuilt, before = (Manifest.from_json(text) for text in (path.read_text(), wanted))
+    assert rebuilt.last_us == before.last_us
+    assert [(each.position, each.publishers) for each in rebuilt.index] == [
+        (each.position, each.publishers) for each in before.index
+    ]
+
+
 def test_a_manifest_says_what_its_segment_holds(tmp_path: Path) -> None:
     filled(tmp_path).close()
     manifest = Manifest.from_json((tmp_path / manifest_name(1)).read_text())
