@@ -19,12 +19,12 @@ from haclient_fake_server.config import BrokerConfig, FsyncPolicy
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.outbox import ENDED_BY_PEER, Effects
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.sow.table import SowRecord
-from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects
 from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile

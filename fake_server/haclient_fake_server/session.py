@@ -31,7 +31,7 @@ from haclient.transport.links.dial import dial as dial_uri
 from haclient.transport.links.link import ZLIB_FIRST_BYTE, Link, ZlibLink
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK, end_ack
-from haclient_fake_server.engine.state import ENDED_BY_PEER
+from haclient_fake_server.engine.outbox import ENDED_BY_PEER
 from haclient_fake_server.hub import Hub
 from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_stores.errors import StoreError

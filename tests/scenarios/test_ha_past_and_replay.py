@@ -19,9 +19,11 @@ from haclient.protocol.options import Options
 from haclient.session import historical
 from haclient.streams import MessageStream
 from haclient_fake_server.config import BrokerConfig, SowTopic
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.sow import history, queries
 from haclient_fake_server.engine.sow.table import SowTopic as SowTable
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.timers import Clock
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -186,10 +188,14 @@ async def test_a_connection_that_is_lost_in_mid_answer_is_asked_again(
             mark = [(await anext(log)).bookmark for _ in range(38)][-1]
 
         def lose_in_mid_answer(
-            state: State, topics: Iterable[SowTable], position: int
+            log: LogWriter,
+            routes: Routes,
+            clock: Clock,
+            topics: Iterable[SowTable],
+            position: int,
         ) -> Generator[None, None, list[SowTable]]:
             asked.append(position)
-            steps = history.records_at(state, topics, position)
+            steps = history.records_at(log, routes, clock, topics, position)
             for _ in range(10):
                 next(steps)
                 yield

@@ -29,7 +29,7 @@ from haclient_fake_server.config import (
     ReplicateTo,
     SowTopic,
 )
-from haclient_fake_server.engine.state import INTERNAL_ERROR
+from haclient_fake_server.engine.outbox import INTERNAL_ERROR
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from simulation.history import JOBS_TOPIC, History, MessageId

@@ -165,7 +165,7 @@ def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
         stack,
         persisted_acks.PersistedAcks,
         "_safe_bookmark",
-        lambda acks, _item: acks._state.last_bookmark,  # a bug to plant
+        lambda acks, _item: acks._log.last_bookmark,  # a bug to plant
     )
 
 

@@ -13,12 +13,12 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.outbox import Effects, Severity
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import EngineSettings
-from haclient_fake_server.engine.state import Effects, Severity
 from haclient_fake_server.journal.files import JournalFiles
 
 __all__ = ["START_US", "Peer", "World", "decode"]

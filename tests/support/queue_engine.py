@@ -30,7 +30,7 @@ class QueueWorld(World):
 
     def queue(self, name: str = "work", message_type: str = "json") -> Queue:
         """A queue of the engine."""
-        found = self.engine._state.queues.get(name, message_type)
+        found = self.engine._routes.queues.get(name, message_type)
         assert found is not None, name
         return found
 

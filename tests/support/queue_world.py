@@ -8,8 +8,8 @@ from pathlib import Path
 from typing_extensions import override
 
 from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.outbox import Effects
 from haclient_fake_server.engine.settings import QueueTopic
-from haclient_fake_server.engine.state import Effects
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles

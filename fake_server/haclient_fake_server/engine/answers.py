@@ -14,7 +14,7 @@ from haclient.protocol.codec import encode_frame, sow_batch
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.outbox import Outbox
 
 MAX_BATCH_SIZE: Final = 10_000
 """Records in one frame."""
@@ -27,7 +27,7 @@ class Answer:
     """Writes the answer of one query, which begins now.
 
     Args:
-        state: The engine's state.
+        outbox: Where it goes.
         connection: The client.
         message: The query.
         ids: The ids that its acks carry, `query_id` among them.
@@ -39,15 +39,15 @@ class Answer:
         "_connection",
         "_ids",
         "_message",
-        "_state",
+        "_outbox",
         "_topic",
         "returned",
     )
 
     def __init__(
-        self, state: State, connection: Connection, message: Message, ids: Mapping[str, str | int]
+        self, outbox: Outbox, connection: Connection, message: Message, ids: Mapping[str, str | int]
     ) -> None:
-        self._state = state
+        self._outbox = outbox
         self._connection = connection
         self._message = message
         self._ids = ids
@@ -59,7 +59,7 @@ class Answer:
 
     def _mark(self, kind: str) -> None:
         frame = encode_frame({"c": kind, "query_id": self._ids["query_id"]})
-        self._state.send(self._connection, frame)
+        self._outbox.send(self._connection, frame)
 
     def add(self, topic: str, fields: dict[str, str | int], body: bytes) -> None:
         """Add a record; it is sent with others if the query asks for that."""
@@ -76,7 +76,7 @@ class Answer:
         """Send what was added and not sent yet."""
         if self._batch:
             outer = {"c": "sow", "query_id": self._ids["query_id"], "t": self._topic}
-            self._state.send(self._connection, sow_batch(outer, self._batch))
+            self._outbox.send(self._connection, sow_batch(outer, self._batch))
             self._batch, self._batch_bytes = [], 0
 
     def end(self, *, topic_matches: int, matches: int, completes: bool = True) -> None:
@@ -89,17 +89,19 @@ class Answer:
         """
         self.send_batch()
         self._mark("group_end")
-        state, connection, message = self._state, self._connection, self._message
+        connection, message = self._connection, self._message
         wanted = requested(message.ack_type)
         if completes and "completed" in wanted:
-            state.send(connection, ack("completed", message.command_id, more=self._ids))
+            self._outbox.send(connection, ack("completed", message.command_id, more=self._ids))
         if "stats" in wanted:
             counts = {
                 "records_returned": self.returned,
                 "topic_matches": topic_matches,
                 "matches": matches,
             }
-            state.send(connection, ack("stats", message.command_id, more={**self._ids, **counts}))
+            self._outbox.send(
+                connection, ack("stats", message.command_id, more={**self._ids, **counts})
+            )
 
 
 def check_batch_size(message: Message) -> None:

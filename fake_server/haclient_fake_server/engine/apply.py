@@ -20,16 +20,17 @@ from typing import Final
 
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
-from haclient_fake_server.engine.batch import Extras
-from haclient_fake_server.engine.conflation import conflate
+from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.connections import Style, Subscription
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.log_writer import Extras, LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.message_table import Row
-from haclient_fake_server.engine.routes import FanoutGroup, Route, frame_head
+from haclient_fake_server.engine.routes import FanoutGroup, Route, Routes, frame_head
 from haclient_fake_server.engine.sow.delta import Delta
 from haclient_fake_server.engine.sow.page import PageSubscription, page_headers
 from haclient_fake_server.engine.sow.table import (
@@ -40,8 +41,7 @@ from haclient_fake_server.engine.sow.table import (
     SowTopic,
     recorded_keys,
 )
-from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.timers import NEVER, timestamp_text
+from haclient_fake_server.engine.timers import NEVER, Clock, timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
 
 # Plain numbers: of an enumeration, `&` takes a microsecond.
@@ -104,25 +104,35 @@ def has_to_compute_key(sow: SowTopic, key: bytes, flags: int) -> bool:
 class Applier:
     """Applies records that are new to this broker."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        for topic in state.sow:
+    def __init__(
+        self,
+        log: LogWriter,
+        routes: Routes,
+        clock: Clock,
+        outbox: Outbox,
+        conflation: Conflation,
+    ) -> None:
+        self._log = log
+        self._routes = routes
+        self._clock = clock
+        self._outbox = outbox
+        self._conflation = conflation
+        for topic in self._routes.sow:
             self._watch(topic)
 
     def _watch(self, sow: SowTopic) -> None:
         """Be called when the next record expires."""
-        state = self._state
         due_us = sow.next_expiry_us
-        due = NEVER if due_us == NEVER_US else state.due_at_us(due_us)
+        due = NEVER if due_us == NEVER_US else self._clock.due_at_us(due_us)
         key = ("expiration of records of", sow.message_type, sow.name)
-        state.timers.set(key, due, partial(self._expire, sow))
+        self._clock.timers.set(key, due, partial(self._expire, sow))
 
     def _expire(self, sow: SowTopic) -> None:
         """Remove records that have expired, and notify those that had them in focus."""
-        expired = sow.take_expired(self._state.clock_us, MAX_EXPIRED)
+        expired = sow.take_expired(self._clock.wall_us, MAX_EXPIRED)
         self._watch(sow)
         if expired:
-            route = self._state.tables[sow.message_type].route(sow.name)
+            route = self._routes[sow.message_type].route(sow.name)
             nothing = Record(0, 0, 0, 0, 0)
             self.deliver(route, nothing, Changes(None, deleted=expired, reason="expire"))
 
@@ -135,7 +145,6 @@ class Applier:
         when a delete covers several topics. Its time is that of this batch, its position comes from
         the log.
         """
-        state = self._state
         publisher.seen = record.sequence
         offset = 0
         if route.logged:
@@ -147,18 +156,17 @@ class Applier:
                 record.flags,
                 record.command,
             )
-            record = record._replace(position=state.batch.position)
-            offset = state.batch.append(
+            record = record._replace(position=self._log.position)
+            offset = self._log.append(
                 route, publisher, record.sequence, body=record.payload, extras=extras
             )
-            state.last = (publisher.id, record.sequence)
         elif not record.flags & RecordFlag.ASSIGNED:
-            state.unnoted[publisher.id] = publisher
-        changes = apply(route, record, document, clock_us=state.clock_us)
+            self._log.unnoted[publisher.id] = publisher
+        changes = apply(route, record, document, clock_us=self._clock.wall_us)
         if route.sow is not None and route.sow.expiration_s is not None:
             self._watch(route.sow)
         if route.queues and changes.document is not None:
-            state.queues.enter(
+            self._routes.queues.enter(
                 route.queues,
                 Row(record.position, publisher.id, record.sequence, offset),
                 Content(record.payload, record.correlation_id, record.timestamp_us),
@@ -171,7 +179,7 @@ class Applier:
 
     def deliver(self, route: Route, record: Record, changes: Changes) -> None:
         """Send a message to its subscribers, and notify those whose filter a record has left."""
-        plan = route.plan or self._state.tables[route.message_type].plan(route)
+        plan = route.plan or self._routes[route.message_type].plan(route)
         document, key = changes.document, _wire_key(changes.key)
         if plan.pages:
             self._turn_pages(route, plan.pages, changes)
@@ -208,9 +216,9 @@ class Applier:
         """Hold a message for the subscriptions with conflation on its planned topic."""
         for item in () if route.plan is None else route.plan.conflated:
             try:
-                conflate(self._state, item, route, record, changes)
+                self._conflation.conflate(item, route, record, changes)
             except Exception as error:  # as everywhere here: the record is for the others, too
-                self._state.fail(item.connection, error)
+                self._outbox.fail(item.connection, error)
 
     def _turn_pages(
         self, route: Route, pages: Iterable[PageSubscription], changes: Changes
@@ -224,7 +232,7 @@ class Applier:
             try:
                 self._turn_page(route, item, keys, deleted, changes)
             except Exception as error:
-                self._state.fail(item.connection, error)
+                self._outbox.fail(item.connection, error)
 
     def _turn_page(
         self,
@@ -259,7 +267,7 @@ class Applier:
 
     def leave(self, item: Subscription, topic: str, records: Iterable[SowRecord]) -> None:
         """Send out-of-focus messages for records that a subscriber no longer selects."""
-        route = self._state.tables[item.connection.message_type].route(topic)
+        route = self._routes[item.connection.message_type].route(topic)
         for record in records:
             self._send_record(route, item, record, reason="match")
 
@@ -313,7 +321,7 @@ class Applier:
         more: bytes = b"",
     ) -> None:
         """Queue a message for the connections of some groups; `key` and `more` are headers."""
-        state = self._state
+        outbox, now_us = self._outbox, self._log.now_us
         for group in groups:
             head, style, connections, fields = group
             if style & _BOOKMARK and bookmark:
@@ -321,7 +329,7 @@ class Applier:
             if key and not style & _NO_SOW_KEY:
                 head += key
             if style & _TIMESTAMP:
-                head += b',"ts":"%b"' % timestamp_text(state.now_us)
+                head += b',"ts":"%b"' % timestamp_text(now_us)
             try:
                 content = (
                     body if fields is None else fields.apply(body, connections[0].message_type)
@@ -331,7 +339,7 @@ class Applier:
                 continue
             size = len(head) + len(more) + 1 + len(content)
             frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, content)
-            queue = state.touch_early if style & _LIVE else state.touch
+            queue = outbox.touch_early if style & _LIVE else outbox.touch
             for connection in connections:
                 if not connection.closing:
                     queue(connection).append(frame)

@@ -35,13 +35,18 @@ from haclient_fake_server.engine.acks import (
     requested,
 )
 from haclient_fake_server.engine.apply import Applier
+from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.entitlements import Access
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.guards import Guards
 from haclient_fake_server.engine.holders import log_holder
 from haclient_fake_server.engine.journal import Cursor, JournalReader
-from haclient_fake_server.engine.logon import heartbeat, log_on
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.logon import Logons, heartbeat
+from haclient_fake_server.engine.outbox import ENDED_BY_PEER, Effects, Outbox, Severity, describe
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.publishers import Publishers
 from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.queues.commands import QueueCommands
 from haclient_fake_server.engine.queues.points import QueuePoint
@@ -49,20 +54,22 @@ from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
 from haclient_fake_server.engine.recovery import NOTHING_SAVED, SavedState, recover
 from haclient_fake_server.engine.replay import Replay
-from haclient_fake_server.engine.replication.destination import DestinationStatus
-from haclient_fake_server.engine.replication.durability import ReplicationProgress
+from haclient_fake_server.engine.replication.destination import Destination, DestinationStatus
+from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 from haclient_fake_server.engine.replication.receiver import Replicas
 from haclient_fake_server.engine.replication.sender import Replication
 from haclient_fake_server.engine.replication.wire import LOGON
 from haclient_fake_server.engine.requests import is_system_topic, read_options
+from haclient_fake_server.engine.retries import Retries
+from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.sow.saved import SowChanges
 from haclient_fake_server.engine.sow.table import SowRecord, SowTopic
-from haclient_fake_server.engine.state import ENDED_BY_PEER, Effects, Severity, State
-from haclient_fake_server.engine.statistics import TABLES, Row, instance
+from haclient_fake_server.engine.statistics import Row, Statistics
 from haclient_fake_server.engine.subscribing import Subscribing
 from haclient_fake_server.engine.system_topics import SystemTopics
+from haclient_fake_server.engine.timers import Clock
 
 Command = Callable[[Connection, Message], None]
 
@@ -71,6 +78,9 @@ BY_OPERATOR: Final = "disconnected by an operator"
 
 CHANGES_OF_A_PART: Final = 1000
 """Records of a file-backed topic that are taken in one step: a millisecond."""
+
+MAX_AHEAD_S: Final = 60.0
+"""A log that ends further ahead of the clock is reported."""
 
 MAX_PATTERN_CHECKS: Final = 10_000
 """Comparisons of new topics with patterns after which a client's other commands wait for their
@@ -100,53 +110,81 @@ class Engine:
         now_us: int,
         saved: SavedState = NOTHING_SAVED,
     ) -> None:
-        self._state = State(settings, journal, now=now, now_us=now_us, guards=saved.guards)
-        recover(self._state, saved)
+        self._connections: dict[int, Connection] = {}
+        self._names: dict[str, Connection] = {}  # those that have logged on, by client name
+        self._guards = Guards(saved.guards)
+        clock = self._clock = Clock(now, now_us)
+        routes = self._routes = Routes(settings, journal)
+        publishers = Publishers(settings.name, started_s=now_us // 1_000_000)
+        is_logging = bool(settings.log_topics)
+        log = self._log = LogWriter(journal, publishers, now_us=now_us, is_logging=is_logging)
+        self._destinations = destinations = [Destination(each) for each in settings.replicate_to]
+        durability = self._durability = Durability()
+        durability.waits = any(each.is_sync for each in destinations)
+        outbox = self._outbox = Outbox(durability)
+        recover(log, routes, clock, durability, destinations, saved)
+        self._report_ahead()
         self._report_lost(saved.queue_points)
-        acks = self._acks = PersistedAcks(self._state)
-        self._replay = Replay(self._state, acks)
-        applier = Applier(self._state)
         self._taken: list[tuple[SowTopic, list[str]]] = []  # file-backed topics, what has changed
-        self._queues = Queues(self._state, applier)
-        self._publishing = Publishing(self._state, applier, acks)
-        self._replicas = Replicas(self._state, applier)
-        self._replication = Replication(self._state)
-        self._subscribing = Subscribing(self._state, self._replay, acks, self._queues)
-        queries = Queries(self._state, applier, self._publishing, self._subscribing, acks)
-        self._commands: dict[str, Command] = {
+        retries = self._retries = Retries(clock, outbox, self._connections)
+        conflation = Conflation(settings, routes, clock, outbox)
+        acks = self._acks = PersistedAcks(log, durability, clock, outbox)
+        replay = self._replay = Replay(log, routes, durability, clock, outbox, conflation, acks)
+        applier = Applier(log, routes, clock, outbox, conflation)
+        queues = self._queues = Queues(log, routes, clock, outbox, retries, applier)
+        self._publishing = Publishing(settings, log, routes, outbox, applier, acks)
+        self._replicas = Replicas(settings, log, routes, clock, outbox, applier, destinations)
+        self._replication = Replication(
+            settings, log, routes, durability, clock, outbox, destinations
+        )
+        self._subscribing = Subscribing(
+            settings, log, routes, outbox, conflation, replay, acks, queues
+        )
+        self._queries = Queries(
+            settings, log, routes, clock, outbox, conflation, applier, self._subscribing, acks
+        )
+        self._queue_commands = QueueCommands(log, routes, clock, outbox, acks)
+        self._logons = Logons(settings, self._names, log, durability, outbox)
+        self._statistics = Statistics(
+            settings, self._connections, log, routes, clock, outbox, durability, destinations
+        )
+        self._system_topics = SystemTopics(
+            log, routes, durability, clock, outbox, self._guards, queues, self._statistics
+        )
+        self._commands = self._all_commands()
+
+    def _all_commands(self) -> dict[str, Command]:
+        return {
             "subscribe": self._subscribing.subscribe,
             "delta_subscribe": self._subscribing.subscribe,
             "unsubscribe": self._subscribing.unsubscribe,
             "sow": self._sow,
-            "sow_and_subscribe": queries.sow_and_subscribe,
-            "sow_and_delta_subscribe": queries.sow_and_subscribe,
+            "sow_and_subscribe": self._queries.sow_and_subscribe,
+            "sow_and_delta_subscribe": self._queries.sow_and_subscribe,
             "sow_delete": self._sow_delete,
             "p": self._publish,
             "publish": self._publish,
             "delta_publish": self._publish,
             "flush": self._flush,
             "heartbeat": self._heartbeat,
-            "logon": self._logon,
+            "logon": self._logons.log_on,
             LOGON: self._replicas.log_on,
         }
-        self._queries = queries
-        self._queue_commands = QueueCommands(self._state, self._publishing)
-        self._system_topics = SystemTopics(self._state, self._queues.statistics)
 
     @property
     def next_due(self) -> float:
         """When `tick` has to be called next, in seconds; infinity for never."""
-        return self._state.timers.next_due
+        return self._clock.timers.next_due
 
     @property
     def next_position(self) -> int:
         """The position that the next data record will get."""
-        return self._state.batch.position
+        return self._log.position
 
     @property
     def progress(self) -> ReplicationProgress:
         """The progress of replication, for the next engine on this journal."""
-        return self._state.progress
+        return self._replication.progress
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
@@ -161,7 +199,7 @@ class Engine:
     @property
     def ended_connections(self) -> dict[str, int]:
         """How many connections have ended, by reason."""
-        return dict(self._state.ends)
+        return dict(self._outbox.ends)
 
     @property
     def queue_points(self) -> tuple[QueuePoint, ...]:
@@ -170,54 +208,60 @@ class Engine:
 
     def queue_snapshots(self) -> list[QueueSnapshot]:
         """What the file-backed queues hold now that the last block was written."""
-        live = self._state.journal.live
+        live = self._log.journal.live
         end = Cursor(live.number, live.end)
-        return self._state.queues.snapshots(end, self._state.batch.position)
+        return self._routes.queues.snapshots(end, self._log.position)
 
     def dialled(self, connection_id: int, address: str, now: float) -> Effects:
         """A connection to a destination was established; its number must be new."""
-        state = self._state
-        state.begin(now)
-        connection = state.connections[connection_id] = Connection(
-            connection_id, peer=address, now=now, failed=state.fail
+        self._begin(now)
+        connection = self._connections[connection_id] = Connection(
+            connection_id, peer=address, now=now, failed=self._outbox.fail
         )
         self._replication.begin(connection, address)
         return self._finish()
 
     def rows(self, table: str, now: float, *, after: int = 0) -> list[Row]:
-        """A table of the statistics: `instance`, `queues`, or one of `TABLES`.
+        """A table of the statistics: `instance`, `queues`, or one of `Statistics.tables`.
 
         Args:
             table: Its name.
             now: The present moment.
             after: Only what follows this number.
         """
-        state = self._state
-        state.now = now
+        self._clock.now = now
         if table == "instance":
-            return [instance(state)]
-        return self._queues.rows(after) if table == "queues" else TABLES[table](state, after)
+            return [self._statistics.instance()]
+        if table == "queues":
+            return self._queues.rows(after)
+        return self._statistics.tables[table](after)
 
     def log_holder(self, position: int, points: Iterable[QueuePoint], now: float) -> str:
         """Who needs what comes before a position of the log: see `holders.log_holder`."""
-        self._state.now = now
-        return log_holder(self._state, position, points)
+        self._clock.now = now
+        return log_holder(
+            position,
+            guards=self._guards.current(self._clock.wall_us),
+            points=points,
+            destinations=self._destinations,
+            connections=self._connections.values(),
+        )
 
     def clock_us(self, now: float) -> int:
         """The wall clock at a moment, in microseconds since 1970."""
-        self._state.now = now
-        return self._state.clock_us
+        self._clock.now = now
+        return self._clock.wall_us
 
     def sow_snapshot(self) -> list[tuple[str, list[SowRecord]]]:
         """The records of each state of the world that only the log has, for `sow_holder`."""
-        return [(each.name, list(each)) for each in self._state.sow if not each.definition]
+        return [(each.name, list(each)) for each in self._routes.sow if not each.definition]
 
     def sow_changes(self) -> Iterator[SowChanges]:
         """What has changed in the file-backed topics, now that the last block was written.
 
         It comes in parts, each with its records as they are when it is asked for.
         """
-        self._taken = [(each, each.take_changed()) for each in self._state.sow if each.changed]
+        self._taken = [(each, each.take_changed()) for each in self._routes.sow if each.changed]
         return self._parts_of_changes()
 
     def _parts_of_changes(self) -> Iterator[SowChanges]:
@@ -234,8 +278,8 @@ class Engine:
 
     def describe(self, connection_id: int) -> str:
         """A connection for the log: its number, its client and the other end's address."""
-        connection = self._state.connections.get(connection_id)
-        return "" if connection is None else self._state.describe(connection)
+        connection = self._connections.get(connection_id)
+        return "" if connection is None else describe(connection)
 
     def disconnect(self, client: str, now: float) -> Effects:
         """End the connection of a client.
@@ -247,16 +291,15 @@ class Engine:
         Raises:
             UsageError: There is no such connection.
         """
-        state = self._state
-        found = state.names.get(client)
+        found = self._names.get(client)
         if found is None and client.isdecimal() and len(client) <= _MAX_DIGITS:
-            found = state.connections.get(int(client))
+            found = self._connections.get(int(client))
         if found is None or found.closing:
             raise UsageError(f"{quoted(client)}: no connection has this name or this number")
-        state.begin(now)
+        self._begin(now)
         if found.commands is None:
-            state.send(found, end_ack(BY_OPERATOR))
-        state.close(found, BY_OPERATOR)
+            self._outbox.send(found, end_ack(BY_OPERATOR))
+        self._outbox.close(found, BY_OPERATOR)
         return self._finish()
 
     def downgrade(self, address: str, now: float) -> Effects:
@@ -265,7 +308,7 @@ class Engine:
         Raises:
             UsageError: There is no such synchronous destination.
         """
-        self._state.begin(now)
+        self._begin(now)
         self._replication.downgrade(address)
         return self._finish()
 
@@ -275,29 +318,27 @@ class Engine:
         Raises:
             UsageError: There is no such synchronous destination.
         """
-        self._state.begin(now)
+        self._begin(now)
         self._replication.upgrade(address)
         return self._finish()
 
     def connected(self, connection_id: int, now: float, *, peer: str = "") -> None:
         """A connection was accepted; its number must be new."""
-        state = self._state
-        state.connections[connection_id] = Connection(
-            connection_id, peer=peer, now=now, failed=state.fail
+        self._connections[connection_id] = Connection(
+            connection_id, peer=peer, now=now, failed=self._outbox.fail
         )
 
     def received(self, connection_id: int, messages: Sequence[Message], now: float) -> Effects:
         """Commands arrived on a connection, in this order; an empty list if only bytes arrived."""
-        state = self._state
-        connection = state.connections.get(connection_id)
+        connection = self._connections.get(connection_id)
         if connection is None:
             return Effects(None, [], [], [])
-        state.begin(now)
+        self._begin(now)
         connection.last_received = now
         try:
             self._carry_out(connection, messages)
         except Exception as error:  # a fault of one command must not end the broker
-            state.fail(connection, error)
+            self._outbox.fail(connection, error)
         return self._finish()
 
     def _carry_out(self, connection: Connection, messages: Sequence[Message]) -> None:
@@ -309,7 +350,7 @@ class Engine:
         if connection.is_busy:
             connection.deferred += messages
             return
-        tables, publish = self._state.tables, self._publishing.publish
+        tables, publish = self._routes, self._publishing.publish
         table = tables[connection.message_type]
         table.pattern_checks = 0
         for number, message in enumerate(messages, 1):
@@ -329,35 +370,33 @@ class Engine:
                 table = tables[connection.message_type]
             if connection.delete is not None or table.pattern_checks > MAX_PATTERN_CHECKS:
                 connection.deferred += messages[number:]
-                self._state.with_backlog[connection.id] = None
+                self._outbox.wake(connection)
                 break
 
     def disconnected(self, connection_id: int, now: float, reason: str = ENDED_BY_PEER) -> Effects:
         """A connection has ended, on either side; `reason` says why, unless the engine has."""
-        state = self._state
-        connection = state.connections.pop(connection_id, None)
-        state.begin(now)
+        connection = self._connections.pop(connection_id, None)
+        self._begin(now)
         if connection is not None:
-            state.ended(connection, reason)
+            self._outbox.report_end(connection, reason, now)
             connection.closing = True
             connection.out = []
             try:
                 self._forget(connection)
             except Exception as error:  # it has ended: nobody else must
-                state.report_fault(state.describe(connection), error)
+                self._outbox.report_fault(describe(connection), error)
         return self._finish()
 
     def _forget(self, connection: Connection) -> None:
         """Release what a connection has held."""
-        state = self._state
-        if state.names.get(connection.name) is connection:
-            del state.names[connection.name]
-        state.durability.forget(connection)
-        state.timers.cancel(("heartbeat", connection.id))
+        if self._names.get(connection.name) is connection:
+            del self._names[connection.name]
+        self._durability.forget(connection)
+        self._clock.timers.cancel(("heartbeat", connection.id))
         self._acks.forget(connection)
         if connection.logged_on:
-            state.publishers.release(connection.publisher)
-            state.publishers.release(connection.origin)
+            self._log.publishers.release(connection.publisher)
+            self._log.publishers.release(connection.origin)
             self._subscribing.leave(connection)
         else:
             self._replicas.leave(connection)
@@ -365,30 +404,29 @@ class Engine:
 
     def tick(self, now: float) -> Effects:
         """Time has passed."""
-        state = self._state
-        state.begin(now)
-        state.run_due()
+        self._begin(now)
+        self._retries.run_due()
         self._replication.expire()
         return self._end_batch()
 
     def is_known(self, connection_id: int) -> bool:
         """Whether the other end of a connection has logged on, or is another instance."""
-        connection = self._state.connections.get(connection_id)
+        connection = self._connections.get(connection_id)
         return connection is not None and (connection.logged_on or connection.commands is not None)
 
     def is_busy(self, connection_id: int) -> bool:
         """Whether the commands of a connection wait for one that takes long, so it is not read."""
-        connection = self._state.connections.get(connection_id)
+        connection = self._connections.get(connection_id)
         return connection is not None and connection.is_busy and not connection.closing
 
     def has_long_commands(self, connection_id: int) -> bool:
         """Whether `pump` has a query to answer or commands to carry out for a connection."""
-        connection = self._state.connections.get(connection_id)
+        connection = self._connections.get(connection_id)
         return connection is not None and (connection.is_busy or bool(connection.queries))
 
     def has_backlog(self, connection_id: int) -> bool:
         """Whether `pump` has something for a connection."""
-        connection = self._state.connections.get(connection_id)
+        connection = self._connections.get(connection_id)
         if connection is None or connection.closing:
             return False
         if connection.commands is not None:
@@ -397,14 +435,13 @@ class Engine:
 
     def pump(self, connection_id: int, now: float) -> Effects:
         """Continue replay: send a chunk each to some subscriptions, and read on for a query."""
-        state = self._state
-        state.begin(now)
-        connection = state.connections.get(connection_id)
+        self._begin(now)
+        connection = self._connections.get(connection_id)
         if connection is not None and not connection.closing:
             try:
                 self._pump(connection)
             except Exception as error:  # as in `received`
-                state.fail(connection, error)
+                self._outbox.fail(connection, error)
         return self._finish()
 
     def _pump(self, connection: Connection) -> None:
@@ -412,7 +449,7 @@ class Engine:
             self._replication.pump(connection)
             return
         if connection.is_busy:
-            connection.last_received = self._state.now  # until now it was not read
+            connection.last_received = self._clock.now  # until now it was not read
         connection.take_step()
         if connection.deferred and connection.delete is None:
             deferred, connection.deferred = connection.deferred, []
@@ -422,41 +459,55 @@ class Engine:
 
     def over_high_water(self, connection_id: int) -> None:
         """A connection is over its high-water mark: its subscriptions read the log again."""
-        connection = self._state.connections.get(connection_id)
+        connection = self._connections.get(connection_id)
         if connection is not None:
             connection.high_waters += 1
             self._replay.fall_back(connection)
             self._queues.choke(connection)
 
+    def _begin(self, now: float) -> None:
+        """Begin a batch at this time."""
+        self._clock.now = now
+        wall_us = self._clock.wall_us
+        self._routes.queues.begin_batch()
+        self._routes.queues.clock_us = wall_us
+        self._log.begin(wall_us)
+
     def _finish(self) -> Effects:
-        state = self._state
         self._queues.end_batch()
-        if state.batch.has_data:
+        if self._log.has_data:
             self._acks.log_moved()
-        if state.timers.next_due <= state.now:
-            state.run_due()  # acks that are not collected for any time belong to this batch
+        if self._clock.timers.next_due <= self._clock.now:
+            self._retries.run_due()  # acks that are not collected for any time belong to this batch
         return self._end_batch()
 
     def _end_batch(self) -> Effects:
-        state = self._state
-        before = state.batch.position
+        log, durability, before = self._log, self._durability, self._log.position
         self._queues.end_batch()  # what a deadline has changed
-        if state.batch.position != before:
+        if log.position != before:
             self._acks.log_moved()
-        if state.logging:
-            state.new_queue_points = self._queues.take_points()
-        confirmed = state.durability.limit
-        for connection in state.close_batch():
+        queue_points = self._queues.take_points() if log.is_logging else None
+        confirmed, progress = durability.limit, self._replication.progress
+        block = log.build()
+        self._routes.close_batch(block)
+        for connection in self._replication.end_batch(block):
             self._acks.resume(connection)
-        if state.durability.limit > confirmed:
+        if durability.limit > confirmed:
             self._acks.log_moved()
         self._replay.end_batch()
         self._subscribing.cut_slow()
-        return state.take_effects()
+        guards, guarding = self._guards.take_changes(self._clock.wall_us)
+        now_is = self._replication.progress
+        return self._outbox.take_effects(
+            block,
+            progress=now_is if now_is != progress else None,
+            queue_points=queue_points,
+            guards=guards,
+            guarding=guarding,
+        )
 
     def _command(self, connection: Connection, message: Message) -> None:
         """Execute a command that is not a publish, or a publish that must be refused."""
-        state = self._state
         theirs = connection.commands
         command = (self._commands if theirs is None else theirs).get(message.kind)
         if command is None:
@@ -464,13 +515,13 @@ class Engine:
             return
         if not connection.logged_on and theirs is None and message.kind not in {"logon", LOGON}:
             reason = Reason.LOGON_REQUIRED
-            state.send(connection, failure_ack(message, reason) or end_ack(reason))
-            state.close(connection, "auth", f"{quoted(message.kind)} before the logon")
+            self._outbox.send(connection, failure_ack(message, reason) or end_ack(reason))
+            self._outbox.close(connection, "auth", f"{quoted(message.kind)} before the logon")
             return
         try:
             command(connection, message)
         except Refused as error:
-            state.refuse(connection, message, error)
+            self._outbox.refuse(connection, message, error)
 
     def _unknown(self, connection: Connection, message: Message) -> None:
         """Refuse an unknown command, and end the connection, as AMPS does.
@@ -478,7 +529,7 @@ class Engine:
         Not for the acknowledgement of a queue's message by an old client, which would only connect
         again to be sent the same messages.
         """
-        state, reason = self._state, Reason.UNKNOWN_COMMAND
+        reason = Reason.UNKNOWN_COMMAND
         is_ack = message.kind == "ack" and connection.logged_on
         detail = (
             f"{quoted(message.kind)}: messages are acknowledged by sow_delete"
@@ -487,33 +538,43 @@ class Engine:
         )
         if connection.commands is None:
             answer = failure_ack(message, reason, detail=detail) or end_ack(reason, detail=detail)
-            state.send(connection, answer)
+            self._outbox.send(connection, answer)
         if is_ack:
-            state.report_refusal(connection, message, reason, detail)
+            self._outbox.report_refusal(connection, message, reason, detail)
         else:
-            state.close(connection, reason, detail)
+            self._outbox.close(connection, reason, detail)
+
+    def _report_ahead(self) -> None:
+        ahead_s = (self._log.now_us - self._clock.wall_us) / 1e6
+        if ahead_s > MAX_AHEAD_S:
+            self._outbox.report(
+                Severity.WARNING,
+                f"the log ends {ahead_s:.0f} s ahead of this machine's clock: what is published has"
+                " the time of its end until the clock has reached it",
+            )
 
     def _report_lost(self, points: Iterable[QueuePoint]) -> None:
         """Report what was removed from the log although a consumer or a queue still needs it."""
-        state, first = self._state, self._state.journal.first_position
-        for guard in state.guards.current(state.clock_us):
-            if guard.after + 1 < first:
-                text = f"removed although guard {guard.name!r} needs it"
-                state.report(Severity.ERROR, f"positions {guard.after + 1} to {first - 1}: {text}")
-        for point in points:
-            is_known = state.queues.get(point.name, point.message_type) is not None
-            if is_known and point.position < first:
-                text = f"removed although queue {point.name!r} needs it"
-                state.report(Severity.ERROR, f"positions {point.position} to {first - 1}: {text}")
-
-    def _logon(self, connection: Connection, message: Message) -> None:
-        log_on(self._state, connection, message)
+        first = self._log.journal.first_position
+        needed = [
+            (each.after + 1, f"guard {each.name!r}")
+            for each in self._guards.current(self._clock.wall_us)
+        ]
+        needed += [
+            (each.position, f"queue {each.name!r}")
+            for each in points
+            if self._routes.queues.get(each.name, each.message_type) is not None
+        ]
+        for position, who in needed:
+            if position < first:
+                text = f"positions {position} to {first - 1}: removed although {who} needs it"
+                self._outbox.report(Severity.ERROR, text)
 
     def _heartbeat(self, connection: Connection, message: Message) -> None:
-        heartbeat(self._state, connection, message)
+        heartbeat(self._clock, self._outbox, connection, message)
 
     def _publish(self, connection: Connection, message: Message) -> None:
-        routes = self._state.tables[connection.message_type].targets
+        routes = self._routes[connection.message_type].targets
         if connection.publishing is not None:
             try:
                 self._check_publish(connection.publishing, connection.message_type, message)
@@ -554,10 +615,9 @@ class Engine:
         The persisted ack waits for the synchronous destinations as those of publishes do.
         """
         read_options(message)
-        state = self._state
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
             self._acks.flush(connection, always=True)
-        state.acknowledge(connection, message, "received", "processed", "completed")
+        self._outbox.acknowledge(connection, message, "received", "processed", "completed")
         if "persisted" in wanted:
-            state.confirm(connection, ack("persisted", message.command_id))
+            self._outbox.confirm(connection, ack("persisted", message.command_id))

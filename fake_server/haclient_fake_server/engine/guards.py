@@ -54,6 +54,7 @@ class Guards:
 
     def __init__(self, known: Iterable[Guard] = ()) -> None:
         self._known = {guard.name: guard for guard in known}
+        self._changed_by: dict[int, None] = {}
 
     def current(self, now_us: int) -> tuple[Guard, ...]:
         """Those that have not ended, ordered by what they need, the oldest first."""
@@ -97,6 +98,17 @@ class Guards:
             detail = f"guard {name!r}: there are {MAX_GUARDS} already"
             raise Refused(Reason.TOO_MANY_GUARDS, detail)
         self._known[name] = Guard(name, after, now_us, now_us + int(ttl_s * 1e6))
+
+    def note_change(self, connection_id: int) -> None:
+        """A connection has changed them: they are written with this batch, before its answer."""
+        self._changed_by[connection_id] = None
+
+    def take_changes(self, now_us: int) -> tuple[tuple[Guard, ...] | None, tuple[int, ...]]:
+        """All guards, `None` if this batch has changed none; and the connections that have."""
+        if not self._changed_by:
+            return None, ()
+        changed_by, self._changed_by = tuple(self._changed_by), {}
+        return self.current(now_us), changed_by
 
     def drop(self, name: str, *, now_us: int) -> None:
         """End a guard; an unknown one has ended already."""

@@ -12,33 +12,43 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from haclient_fake_server.engine.acks import quoted
 from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
+from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.sow.table import SowRecord
-from haclient_fake_server.engine.state import State
 
 
-def log_holder(state: State, position: int, points: Iterable[QueuePoint]) -> str:
+def log_holder(
+    position: int,
+    *,
+    guards: Iterable[Guard],
+    points: Iterable[QueuePoint],
+    destinations: Iterable[Destination],
+    connections: Iterable[Connection],
+) -> str:
     """Who needs what comes before a position, in words; empty for nobody.
 
     States of the world are left out: see `sow_holder`.
 
     Args:
-        state: The state of the engine.
         position: The position.
+        guards: Those that have not ended.
         points: Where the next start begins to read the log for each queue.
+        destinations: Where the log is replicated to.
+        connections: Those of clients and of other instances.
     """
-    for guard in state.guards.current(state.clock_us):
+    for guard in guards:
         if guard.after + 1 < position:
             return f"guard {quoted(guard.name)} needs position {guard.after + 1}"
     for point in points:
         if point.position < position:
             return f"queue {quoted(point.name)} needs position {point.position}"
-    for destination in state.destinations:
+    for destination in destinations:
         # Removals from queues have no position: they are sent after the record before them.
         needed = destination.acked + (0 if destination.has_removals else 1)
         if needed < position:
             return f"replication to {destination.address} has not acknowledged position {needed}"
-    return next(filter(None, (_reader(each, position) for each in state.connections.values())), "")
+    return next(filter(None, (_reader(each, position) for each in connections)), "")
 
 
 def _reader(connection: Connection, position: int) -> str:

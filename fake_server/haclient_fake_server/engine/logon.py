@@ -31,10 +31,12 @@ from haclient_fake_server.engine.acks import (
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.entitlements import Rights
 from haclient_fake_server.engine.filters.bodies import COMPOSITE_PREFIX
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
+from haclient_fake_server.engine.replication.durability import Durability
 from haclient_fake_server.engine.requests import read_options
 from haclient_fake_server.engine.settings import MAX_MESSAGE_TYPE, EngineSettings
-from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.timers import NEVER
+from haclient_fake_server.engine.timers import NEVER, Clock
 
 DEFAULT_MESSAGE_TYPE = "json"
 
@@ -45,42 +47,134 @@ _LOG_ONLY: Final = frozenset({Reason.AUTH_FAILURE, Reason.NAME_IN_USE})
 """Reasons whose detail only the broker's log gets: it names users, and the client is none yet."""
 
 
-def log_on(state: State, connection: Connection, message: Message) -> None:
-    """Execute a logon, the first command of every connection."""
-    if connection.logged_on:
-        _refuse(state, connection, message, Reason.DUPLICATE_LOGON, "auth")
-        return
-    users = state.settings.users
-    if users is not None and users.get(message.user_id) != message.password:
-        _refuse(
-            state,
-            connection,
-            message,
-            Reason.AUTH_FAILURE,
-            "auth",
-            f"user {quoted(message.user_id)}",
+class Logons:
+    """Admits clients.
+
+    Args:
+        settings: Who may log on.
+        names: Logged-on connections by client name.
+        log: Knows the publishers.
+        durability: Knows what is safe of them.
+        outbox: Where the answers go.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        names: dict[str, Connection],
+        log: LogWriter,
+        durability: Durability,
+        outbox: Outbox,
+    ) -> None:
+        self._settings = settings
+        self._names = names
+        self._log = log
+        self._durability = durability
+        self._outbox = outbox
+
+    def log_on(self, connection: Connection, message: Message) -> None:
+        """Execute a logon, the first command of every connection."""
+        if connection.logged_on:
+            self._refuse(connection, message, Reason.DUPLICATE_LOGON, "auth")
+            return
+        users = self._settings.users
+        if users is not None and users.get(message.user_id) != message.password:
+            self._refuse(
+                connection,
+                message,
+                Reason.AUTH_FAILURE,
+                "auth",
+                f"user {quoted(message.user_id)}",
+            )
+            return
+        if problem := _problem_of_type(self._settings, message.message_type):
+            self._refuse(connection, message, Reason.INVALID_MESSAGE_TYPE, "auth", problem)
+            return
+        try:
+            options = read_options(message)
+        except Refused as error:
+            self._refuse(connection, message, error.reason, "auth", error.detail)
+            return
+        name = message.client_name or self._unused_name(connection)
+        holder = self._names.get(name) if self._log.is_logging else None
+        if holder is not None and holder.user != message.user_id:
+            whose = f"{quoted(holder.user)}, refused to {quoted(message.user_id)}"
+            detail = f"{quoted(name)} belongs to user {whose}"
+            self._refuse(connection, message, Reason.NAME_IN_USE, "name in use", detail)
+            return
+        if holder is not None:
+            self._outbox.send(holder, name_in_use_ack(name))
+            self._outbox.close(holder, "name in use")
+        self._admit(connection, message, name=name, ack_interval_s=options.ack_conflation_s)
+        self._confirm(connection, message)
+
+    def _admit(
+        self,
+        connection: Connection,
+        message: Message,
+        *,
+        name: str,
+        ack_interval_s: float | None,
+    ) -> None:
+        connection.logged_on = True
+        connection.name = name
+        connection.user = message.user_id
+        if self._settings.entitlements:
+            rights = Rights(message.user_id, self._settings.entitlements)
+            connection.reading, connection.publishing = rights.reading, rights.publishing
+        connection.message_type = message.message_type or DEFAULT_MESSAGE_TYPE
+        connection.publisher = self._log.publishers.of_client(name)
+        connection.origin = self._log.publishers.of_origin(name)
+        connection.ack_interval_s = (
+            self._settings.ack_interval_s if ack_interval_s is None else ack_interval_s
         )
-        return
-    if problem := _problem_of_type(state.settings, message.message_type):
-        _refuse(state, connection, message, Reason.INVALID_MESSAGE_TYPE, "auth", problem)
-        return
-    try:
-        options = read_options(message)
-    except Refused as error:
-        _refuse(state, connection, message, error.reason, "auth", error.detail)
-        return
-    name = message.client_name or _unused_name(state, connection)
-    holder = state.names.get(name) if state.logging else None
-    if holder is not None and holder.user != message.user_id:
-        whose = f"{quoted(holder.user)}, refused to {quoted(message.user_id)}"
-        detail = f"{quoted(name)} belongs to user {whose}"
-        _refuse(state, connection, message, Reason.NAME_IN_USE, "name in use", detail)
-        return
-    if holder is not None:
-        state.send(holder, name_in_use_ack(name))
-        state.close(holder, "name in use")
-    _admit(state, connection, message, name=name, ack_interval_s=options.ack_conflation_s)
-    _confirm(state, connection, message)
+        self._names[name] = connection
+
+    def _confirm(self, connection: Connection, message: Message) -> None:
+        wanted = requested(message.ack_type)
+        if "received" in wanted:
+            self._outbox.send(connection, ack("received", message.command_id))
+        if "processed" not in wanted:
+            return
+        publisher = connection.publisher
+        more: dict[str, str | int] = {
+            "s": publisher.seen,
+            "bm": publisher.bookmark(self._durability.confirmed_of(publisher)),
+            "client_name": connection.name,
+            "version": self._settings.version,
+            "log_starts": self._log_starts(),
+        }
+        reason = "authentication disabled" if self._settings.users is None else ""
+        self._outbox.send(
+            connection, ack("processed", message.command_id, reason=reason, more=more)
+        )
+
+    def _unused_name(self, connection: Connection) -> str:
+        """A unique name for a client without one, across instances and restarts.
+
+        The name identifies the publisher: with a reused one its messages would be duplicates.
+        """
+        return f"unnamed-{self._log.journal.log_starts[-1].id:016x}-{connection.id}"
+
+    def _log_starts(self) -> str:
+        """The identity of the log: `<id hex>@<first position>` of its last starts, oldest first."""
+        starts = self._log.journal.log_starts[-_ACKED_STARTS:]
+        return ",".join(f"{start.id:016x}@{start.first_position}" for start in starts)
+
+    def _refuse(
+        self,
+        connection: Connection,
+        message: Message,
+        reason: str,
+        closing: str,
+        detail: str = "",
+    ) -> None:
+        more = {"version": self._settings.version}
+        sent_detail = "" if reason in _LOG_ONLY else detail
+        answer = failure_ack(message, reason, detail=sent_detail, more=more)
+        self._outbox.send(connection, answer or end_ack(reason, detail=sent_detail))
+        text = f"logon of client {quoted(message.client_name)} refused: {reason}"
+        self._outbox.close(connection, closing, f"{text}: {detail}" if detail else text)
 
 
 def _problem_of_type(settings: EngineSettings, message_type: str) -> str:
@@ -96,82 +190,11 @@ def _problem_of_type(settings: EngineSettings, message_type: str) -> str:
     return f"{message_type[:40]!r} is none of {known}; the broker's --message-type adds one"
 
 
-def _admit(
-    state: State,
-    connection: Connection,
-    message: Message,
-    *,
-    name: str,
-    ack_interval_s: float | None,
-) -> None:
-    connection.logged_on = True
-    connection.name = name
-    connection.user = message.user_id
-    if state.settings.entitlements:
-        rights = Rights(message.user_id, state.settings.entitlements)
-        connection.reading, connection.publishing = rights.reading, rights.publishing
-    connection.message_type = message.message_type or DEFAULT_MESSAGE_TYPE
-    connection.publisher = state.publishers.of_client(name)
-    connection.origin = state.publishers.of_origin(name)
-    connection.ack_interval_s = (
-        state.settings.ack_interval_s if ack_interval_s is None else ack_interval_s
-    )
-    state.names[name] = connection
-
-
-def _confirm(state: State, connection: Connection, message: Message) -> None:
-    wanted = requested(message.ack_type)
-    if "received" in wanted:
-        state.send(connection, ack("received", message.command_id))
-    if "processed" not in wanted:
-        return
-    publisher = connection.publisher
-    more: dict[str, str | int] = {
-        "s": publisher.seen,
-        "bm": publisher.bookmark(state.confirmed_of(publisher)),
-        "client_name": connection.name,
-        "version": state.settings.version,
-        "log_starts": _log_starts(state),
-    }
-    reason = "authentication disabled" if state.settings.users is None else ""
-    state.send(connection, ack("processed", message.command_id, reason=reason, more=more))
-
-
-def _unused_name(state: State, connection: Connection) -> str:
-    """A unique name for a client without one, across instances and restarts.
-
-    The name identifies the publisher: with a reused name its messages would count as duplicates.
-    """
-    return f"unnamed-{state.journal.log_starts[-1].id:016x}-{connection.id}"
-
-
-def _log_starts(state: State) -> str:
-    """The identity of this log: `<id hex>@<first position>` of its last starts, oldest first."""
-    starts = state.journal.log_starts[-_ACKED_STARTS:]
-    return ",".join(f"{start.id:016x}@{start.first_position}" for start in starts)
-
-
-def _refuse(
-    state: State,
-    connection: Connection,
-    message: Message,
-    reason: str,
-    closing: str,
-    detail: str = "",
-) -> None:
-    more = {"version": state.settings.version}
-    sent_detail = "" if reason in _LOG_ONLY else detail
-    answer = failure_ack(message, reason, detail=sent_detail, more=more)
-    state.send(connection, answer or end_ack(reason, detail=sent_detail))
-    text = f"logon of client {quoted(message.client_name)} refused: {reason}"
-    state.close(connection, closing, f"{text}: {detail}" if detail else text)
-
-
 MIN_INTERVAL_S: Final = 0.001
 """Shorter heartbeat intervals are refused: they would keep the broker busy with nothing else."""
 
 
-def heartbeat(state: State, connection: Connection, message: Message) -> None:
+def heartbeat(clock: Clock, outbox: Outbox, connection: Connection, message: Message) -> None:
     """Start, stop or note a heartbeat.
 
     Raises:
@@ -183,12 +206,12 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
         case ["start", text]:
             interval_s = _interval(text)
             connection.beat_interval_s = interval_s
-            connection.beat_due = state.now + interval_s
-            watch(state, connection)
+            connection.beat_due = clock.now + interval_s
+            watch(clock, outbox, connection)
         case ["stop"]:
             connection.beat_interval_s = 0.0
             connection.beat_due = NEVER
-            watch(state, connection)
+            watch(clock, outbox, connection)
         case [] | ["beat"]:
             pass  # `last_received` is set for every command
         case _:
@@ -196,30 +219,33 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
                 Reason.INVALID_OPTIONS,
                 f"{message.options!r} is none of start,<seconds>, beat and stop",
             )
-    state.acknowledge(connection, message, "received", "processed")
+    outbox.acknowledge(connection, message, "received", "processed")
 
 
-def act_on_time(state: State, connection: Connection) -> None:
+def act_on_time(clock: Clock, outbox: Outbox, connection: Connection) -> None:
     """Send the heartbeat that is due, or close a connection that was silent for too long."""
     if connection.closing:
         return
-    if state.now >= connection.silent_at:
-        silent_s = state.now - connection.last_received
+    if clock.now >= connection.silent_at:
+        silent_s = clock.now - connection.last_received
         if connection.commands is None:
-            state.send(connection, end_ack("heartbeat"))
-        state.close(connection, "heartbeat", f"nothing was received for {silent_s:.1f} s")
+            outbox.send(connection, end_ack("heartbeat"))
+        outbox.close(connection, "heartbeat", f"nothing was received for {silent_s:.1f} s")
         return
-    if state.now >= connection.beat_due:
-        state.send(connection, BEAT)
-        connection.beat_due = state.now + connection.beat_interval_s
-    watch(state, connection)
+    if clock.now >= connection.beat_due:
+        outbox.send(connection, BEAT)
+        connection.beat_due = clock.now + connection.beat_interval_s
+    watch(clock, outbox, connection)
 
 
-def watch(state: State, connection: Connection) -> None:
+def watch(clock: Clock, outbox: Outbox, connection: Connection) -> None:
     """Set the timer for the next heartbeat of a connection, or for its time-out."""
     key = ("heartbeat", connection.id)  # not the connection: a cancelled entry must not keep it
-    state.timers.set(
-        key, connection.next_due, lambda: act_on_time(state, connection), client=connection.id
+    clock.timers.set(
+        key,
+        connection.next_due,
+        lambda: act_on_time(clock, outbox, connection),
+        client=connection.id,
     )
 
 

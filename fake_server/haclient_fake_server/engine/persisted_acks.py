@@ -19,10 +19,13 @@ from typing import Final
 
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
-from haclient_fake_server.engine.acks import ack
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
-from haclient_fake_server.engine.replication.durability import MAX_HELD
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
+from haclient_fake_server.engine.replication.durability import MAX_HELD, Durability
+from haclient_fake_server.engine.timers import Clock
 
 MAX_ACKS_PER_TURN: Final = 1000
 """Subscriptions looked at before others get their turn: about a millisecond."""
@@ -65,8 +68,17 @@ class _Endings(dict[str, bytes]):
 class PersistedAcks:
     """Sends persisted acks."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(
+        self,
+        log: LogWriter,
+        durability: Durability,
+        clock: Clock,
+        outbox: Outbox,
+    ) -> None:
+        self._log = log
+        self._durability = durability
+        self._clock = clock
+        self._outbox = outbox
         self._groups: dict[float, _Group] = {}
 
     # --- publishers ----------------------------------------------------------------------------
@@ -75,10 +87,9 @@ class PersistedAcks:
         """Send a conflated ack to the publisher of a connection when its interval is over."""
         if not connection.ack_is_scheduled:
             connection.ack_is_scheduled = True
-            state = self._state
-            state.timers.set(
+            self._clock.timers.set(
                 ("publisher's ack", connection.id),
-                state.now + connection.ack_interval_s,
+                self._clock.now + connection.ack_interval_s,
                 lambda: self._on_time(connection),
                 client=connection.id,
             )
@@ -97,14 +108,26 @@ class PersistedAcks:
         if not connection.ack_is_scheduled or (connection.held >= MAX_HELD and not always):
             return
         connection.ack_is_scheduled = False
-        self._state.timers.cancel(("publisher's ack", connection.id))
+        self._clock.timers.cancel(("publisher's ack", connection.id))
         publisher = connection.publisher
         up_to = min(publisher.seen, before - 1) if before else publisher.seen
         if not up_to:
             return
         more: dict[str, str | int] = {"s": up_to, "bm": publisher.bookmark(up_to)}
-        more |= self._state.log_reached()
-        self._state.confirm(connection, ack("persisted", more=more))
+        more |= self._log_reached()
+        self._outbox.confirm(connection, ack("persisted", more=more))
+
+    def acknowledge_duplicate(self, connection: Connection, message: Message) -> None:
+        """Drop a duplicate, and acknowledge it as a success."""
+        wanted = requested(message.ack_type)
+        more = {"s": message.sequence or 0}
+        for kind in ("received", "processed", "completed"):
+            if kind in wanted:
+                reason = "duplicate" if kind == "processed" else ""
+                frame = ack(kind, message.command_id, reason=reason, more=more)
+                self._outbox.send(connection, frame)
+        if "persisted" in wanted:
+            self.schedule(connection)
 
     def resume(self, connection: Connection) -> None:
         """A held ack was sent: schedule an ack for the publishes since."""
@@ -114,7 +137,7 @@ class PersistedAcks:
 
     def forget(self, connection: Connection) -> None:
         """A connection has ended: cancel its ack."""
-        self._state.timers.cancel(("publisher's ack", connection.id))
+        self._clock.timers.cancel(("publisher's ack", connection.id))
 
     def _on_time(self, connection: Connection) -> None:
         if not connection.closing:
@@ -137,7 +160,7 @@ class PersistedAcks:
         group.moved.pop(item.number, None)
         if not group.members:
             del self._groups[group.interval_s]
-            self._state.timers.cancel(("acks", group.interval_s))
+            self._clock.timers.cancel(("acks", group.interval_s))
 
     def passed(self, item: BookmarkSubscription) -> None:
         """A subscription with persisted acks has passed some of the log."""
@@ -156,8 +179,8 @@ class PersistedAcks:
         if group.is_scheduled:
             return
         group.is_scheduled = True
-        due = self._state.now + group.interval_s
-        self._state.timers.set(("acks", group.interval_s), due, lambda: self._take_turn(group))
+        due = self._clock.now + group.interval_s
+        self._clock.timers.set(("acks", group.interval_s), due, lambda: self._take_turn(group))
 
     def _take_turn(self, group: _Group) -> None:
         turn = group.turn
@@ -165,7 +188,7 @@ class PersistedAcks:
             turn.extend((group.members if group.all_moved else group.moved).values())
             group.moved.clear()
             group.all_moved = False
-        endings = _Endings(self._state.log_reached())
+        endings = _Endings(self._log_reached())
         for _ in range(min(len(turn), MAX_ACKS_PER_TURN)):
             item = turn.popleft()
             if item.number in group.members:  # else it has ended since the turn began
@@ -173,8 +196,9 @@ class PersistedAcks:
         group.is_scheduled = False
         if turn:
             group.is_scheduled = True
-            state = self._state
-            state.timers.set(("acks", group.interval_s), state.now, lambda: self._take_turn(group))
+            self._clock.timers.set(
+                ("acks", group.interval_s), self._clock.now, lambda: self._take_turn(group)
+            )
         elif group.moved or group.all_moved:
             self._schedule(group)
 
@@ -188,18 +212,27 @@ class PersistedAcks:
             head += b'"sub_id":%b,' % encode_string(item.id)
             ending = endings[position]
             frame = b"%b%b%b" % (LENGTH.pack(len(head) + len(ending)), head, ending)
-            self._state.send(item.connection, frame)
+            self._outbox.send(item.connection, frame)
 
     def _safe_bookmark(self, item: BookmarkSubscription) -> str:
         """The bookmark of the last position that is safe and that a subscription has passed."""
-        state = self._state
         position, passed = item.reached
         if item.is_live:
-            position, passed = state.batch.position, state.last_bookmark
-        limit, durability = state.durable_limit, state.durability
+            position, passed = self._log.position, self._log.last_bookmark
+        limit, durability = self._durability.end_of_durable(self._log.position), self._durability
         if position <= limit:
             return passed
         if item.start > limit or durability.passed is None:
             return ""  # what is safe lies before its start
         publisher_id, sequence = durability.passed
         return f"{publisher_id}|{sequence}|"
+
+    def _log_reached(self) -> dict[str, str | int]:
+        """The header of persisted acks that has the position and the identity of the log.
+
+        The position is one that was written before this batch, under the log's youngest start.
+        """
+        starts = self._log.journal.log_starts
+        if not starts:
+            return {}
+        return {"log_starts": f"{starts[-1].id:016x}@{self._log.first_position - 1}"}

@@ -18,9 +18,10 @@ from haclient.protocol.codec import encode_string
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.apply import Applier
-from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.log_writer import ASSIGNED, NO_EXTRAS, Extras, LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_bytes, topic_problem
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import Publisher
@@ -32,10 +33,10 @@ from haclient_fake_server.engine.requests import (
     is_system_topic,
     read_options,
 )
-from haclient_fake_server.engine.routes import Route
+from haclient_fake_server.engine.routes import Route, Routes
+from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.delta import has_deltas, merge_delta
 from haclient_fake_server.engine.sow.table import Changes, SowError
-from haclient_fake_server.engine.state import State, bytes_of_topic
 from haclient_fake_server.journal.format import Record, RecordFlag
 
 MAX_HEADER_BYTES: Final = 65_535
@@ -53,16 +54,26 @@ DEVNULL: Final = "/AMPS/devnull"
 class Publishing:
     """Executes publishes."""
 
-    def __init__(self, state: State, applier: Applier, acks: PersistedAcks) -> None:
-        self._state = state
-        self._acks = acks
+    def __init__(
+        self,
+        settings: EngineSettings,
+        log: LogWriter,
+        routes: Routes,
+        outbox: Outbox,
+        applier: Applier,
+        acks: PersistedAcks,
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._routes = routes
+        self._outbox = outbox
         self._applier = applier
+        self._acks = acks
 
     def publish(
         self, connection: Connection, message: Message, routes: Mapping[str, Route]
     ) -> None:
         """Execute one publish; `routes` says where those of its message type go by topic."""
-        state = self._state
         route = routes.get(message.topic)
         correlation_id = message.correlation_id
         if (
@@ -76,28 +87,27 @@ class Publishing:
             self._publish_with_care(connection, message)
             return
         sequence = message.sequence
-        publisher = connection.publisher
+        publisher, log = connection.publisher, self._log
         extras = NO_EXTRAS
         if not sequence:
-            publisher, sequence, extras = connection.origin, state.publishers.assign(), ASSIGNED
+            publisher, sequence, extras = connection.origin, log.publishers.assign(), ASSIGNED
         elif sequence <= publisher.seen:
-            self.acknowledge_duplicate(connection, message)
+            self._acks.acknowledge_duplicate(connection, message)
             return
         if correlation_id:
             extras = Extras(correlation_id=to_bytes(correlation_id), flags=extras.flags)
         publisher.seen = sequence
         body = message.data
         if route.logged:
-            position = state.batch.position
-            offset = state.batch.append(route, publisher, sequence, body=body, extras=extras)
-            state.last = (publisher.id, sequence)
+            position = log.position
+            offset = log.append(route, publisher, sequence, body=body, extras=extras)
             if route.queues:
                 row = Row(position, publisher.id, sequence, offset)
-                content = Content(body, extras.correlation_id, state.now_us)
-                state.queues.enter(route.queues, row, content)
+                content = Content(body, extras.correlation_id, log.now_us)
+                self._routes.queues.enter(route.queues, row, content)
         elif message.sequence:
-            state.unnoted[publisher.id] = publisher
-        plan = route.plan or state.tables[connection.message_type].plan(route)
+            log.unnoted[publisher.id] = publisher
+        plan = route.plan or self._routes[connection.message_type].plan(route)
         if plan.subscriptions:
             groups = (
                 plan.matching(Document(body, route.message_type))
@@ -121,7 +131,7 @@ class Publishing:
             position=0,
             publisher_id=publisher.id,
             sequence=sequence,
-            timestamp_us=self._state.now_us,
+            timestamp_us=self._log.now_us,
             topic_id=0,
             correlation_id=to_bytes(message.correlation_id),
             payload=message.data,
@@ -130,20 +140,19 @@ class Publishing:
 
     def _publish_with_care(self, connection: Connection, message: Message) -> None:
         """Execute a publish: the first of its topic, with rare headers, or to a SOW topic."""
-        state = self._state
         problem = _problem(message)
         if problem is not None:
             self.refuse(connection, message, *problem)
             return
-        table = state.tables[connection.message_type]
+        table = self._routes[connection.message_type]
         known = message.topic in table.targets
-        queue = state.queues.get(message.topic, connection.message_type)
+        queue = self._routes.queues.get(message.topic, connection.message_type)
         if not known and queue is not None and not queue.settings.publish_target:
             detail = "this queue has no topic that a publish to its name goes to"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
-        limit = state.settings.max_topic_bytes
-        if not known and state.topic_bytes + bytes_of_topic(message.topic) > limit:
+        if not known and not self._routes.has_room_for(message.topic):
+            limit = self._settings.max_topic_bytes
             detail = f"a new topic, and all together may take {limit} bytes"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
@@ -158,7 +167,7 @@ class Publishing:
                 self.refuse(connection, message, error.reason, str(error))
                 return
         if message.kind == "delta_publish" and _complete(message, route, key):
-            if len(message.data) > state.settings.max_message_bytes:  # no reader would take it
+            if len(message.data) > self._settings.max_message_bytes:  # no reader would take it
                 detail = f"the record would have {len(message.data)} bytes"
                 self.refuse(connection, message, Reason.BAD_MESSAGE, detail)
                 return
@@ -166,15 +175,15 @@ class Publishing:
         # After all reasons to refuse it: a publisher that has not read the failure ack sends the
         # message again, and must not be acknowledged as persisted.
         if message.sequence and message.sequence <= connection.publisher.seen:
-            self.acknowledge_duplicate(connection, message)
+            self._acks.acknowledge_duplicate(connection, message)
             return
         sequence = message.sequence
         publisher = connection.publisher if sequence else connection.origin
         record = Record(
             position=0,
             publisher_id=publisher.id,
-            sequence=sequence or state.publishers.assign(),
-            timestamp_us=state.now_us,
+            sequence=sequence or self._log.publishers.assign(),
+            timestamp_us=self._log.now_us,
             topic_id=0,
             flags=(RecordFlag.USER_KEY if key and key == message.sow_key else 0)
             | (0 if sequence else RecordFlag.ASSIGNED),
@@ -191,15 +200,12 @@ class Publishing:
         self, connection: Connection, message: Message, reason: str, detail: str = ""
     ) -> None:
         """Refuse a publish or delete: acknowledge everything before it, then report its failure."""
-        state = self._state
-        state.report_refusal(connection, message, reason, detail)
+        self._outbox.report_refusal(connection, message, reason, detail)
         sequence = message.sequence or 0
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
             self._acks.flush(connection, before=sequence, always=True)
-        if sequence > connection.publisher.seen:
-            connection.publisher.seen = sequence
-            state.unnoted[connection.publisher.id] = connection.publisher
+        self._log.note_seen(connection.publisher, sequence)
         more = {"s": sequence} if sequence else None
         for kind in ("processed", "persisted"):
             if kind in wanted:
@@ -211,33 +217,24 @@ class Publishing:
                     detail=detail,
                     more=more,
                 )
-                send = state.confirm if kind == "persisted" and sequence else state.send
+                send = (
+                    self._outbox.confirm if kind == "persisted" and sequence else self._outbox.send
+                )
                 send(connection, frame)
-
-    def acknowledge_duplicate(self, connection: Connection, message: Message) -> None:
-        """Drop a duplicate, and acknowledge it as a success."""
-        wanted = requested(message.ack_type)
-        more = {"s": message.sequence or 0}
-        for kind in ("received", "processed", "completed"):
-            if kind in wanted:
-                reason = "duplicate" if kind == "processed" else ""
-                frame = ack(kind, message.command_id, reason=reason, more=more)
-                self._state.send(connection, frame)
-        if "persisted" in wanted:
-            self._acks.schedule(connection)
 
     def _acknowledge(
         self, connection: Connection, message: Message, route: Route, publisher: Publisher
     ) -> None:
         """Send the acks for an applied publish; its record names `publisher`."""
-        state = self._state
         collected = route.logged and publisher is connection.publisher
         if collected and message.ack_type == "persisted":
             self._acks.schedule(connection)
             return
         wanted = requested(message.ack_type)
         more: dict[str, str | int] = {"s": message.sequence} if message.sequence else {}
-        state.acknowledge(connection, message, "received", "processed", "completed", more=more)
+        self._outbox.acknowledge(
+            connection, message, "received", "processed", "completed", more=more
+        )
         if "persisted" not in wanted:
             return
         if collected:
@@ -245,7 +242,7 @@ class Publishing:
             return
         if route.logged:
             more["bm"] = publisher.bookmark(publisher.seen)
-        state.confirm(connection, ack("persisted", message.command_id, more=more))
+        self._outbox.confirm(connection, ack("persisted", message.command_id, more=more))
 
 
 def _complete(message: Message, route: Route, key: str) -> bool:

@@ -16,20 +16,25 @@ from haclient_fake_server.engine.apply import apply, has_to_compute_key
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import Cursor, JournalReader, Scan, scan
+from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.patterns import to_bytes, to_text
 from haclient_fake_server.engine.queues.message_reader import Content, content_of
 from haclient_fake_server.engine.queues.message_table import Place, Row, to_place
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.queues.registry import QueueRegistry
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
+from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import (
+    Durability,
     ReplicationProgress,
     UnconfirmedRange,
 )
+from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.sow.saved import SavedRecords
 from haclient_fake_server.engine.sow.table import SowError, SowTopic, recorded_keys
 from haclient_fake_server.engine.span import span_of
-from haclient_fake_server.engine.state import Severity, State
+from haclient_fake_server.engine.timers import Clock
 from haclient_fake_server.journal.format import (
     RECORD_HEADER_BYTES,
     JournalFormatError,
@@ -52,9 +57,6 @@ _QUEUE_REMOVE: Final = int(RecordCommand.QUEUE_REMOVE)
 
 _Header: TypeAlias = tuple[int, tuple[int, ...]]
 """The offset of a record in its chunk, and the fields of its header."""
-
-MAX_AHEAD_S: Final = 60.0
-"""A log that ends further ahead of the clock is reported."""
 
 
 class SavedState(NamedTuple):
@@ -80,55 +82,56 @@ class SavedState(NamedTuple):
 NOTHING_SAVED: Final = SavedState()
 
 
-def recover(state: State, saved: SavedState) -> None:
+def recover(
+    log: LogWriter,
+    routes: Routes,
+    clock: Clock,
+    durability: Durability,
+    destinations: Sequence[Destination],
+    saved: SavedState,
+) -> None:
     """Restore the engine's state at the end of the journal.
 
     Args:
-        state: The state of a newly created engine, with the saved guards.
+        log: A new log writer; as the others, it becomes what it was.
+        routes: The topics.
+        clock: The time.
+        durability: What is confirmed.
+        destinations: Where the log is replicated to.
         saved: What an earlier engine has left.
     """
     progress = saved.progress
     confirmed = progress.confirmed if progress is not None else None
-    summary = state.journal.summary()
+    summary = log.journal.summary()
     for start, end in blocks_of(summary):
-        _take(state, scan(summary, start, end))
-    ahead_s = (state.batch.now_us - state.clock_us) / 1e6
-    if ahead_s > MAX_AHEAD_S:
-        state.report(
-            Severity.WARNING,
-            f"the log ends {ahead_s:.0f} s ahead of this machine's clock: what is published has the"
-            " time of its end until the clock has reached it",
-        )
+        _take(log, routes, scan(summary, start, end))
     consumers: list[_Consumer] = []
-    if state.settings.sow_topics:
-        consumers.append(_SowTables(state, saved.records))
-    if len(state.queues):
-        consumers.append(_Queues(state, saved))
-    end = state.journal.next_position
-    last = state.journal.last_before(end)
-    state.last = _message(last)
-    state.batch.restore_messages_end(
-        state.journal.first_position if last is None else last.position + 1
-    )
-    if state.destinations:
+    if routes.sow.is_configured:
+        consumers.append(_SowTables(log, routes, clock, saved.records))
+    if len(routes.queues):
+        consumers.append(_Queues(log, routes, clock, saved))
+    end = log.journal.next_position
+    last = log.journal.last_before(end)
+    log.last = _message(last)
+    log.restore_messages_end(log.journal.first_position if last is None else last.position + 1)
+    if destinations:
         limit = end - 1 if confirmed is None else min(confirmed, end - 1)
-        consumers.append(_Unconfirmed(state, limit))
-    _read_log(state.journal, consumers)
+        consumers.append(_Unconfirmed(log.journal, clock, durability, limit))
+    _read_log(log.journal, consumers)
     if progress is not None:
-        for each in state.destinations:
+        for each in destinations:
             each.restore(progress, end=end)
-    state.update_progress()
 
 
-def _take(state: State, found: Scan) -> None:
+def _take(log: LogWriter, routes: Routes, found: Scan) -> None:
     """Restore identities, topics and the time."""
-    state.batch.now_us = max(state.batch.now_us, found.last_us)
-    publishers = state.publishers
+    log.now_us = max(log.now_us, found.last_us)
+    publishers = log.publishers
     for number, (_, high) in found.publishers.items():
         publishers.restore(number, high, assigned=number in found.assigned)
     for record in found.special:
         if record.command == RecordCommand.TOPIC:
-            _define(state, record)
+            _define(log, routes, record)
         elif record.command == RecordCommand.MARK:
             assigned = bool(record.flags & RecordFlag.ASSIGNED)
             publishers.restore(record.publisher_id, record.sequence, assigned=assigned)
@@ -174,12 +177,14 @@ def _read_log(journal: JournalReader, consumers: Sequence[_Consumer]) -> None:
 class _SowTables:
     """Rebuilds the SOW tables: of each key, the last record is applied, and no other."""
 
-    def __init__(self, state: State, saved: SavedRecords | None) -> None:
+    def __init__(
+        self, log: LogWriter, routes: Routes, clock: Clock, saved: SavedRecords | None
+    ) -> None:
         definitions = frozenset[str]() if saved is None else saved.definitions
         if saved is not None:
-            _restore_records(state, saved)
-        self._clock_us = state.clock_us
-        self._routes = {n: each for n, each in state.topics.items() if each.sow is not None}
+            _restore_records(routes, saved)
+        self._clock_us = clock.wall_us
+        self._routes = {n: each for n, each in routes.by_id.items() if each.sow is not None}
         # Of topics whose records were saved, what comes before this position is in them.
         self._saved = {
             number
@@ -191,7 +196,7 @@ class _SowTables:
         self.start = (
             saved.end
             if saved is not None and is_all
-            else state.journal.seek(state.journal.first_position)
+            else log.journal.seek(log.journal.first_position)
         )
         # By topic and key the record as it is in the log; in the order of the first insertion.
         self._latest: dict[int, dict[bytes, bytes]] = {number: {} for number in self._routes}
@@ -235,12 +240,12 @@ class _SowTables:
             sow.delete_keys(keys)  # what was saved
 
 
-def _restore_records(state: State, saved: SavedRecords) -> None:
+def _restore_records(routes: Routes, saved: SavedRecords) -> None:
     for message_type, topic, record in saved.records:
-        sow = state.tables[message_type].route(topic).sow
+        sow = routes[message_type].route(topic).sow
         if sow is not None:
             sow.restore(record)
-    for sow in state.sow:
+    for sow in routes.sow:
         sow.changed.clear()  # it is written already
 
 
@@ -261,35 +266,36 @@ def _computed_key(sow: SowTopic, record: bytes) -> bytes | None:
 class _Queues:
     """Rebuilds the queues, each from its recovery point or from the end of its snapshot on."""
 
-    def __init__(self, state: State, saved: SavedState) -> None:
-        self._state = state
-        self._starts = starts = _queue_starts(state, saved.queue_points)
-        ends = _fill_queues(state, starts, saved.queue_snapshots)
-        journal = state.journal
+    def __init__(self, log: LogWriter, routes: Routes, clock: Clock, saved: SavedState) -> None:
+        self._routes = routes
+        self._clock_us = clock.wall_us
+        self._starts = starts = _queue_starts(log, routes.queues, saved.queue_points)
+        ends = _fill_queues(routes.queues, starts, saved.queue_snapshots)
+        journal = log.journal
         self._first = max(min(starts.values()), journal.first_position)
         # Removals may follow the end of a snapshot, even where no message does.
         others = [start for queue, start in starts.items() if queue not in ends]
         self.start = min([*ends.values(), *(journal.seek(start) for start in others)])
 
     def take(self, chunk: bytes, place: Cursor, records: Sequence[_Header]) -> None:
-        begin, topics, first = to_place(place), self._state.topics, self._first
+        begin, topics, first = to_place(place), self._routes.by_id, self._first
         for at, fields in records:
             if fields[2] == _PUBLISH:
                 if fields[4] >= first and topics[fields[8]].queues:
                     self._enter(chunk, at, fields, begin + at)
             elif fields[2] == _QUEUE_REMOVE:
                 self._remove(read_removals(read_record(chunk, at, at + fields[0])[0]))
-        self._state.queues.page_out()
+        self._routes.queues.page_out()
 
     def finish(self) -> None:
         """Nothing is left to be done."""
 
     def _enter(self, chunk: bytes, at: int, fields: tuple[int, ...], place: Place) -> None:
         """Put a message into its queues."""
-        position, clock_us = fields[4], self._state.clock_us
+        position, clock_us = fields[4], self._clock_us
         row = Row(position, fields[5], fields[6], place)
         lifetime_s = read_record(chunk, at, len(chunk))[0].expiration_s if fields[3] else None
-        for queue in self._state.topics[fields[8]].queues:
+        for queue in self._routes.by_id[fields[8]].queues:
             if position >= self._starts[queue]:
                 has_body = queue.examines_bodies
                 content = content_of(chunk, at) if has_body else Content(b"", b"", fields[7])
@@ -302,17 +308,19 @@ class _Queues:
                 )
 
     def _remove(self, removals: Removals) -> None:
-        queue = self._state.queues.get(to_text(removals.queue), to_text(removals.message_type))
+        queue = self._routes.queues.get(to_text(removals.queue), to_text(removals.message_type))
         if queue is not None:
             for publisher_id, sequence, _ in removals.entries:
                 queue.restore_removal(publisher_id, sequence)
 
 
-def _queue_starts(state: State, points: Iterable[QueuePoint]) -> dict[Queue, int]:
+def _queue_starts(
+    log: LogWriter, queues: QueueRegistry, points: Iterable[QueuePoint]
+) -> dict[Queue, int]:
     """For each queue the position from which on it is rebuilt."""
     known = {(point.message_type, point.name): point for point in points}
     starts: dict[Queue, int] = {}
-    for queue in state.queues:
+    for queue in queues:
         settings = queue.settings
         point = known.get((settings.message_type, settings.name))
         if point is not None and (point.recovery_point, point.topics) == (
@@ -321,28 +329,28 @@ def _queue_starts(state: State, points: Iterable[QueuePoint]) -> dict[Queue, int
         ):
             starts[queue] = point.position
         else:
-            starts[queue] = _configured_start(state, settings.recovery_point)
+            starts[queue] = _configured_start(log, settings.recovery_point)
     return starts
 
 
-def _configured_start(state: State, recovery_point: str) -> int:
+def _configured_start(log: LogWriter, recovery_point: str) -> int:
     """Where a new queue begins."""
     match recovery_point:
         case "epoch":
-            return state.journal.first_position
+            return log.journal.first_position
         case "now":
-            return state.journal.next_position
+            return log.journal.next_position
         case bookmark:
-            return span_of(state, bookmark, not_found="epoch").start
+            return span_of(log, bookmark, not_found="epoch").start
 
 
 def _fill_queues(
-    state: State, starts: dict[Queue, int], snapshots: Iterable[QueueSnapshot]
+    queues: QueueRegistry, starts: dict[Queue, int], snapshots: Iterable[QueueSnapshot]
 ) -> dict[Queue, Cursor]:
     """Fill queues from their snapshots where that leaves less of the log to read.
 
     Args:
-        state: The state of the engine.
+        queues: The queues.
         starts: For each queue the position from which on it is rebuilt, which changes with it.
         snapshots: Snapshots of queues.
 
@@ -351,7 +359,7 @@ def _fill_queues(
     """
     ends: dict[Queue, Cursor] = {}
     for snapshot in snapshots:
-        queue = state.queues.get(snapshot.name, snapshot.message_type)
+        queue = queues.get(snapshot.name, snapshot.message_type)
         if (
             queue is not None
             and definition_of(queue.settings) == snapshot.definition
@@ -363,12 +371,12 @@ def _fill_queues(
     return ends
 
 
-def _define(state: State, record: Record) -> None:
-    if record.topic_id not in state.topics:
-        route = state.tables[to_text(record.key)].route(to_text(record.payload))
+def _define(log: LogWriter, routes: Routes, record: Record) -> None:
+    if record.topic_id not in routes.by_id:
+        route = routes[to_text(record.key)].route(to_text(record.payload))
         route.topic_id = record.topic_id
-        state.topics[record.topic_id] = route
-        state.batch.topic_known(record.topic_id)
+        routes.by_id[record.topic_id] = route
+        log.topic_known(record.topic_id)
 
 
 def _message(record: Record | None) -> tuple[int, int] | None:
@@ -379,9 +387,11 @@ def _message(record: Record | None) -> tuple[int, int] | None:
 class _Unconfirmed:
     """Puts the records after the confirmed position back into the unconfirmed ranges."""
 
-    def __init__(self, state: State, confirmed: int) -> None:
-        journal = state.journal
-        self._state = state
+    def __init__(
+        self, journal: JournalReader, clock: Clock, durability: Durability, confirmed: int
+    ) -> None:
+        self._now = clock.now
+        self._durability = durability
         self._confirmed = confirmed = max(confirmed, journal.first_position - 1)
         self._passed = self._last = _message(journal.last_before(confirmed + 1))
         self._highest = journal.highest_before(confirmed + 1)
@@ -401,8 +411,8 @@ class _Unconfirmed:
             highest.update({number: high for number, (_, high) in found.publishers.items()})
             self._last = found.last or self._last
             after = found.last_position + 1
-            ranges.append(UnconfirmedRange(first, after, before, self._last, self._state.now))
+            ranges.append(UnconfirmedRange(first, after, before, self._last, self._now))
 
     def finish(self) -> None:
         limit = self._confirmed + 1
-        self._state.durability.restore(self._ranges, limit=limit, passed=self._passed)
+        self._durability.restore(self._ranges, limit=limit, passed=self._passed)

@@ -31,14 +31,7 @@ from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine import replay_group
 from haclient_fake_server.engine.acks import ack
-from haclient_fake_server.engine.conflation import (
-    arm,
-    arm_replay,
-    conflate_record,
-    disarm,
-    flush,
-    take_frames,
-)
+from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
     Connection,
@@ -49,13 +42,15 @@ from haclient_fake_server.engine.connections import (
 )
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor, records_of
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
-from haclient_fake_server.engine.routes import Route, frame_head
+from haclient_fake_server.engine.replication.durability import Durability
+from haclient_fake_server.engine.routes import Route, Routes, frame_head
 from haclient_fake_server.engine.span import Span
-from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.timers import timestamp_text
+from haclient_fake_server.engine.timers import Clock, timestamp_text
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER,
     BLOCK_HEADER_BYTES,
@@ -93,8 +88,22 @@ MAX_TIME_US: Final = 2**63 - 1
 class Replay:
     """Feeds bookmark subscriptions."""
 
-    def __init__(self, state: State, acks: PersistedAcks) -> None:
-        self._state = state
+    def __init__(  # noqa: PLR0913, PLR0917  # its collaborators
+        self,
+        log: LogWriter,
+        routes: Routes,
+        durability: Durability,
+        clock: Clock,
+        outbox: Outbox,
+        conflation: Conflation,
+        acks: PersistedAcks,
+    ) -> None:
+        self._log = log
+        self._routes = routes
+        self._durability = durability
+        self._clock = clock
+        self._outbox = outbox
+        self._conflation = conflation
         self._acks = acks
         self._following: dict[int, BookmarkSubscription] = {}
         self._waiting: dict[int, BookmarkSubscription] = {}
@@ -103,13 +112,12 @@ class Replay:
 
     def enter(self, item: BookmarkSubscription, span: Span) -> None:
         """Start a subscription; it goes live at once if the log has nothing for it."""
-        state = self._state
         item.phase = Phase.REPLAY
         item.position = span.start
         item.last_position, item.last_us = span.last_position, span.last_us
-        item.target = state.batch.messages_end - 1
+        item.target = self._log.messages_end - 1
         item.start = span.start
-        item.passed = state.last_bookmark if span.start > item.target else ""
+        item.passed = self._log.last_bookmark if span.start > item.target else ""
         if item.wants_persisted:
             self._acks.enter(item)
         if item.bounded:
@@ -133,9 +141,9 @@ class Replay:
         Returns:
             A position: the records of its query include what is before it in the log.
         """
-        cursor = self._state.journal.seek(item.position)
+        cursor = self._log.journal.seek(item.position)
         while item.covered:
-            chunk, cursor = self._state.journal.read(cursor, CHUNK_BYTES)
+            chunk, cursor = self._log.journal.read(cursor, CHUNK_BYTES)
             for record in records_of(chunk):
                 if record.position < item.start or self._wanted_head(item, record) is None:
                     continue
@@ -156,7 +164,7 @@ class Replay:
 
     def rest_of(self, item: BookmarkSubscription) -> Span:
         """The part of the log that a subscription has not passed yet."""
-        position = self._state.batch.position if item.is_live else item.reached[0]
+        position = self._log.position if item.is_live else item.reached[0]
         return Span(position, item.last_position, item.last_us, item.covered)
 
     def fall_back(self, connection: Connection) -> None:
@@ -166,18 +174,17 @@ class Replay:
 
     def detach(self, item: BookmarkSubscription) -> None:
         """A live bookmark subscription leaves the live stream at the next position."""
-        state = self._state
-        state.tables[item.connection.message_type].leave(item)
+        self._routes[item.connection.message_type].leave(item)
         item.connection.live_replays.pop(item.number, None)
         item.phase = Phase.REPLAY
-        item.position = state.batch.position
-        item.passed = state.last_bookmark
+        item.position = self._log.position
+        item.passed = self._log.last_bookmark
         item.cursor = None
         self._place(item)
 
     def select(self, item: BookmarkSubscription, selection: Selection) -> None:
         """Give a subscription other topics or another filter; its position is kept."""
-        table = self._state.tables[item.connection.message_type]
+        table = self._routes[item.connection.message_type]
         self._leave_group(item)
         item.leave_end()
         self._stop_following(item)  # it is found by its old topic
@@ -193,7 +200,10 @@ class Replay:
         if paused and item.phase is Phase.LIVE:
             self.detach(item)
         item.paused = paused
-        (disarm if paused else arm_replay)(self._state, item)
+        if paused:
+            self._conflation.disarm(item)
+        else:
+            self._conflation.arm_replay(item)
         self._place(item)
 
     def resume(self, items: Sequence[BookmarkSubscription]) -> None:
@@ -222,8 +232,8 @@ class Replay:
         self._leave_group(item)
         item.phase = Phase.ENDED
         item.connection.live_replays.pop(item.number, None)
-        self._state.timers.cancel(("range", item.number))
-        self._state.timers.cancel(("rate", item.number))
+        self._clock.timers.cancel(("range", item.number))
+        self._clock.timers.cancel(("rate", item.number))
         self._place(item)
 
     def pump(self, connection: Connection) -> None:
@@ -248,14 +258,13 @@ class Replay:
         Those that follow an end of the log are looked at only if the batch has a record of one of
         their topics.
         """
-        state = self._state
-        for route in state.batch.take_routes():
+        for route in self._log.take_routes():
             if not self._following:
                 continue
-            plan = route.plan or state.tables[route.message_type].plan(route)
+            plan = route.plan or self._routes[route.message_type].plan(route)
             for item in plan.waiting:
                 item.leave_end()
-                item.read_until = state.batch.position
+                item.read_until = self._log.position
                 if item.number not in item.connection.backlog:
                     self._waiting[item.number] = item
         if self._move_ends():
@@ -266,11 +275,11 @@ class Replay:
 
     def _move_ends(self) -> bool:
         """Let the subscriptions that follow an end pass what the batch has added to the log."""
-        state, durability = self._state, self._state.durability
+        durability, position = self._durability, self._log.position
         log_end, durable_end = self._log_end, self._durable_end
         before = (log_end.position, durable_end.position)
-        log_end.position, log_end.bookmark = state.batch.position, state.last_bookmark
-        durable_end.position, durable_end.bookmark = state.durable_limit, state.last_bookmark
+        log_end.position, durable_end.position = position, durability.end_of_durable(position)
+        log_end.bookmark = durable_end.bookmark = self._log.last_bookmark
         if durability.waits:
             passed = durability.passed
             durable_end.bookmark = f"{passed[0]}|{passed[1]}|" if passed else ""
@@ -289,19 +298,19 @@ class Replay:
         if item.wants_replay and self._has_more(item):
             self._waiting.pop(number, None)
             backlog[number] = item
-            self._state.with_backlog[item.connection.id] = None
+            self._outbox.wake(item.connection)
             return
         backlog.pop(number, None)
         if not item.wants_replay:
             self._waiting.pop(number, None)
             self._stop_following(item)
             return
-        arm(self._state, item)  # what it holds is due at the latest when its interval is over
+        self._conflation.arm(item)  # what it holds is due at the latest when its interval is over
         if number not in self._following:
             # Which of the records that are not durable yet are for it is not known.
-            item.read_until = self._state.batch.position
+            item.read_until = self._log.position
             self._following[number] = item
-            self._state.tables[item.connection.message_type].enter(item)
+            self._routes[item.connection.message_type].enter(item)
         # These depend on the end itself, whatever the topics of the records there are.
         watches_end = item.fully_durable and (item.wants_completed or item.last_us is not None)
         end = self._durable_end if item.fully_durable else self._log_end
@@ -314,14 +323,13 @@ class Replay:
 
     def _stop_following(self, item: BookmarkSubscription) -> None:
         if self._following.pop(item.number, None) is not None:
-            self._state.tables[item.connection.message_type].leave(item)
+            self._routes[item.connection.message_type].leave(item)
 
     def _has_more(self, item: BookmarkSubscription) -> bool:
         """Whether there is more to read for a subscription, or it can go live."""
-        state = self._state
         if item.fully_durable:
-            return item.position < state.durable_limit
-        return item.position < state.batch.position or not item.bounded
+            return item.position < self._durability.end_of_durable(self._log.position)
+        return item.position < self._log.position or not item.bounded
 
     def _advance(self, members: Sequence[BookmarkSubscription]) -> int:
         """Send the next chunk of a replay, record by record to each of its subscriptions.
@@ -378,7 +386,7 @@ class Replay:
     def _end_of_replay(self, item: BookmarkSubscription, record: Record) -> list[bytes]:
         """What a subscription gets when its replay is over, if that is before this record."""
         if item.wants_completed and not item.bounded and record.position > item.target:
-            return [*take_frames(self._state, item), _completed(item)]
+            return [*self._conflation.take_frames(item), _completed(item)]
         return []
 
     def _is_for(self, item: BookmarkSubscription, record: Record) -> bool:
@@ -396,43 +404,44 @@ class Replay:
 
     def _is_early(self, item: BookmarkSubscription, pace: ReplayPace, record: Record) -> bool:
         """Whether a message is not due yet; then its subscription or group waits until it is."""
-        state = self._state
-        due = pace.due(state.now, record.timestamp_us)
-        if due <= state.now:
-            pace.sent(state.now, len(record.payload), record.timestamp_us)
+        due = pace.due(self._clock.now, record.timestamp_us)
+        if due <= self._clock.now:
+            pace.sent(self._clock.now, len(record.payload), record.timestamp_us)
             return False
         for each in replay_group.members_of(item):
             each.is_held = True
-        at = max(due, state.now + MIN_HOLD_S)
+        at = max(due, self._clock.now + MIN_HOLD_S)
         client = item.connection.id
-        state.timers.set(("rate", item.number), at, lambda: self._release(item), client=client)
+        self._clock.timers.set(
+            ("rate", item.number), at, lambda: self._release(item), client=client
+        )
         return True
 
     def _release(self, item: BookmarkSubscription) -> None:
-        self._state.timers.cancel(("rate", item.number))
+        self._clock.timers.cancel(("rate", item.number))
         for each in replay_group.members_of(item):
             each.is_held = False
             self._place(each)
 
     def _read(self, item: BookmarkSubscription, max_bytes: int) -> bytes:
         """Read on in the log: whole blocks."""
-        state = self._state
-        cursor = state.journal.seek(item.position) if item.cursor is None else item.cursor
-        chunk, item.cursor = state.journal.read(cursor, max_bytes)
+        cursor = self._log.journal.seek(item.position) if item.cursor is None else item.cursor
+        chunk, item.cursor = self._log.journal.read(cursor, max_bytes)
         if item.fully_durable:
-            chunk, item.cursor = _cut(chunk, item.cursor, limit=state.durable_limit)
+            chunk, item.cursor = _cut(
+                chunk, item.cursor, limit=self._durability.end_of_durable(self._log.position)
+            )
         return chunk
 
     def _advanced(self, item: BookmarkSubscription, frames: list[bytes]) -> None:
         """Send frames, and note how far the subscription has come with them."""
-        state = self._state
         if frames:
-            state.touch(item.connection).extend(frames)
+            self._outbox.touch(item.connection).extend(frames)
         if item.wants_persisted:
             self._acks.passed(item)
         if item.bounded:
             self._check_end(item)
-        elif item.position >= state.batch.position:
+        elif item.position >= self._log.position:
             self._catch_up(item)
         elif item.position > item.target:
             self._complete(item)
@@ -497,8 +506,8 @@ class Replay:
                 frames += self._end_of_replay(item, record)
             _pass(item, record)
             if head is not None and item.conflator is not None:
-                route = self._state.topics[record.topic_id]
-                frames += conflate_record(self._state, item, route, record)
+                route = self._routes.by_id[record.topic_id]
+                frames += self._conflation.conflate_record(item, route, record)
             elif head is not None:
                 frames.append(_frame(item, head, record, self._wanted_body(item, record)))
                 if item.remaining is not None:
@@ -508,7 +517,7 @@ class Replay:
     def _wants(self, item: BookmarkSubscription, record: Record) -> bool:
         if item.filter is None:
             return True
-        route = self._state.topics[record.topic_id]
+        route = self._routes.by_id[record.topic_id]
         return item.filter(Document(record.payload, route.message_type))
 
     def _wanted_body(self, item: BookmarkSubscription, record: Record) -> bytes:
@@ -518,7 +527,7 @@ class Replay:
 
     def _heads(self, item: BookmarkSubscription) -> Mapping[int, bytes | None]:
         if item.heads is None:
-            item.heads = Heads(item, self._state.topics)
+            item.heads = Heads(item, self._routes.by_id)
         return item.heads
 
     def _catch_up(self, item: BookmarkSubscription) -> None:
@@ -528,26 +537,25 @@ class Replay:
         if item.fully_durable:
             return
         item.phase = Phase.LIVE
-        arm(self._state, item)
+        self._conflation.arm(item)
         item.cursor = item.heads = None
         item.connection.live_replays[item.number] = item
-        self._state.tables[item.connection.message_type].enter(item)
+        self._routes[item.connection.message_type].enter(item)
 
     def _check_end(self, item: BookmarkSubscription) -> None:
         """Whether a subscription with an end has reached it; otherwise it waits for more."""
-        state = self._state
         over = item.remaining == 0 or (
             item.last_position is not None and item.position > item.last_position
         )
-        at_end = item.position >= state.batch.messages_end
+        at_end = item.position >= self._log.messages_end
         if not over and item.last_us is not None and at_end:
-            over = state.now_us > item.last_us
+            over = self._log.now_us > item.last_us
             if not over:
-                due = state.due_at_us(item.last_us + 1)
+                due = self._clock.due_at_us(item.last_us + 1)
                 key, client = ("range", item.number), item.connection.id
-                state.timers.set(key, due, lambda: self._on_range_due(item), client=client)
+                self._clock.timers.set(key, due, lambda: self._on_range_due(item), client=client)
         if over:
-            flush(self._state, item)
+            self._conflation.flush(item)
             self._complete(item)
             self.end(item)
         elif item.last_position is None and item.last_us is None and item.position > item.target:
@@ -560,8 +568,8 @@ class Replay:
 
     def _complete(self, item: BookmarkSubscription) -> None:
         if item.wants_completed:
-            flush(self._state, item)
-            self._state.touch(item.connection).append(_completed(item))
+            self._conflation.flush(item)
+            self._outbox.touch(item.connection).append(_completed(item))
 
 
 class Heads(dict[int, bytes | None]):

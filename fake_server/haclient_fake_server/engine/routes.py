@@ -25,10 +25,15 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.field_selection import FieldSelection
-from haclient_fake_server.engine.filters import Document, Filter
+from haclient_fake_server.engine.filters import Document, Filter, compile_filter
+from haclient_fake_server.engine.journal import Block, JournalReader
+from haclient_fake_server.engine.patterns import TopicMatcher, to_bytes
 from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.queues.registry import QueueRegistry
+from haclient_fake_server.engine.settings import TOPIC_BYTES, EngineSettings
 from haclient_fake_server.engine.sow.page import PageSubscription
 from haclient_fake_server.engine.sow.table import SowTopic
+from haclient_fake_server.engine.sow.topics import SowTopics
 
 _OF_WHOLE_MESSAGES: Final = ~(Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS)
 
@@ -389,13 +394,91 @@ class RouteTable:
         self._planned_members = 0
 
 
-class RouteTables(dict[str, RouteTable]):
-    """The table of each message type, made when it is first asked for."""
+class Routes(dict[str, RouteTable]):
+    """The topics of each message type, in a table that is made when it is first asked for.
 
-    def __init__(self, make: Callable[[str, str], Route]) -> None:
+    Args:
+        settings: Which topics are logged, have a state of the world, or are queues.
+        journal: Where the messages of queues are.
+
+    Attributes:
+        by_id: Logged topics, by their number in the journal.
+        sow: The topics with a state of the world.
+        queues: The message queues.
+    """
+
+    def __init__(self, settings: EngineSettings, journal: JournalReader) -> None:
         super().__init__()
-        self._make = make
+        self.by_id: dict[int, Route] = {}
+        self.queues = QueueRegistry(settings.queues, journal)
+        self._max_topic_bytes = settings.max_topic_bytes
+        self._topic_bytes = 0  # of all topics
+        self._log = [
+            (
+                TopicMatcher(topic.pattern),
+                topic.message_type,
+                compile_filter(topic.filter) if topic.filter else None,
+            )
+            for topic in settings.log_topics
+        ]
+        self.sow = SowTopics(settings.sow_topics, self.is_logged)
+        for queue in settings.queues:
+            if queue.publish_target != queue.name and queue.publish_target:
+                self[queue.message_type].redirect(queue.name, queue.publish_target)
 
     def __missing__(self, message_type: str) -> RouteTable:
         table = self[message_type] = RouteTable(message_type, self._make)
         return table
+
+    def close_batch(self, block: Block | None) -> None:
+        """The batch ends with this block."""
+        self.queues.close_batch(block)
+        for topic_id, message_type, topic in block.definitions if block else ():
+            self.by_id[topic_id] = self[message_type].route(topic)
+
+    def is_logged(self, topic: str, message_type: str) -> bool:
+        """Whether the journal records a topic."""
+        return bool(self._log_filters(topic, message_type))
+
+    def has_room_for(self, topic: str) -> bool:
+        """Whether there is memory for a new topic."""
+        return self._topic_bytes + _bytes_of(topic) <= self._max_topic_bytes
+
+    def sow_topics(self, message_type: str, matcher: TopicMatcher) -> list[SowTopic]:
+        """The topics with a state of the world that match; those of a pattern once they are known.
+
+        A single topic becomes known by this, unless all topics together take too much memory.
+        """
+        if matcher.is_regex:
+            return self.sow.matching(matcher, message_type)
+        name = matcher.text
+        topic = self.sow.get(name, message_type)
+        if topic is None and self.sow.may_have(name, message_type) and self.has_room_for(name):
+            topic = self[message_type].route(name).sow
+        return [] if topic is None else [topic]
+
+    def _log_filters(self, topic: str, message_type: str) -> list[Filter | None]:
+        """Of what records a topic, the filters; `None` for what records all messages."""
+        return [
+            filter_
+            for matcher, kind, filter_ in self._log
+            if (not kind or kind == message_type) and matcher.matches(topic)
+        ]
+
+    def _make(self, topic: str, message_type: str) -> Route:
+        self._topic_bytes += _bytes_of(topic)
+        filters = self._log_filters(topic, message_type)
+        is_queue = self.queues.get(topic, message_type) is not None
+        return Route(
+            topic,
+            message_type,
+            logged=bool(filters),
+            sow=None if is_queue else self.sow.get_or_make(topic, message_type),
+            queues=self.queues.fed_by(topic, message_type) if filters else (),
+            log_filters=[] if None in filters else [each for each in filters if each is not None],
+        )
+
+
+def _bytes_of(topic: str) -> int:
+    """What a topic counts towards `EngineSettings.max_topic_bytes`."""
+    return TOPIC_BYTES + len(to_bytes(topic))

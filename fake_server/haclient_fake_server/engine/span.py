@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from haclient.errors import UsageError
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.journal import MAX_SEARCHED_STRIDES, SearchTooLong
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_stores.bookmark import (
     EPOCH,
     Bookmark,
@@ -84,11 +84,11 @@ def covered_by(text: str) -> Mapping[int, int]:
     return covered
 
 
-def span_of(state: State, text: str, *, not_found: str = "now") -> Span:
+def span_of(log: LogWriter, text: str, *, not_found: str = "now") -> Span:
     """The span of this log that a bookmark selects now.
 
     Args:
-        state: The log and the current batch.
+        log: The log and the current batch.
         text: The bookmark, as it was sent.
         not_found: Where to start if the log holds none of it: `now` or `epoch`; `fail` refuses.
 
@@ -106,14 +106,14 @@ def span_of(state: State, text: str, *, not_found: str = "now") -> Span:
     if isinstance(point, MostRecent):
         raise Refused(Reason.INVALID_BOOKMARK, "'recent' is to be resolved by the client")
     if isinstance(point, BookmarkRange):
-        return _range(state, point, not_found)
-    return Span(_start(state, point, inclusive=False, not_found=not_found))
+        return _range(log, point, not_found)
+    return Span(_start(log, point, inclusive=False, not_found=not_found))
 
 
-def _range(state: State, span: BookmarkRange, not_found: str) -> Span:
+def _range(log: LogWriter, span: BookmarkRange, not_found: str) -> Span:
     inclusive_begin, inclusive_end = span.brackets[0] == "[", span.brackets[1] == "]"
-    start = _start(state, span.begin, inclusive=inclusive_begin, not_found=not_found)
-    last_position, last_us = _end(state, span.end, inclusive=inclusive_end)
+    start = _start(log, span.begin, inclusive=inclusive_begin, not_found=not_found)
+    last_position, last_us = _end(log, span.end, inclusive=inclusive_end)
     if last_position is None and last_us is None:
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"the end of {span} is not in this log")
     return Span(start, last_position, last_us)
@@ -123,73 +123,73 @@ def _items(point: RangeEnd) -> tuple[Epoch | Now | Bookmark | Timestamp, ...]:
     return point.items if isinstance(point, BookmarkList) else (point,)
 
 
-def _start(state: State, point: RangeEnd, *, inclusive: bool, not_found: str) -> int:
+def _start(log: LogWriter, point: RangeEnd, *, inclusive: bool, not_found: str) -> int:
     items = _items(point)
     known = [
-        _position(state, item, inclusive=inclusive)
+        _position(log, item, inclusive=inclusive)
         for item in items
         if not isinstance(item, Bookmark)
     ]
-    found = _find(state, items, last=False)
+    found = _find(log, items, last=False)
     if found is not None:
         known.append(found + (0 if inclusive else 1))
-        known.append(_after_removed(state, items))
+        known.append(_after_removed(log, items))
     if known:
         return min(known)
     if not items or not_found == "epoch":
-        return state.journal.first_position
+        return log.journal.first_position
     if not_found == "fail":
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"nothing of {point} is in this log")
-    return state.batch.position
+    return log.position
 
 
-def _after_removed(state: State, items: Sequence[Epoch | Now | Bookmark | Timestamp]) -> int:
+def _after_removed(log: LogWriter, items: Sequence[Epoch | Now | Bookmark | Timestamp]) -> int:
     """Before what follows the messages of a list that were removed with the beginning of the log.
 
     Without it, what follows them before the first one that was found would be skipped.
     """
-    journal = state.journal
+    journal = log.journal
     if journal.first_position == 1 or len(items) == 1:
-        return state.batch.position
+        return log.position
     highest = journal.highest_before(journal.first_position)
     removed = {
         item.publisher_id: item.sequence
         for item in items
         if isinstance(item, Bookmark) and item.sequence <= highest.get(item.publisher_id, -1)
     }
-    return journal.first_after(removed) or state.batch.position
+    return journal.first_after(removed) or log.position
 
 
-def _position(state: State, item: Epoch | Now | Timestamp, *, inclusive: bool) -> int:
+def _position(log: LogWriter, item: Epoch | Now | Timestamp, *, inclusive: bool) -> int:
     match item:
         case Epoch():
-            return state.journal.first_position
+            return log.journal.first_position
         case Now():
             if inclusive:  # the last message, if there is one
-                return max(state.batch.messages_end - 1, state.journal.first_position)
-            return state.batch.position
+                return max(log.messages_end - 1, log.journal.first_position)
+            return log.position
         case Timestamp(microseconds=moment):
-            return state.journal.at_time(moment)
+            return log.journal.at_time(moment)
 
 
-def _end(state: State, point: RangeEnd, *, inclusive: bool) -> tuple[int | None, int | None]:
+def _end(log: LogWriter, point: RangeEnd, *, inclusive: bool) -> tuple[int | None, int | None]:
     """The last position and the last time of a range; `None` where there is no such end."""
     items, exclusive = _items(point), 0 if inclusive else 1
     positions: list[int] = []
-    found = _find(state, items, last=True)
+    found = _find(log, items, last=True)
     if found is not None:
         positions.append(found - exclusive)
     for item in items:
         if isinstance(item, Epoch):
-            positions.append(state.journal.first_position - 1)
+            positions.append(log.journal.first_position - 1)
         elif isinstance(item, Now):
-            positions.append(state.batch.position - 1)
+            positions.append(log.position - 1)
     times = [item.microseconds - exclusive for item in items if isinstance(item, Timestamp)]
     return max(positions, default=None), max(times, default=None)
 
 
 def _find(
-    state: State, items: Iterable[Epoch | Now | Bookmark | Timestamp], *, last: bool
+    log: LogWriter, items: Iterable[Epoch | Now | Bookmark | Timestamp], *, last: bool
 ) -> int | None:
     """The lowest or highest position of the messages of a list; `None` if there is none of them.
 
@@ -200,11 +200,11 @@ def _find(
     wanted: dict[int, list[int]] = {}
     for publisher_id, sequence in sorted(pairs):
         wanted.setdefault(publisher_id, []).append(sequence)
-    of_batch = state.batch.positions_of(pairs)
+    of_batch = log.positions_of(pairs)
     if last and of_batch:
         return of_batch[-1]
     try:
-        found = state.journal.find_outermost(wanted, last=last)
+        found = log.journal.find_outermost(wanted, last=last)
     except SearchTooLong as error:
         detail = (
             f"of a list of {len(pairs)} bookmarks none is in the first {MAX_SEARCHED_STRIDES} parts"

@@ -9,7 +9,8 @@ tables come in parts of at most `MAX_ROWS`, in the order of their numbers.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -20,10 +21,14 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.journal import JournalReader
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.replication.destination import Destination
+from haclient_fake_server.engine.replication.durability import Durability
+from haclient_fake_server.engine.routes import Routes
+from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.page import PageSubscription
-from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.timers import timestamp_text
+from haclient_fake_server.engine.timers import Clock, timestamp_text
 from haclient_fake_server.journal.format import headers
 
 MAX_ROWS: Final = 1000
@@ -32,152 +37,197 @@ MAX_ROWS: Final = 1000
 _CHUNK_BYTES: Final = 64 * 1024
 
 Row: TypeAlias = Mapping[str, str | int | float]
-Table: TypeAlias = Callable[[State, int], list[Row]]
-"""The rows of a table after the first ones, or whose numbers are above the second argument."""
 
 
-def clients(state: State, after: int = 0, *, name: str = "") -> list[Row]:
-    """The connections: clients and other instances.
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The tables.
 
-    Args:
-        state: The state of the engine.
-        after: Only those with a higher number.
-        name: Only those of this name; empty for all.
+    Attributes:
+        settings: Who this instance is.
+        connections: By number.
+        log: The transaction log.
+        routes: The topics.
+        clock: The time.
+        outbox: Counts ends of connections and faults.
+        durability: What is confirmed.
+        destinations: Where the log is replicated to.
     """
-    found = (
-        each
-        for each in state.connections.values()  # in the order of their numbers
-        if each.id > after and (not name or each.name == name)
-    )
-    return [_client(state, each) for each in islice(found, MAX_ROWS)]
 
+    settings: EngineSettings
+    connections: Mapping[int, Connection]
+    log: LogWriter
+    routes: Routes
+    clock: Clock
+    outbox: Outbox
+    durability: Durability
+    destinations: Sequence[Destination]
 
-def _client(state: State, connection: Connection) -> Row:
-    kind = "client" if connection.logged_on else "not logged on"
-    return {
-        "id": connection.id,
-        "client_name": connection.name,
-        "kind": kind if connection.commands is None else "replication",
-        "user": connection.user,
-        "address": connection.peer,
-        "message_type": connection.message_type,
-        "subscriptions": len(connection.subscriptions),
-        "last_sequence": connection.publisher.seen if connection.logged_on else 0,
-        "idle_s": round(state.now - connection.last_received, 3),
-        "held_acks": connection.held,
-        "queries": len(connection.queries),
-        "times_behind": connection.high_waters,
-    }
-
-
-def subscriptions(state: State, after: int = 0, *, name: str = "") -> list[Row]:
-    """The subscriptions, with the place in the log that each has reached.
-
-    Args:
-        state: The state of the engine.
-        after: Only those with a higher number.
-        name: Only those of the client of this name; empty for all.
-    """
-    found = (
-        item
-        for connection in state.connections.values()
-        if not name or connection.name == name
-        for item in connection.subscriptions.values()
-        if item.number > after
-    )
-    first = heapq.nsmallest(MAX_ROWS, found, key=lambda item: item.number)
-    return [_subscription(state, item) for item in first]
-
-
-def _subscription(state: State, item: Subscription) -> Row:
-    end = state.batch.position
-    position, bookmark, lag, kind, leased, backlog = 0, "", 0, "live", 0, 0
-    match item:
-        case BookmarkSubscription():
-            kind = "paused" if item.paused else item.phase.name.lower()
-            reached = (end, state.last_bookmark) if item.is_live else item.reached
-            position, bookmark = reached[0] - 1, reached[1]
-            lag = 0 if item.is_over else max(end - reached[0], 0)
-        case QueueSubscription():
-            kind, leased, backlog = "queue", item.leased, item.backlog
-        case PageSubscription():
-            kind = "page"
-        case _:
-            pass
-    return {
-        "number": item.number,
-        "sub_id": item.id,
-        "client_id": item.connection.id,
-        "client_name": item.connection.name,
-        "topic": item.matcher.text,
-        "message_type": item.connection.message_type,
-        "kind": kind,
-        "has_filter": item.filter is not None,
-        "position": position,
-        "bookmark": bookmark,
-        "lag": lag,
-        "held": 0 if item.conflator is None else len(item.conflator),
-        "leased": leased,
-        "max_backlog": backlog,
-    }
-
-
-def transaction_log(state: State, after: int = 0) -> list[Row]:
-    """The segments of the log."""
-    live = state.journal.live.number
-    found = [each for number, each in sorted(state.journal.segments.items()) if number > after]
-    return [
-        {
-            "number": each.number,
-            "first_position": each.manifest.first_position,
-            "last_position": each.manifest.next_position - 1,
-            "bytes": each.end,
-            "first_time": timestamp_text(each.manifest.first_us).decode("ascii"),
-            "last_time": timestamp_text(each.manifest.last_us).decode("ascii"),
-            "is_live": each.number == live,
+    @property
+    def tables(self) -> Mapping[str, Callable[[int], list[Row]]]:
+        """By name, what returns rows after the first ones, or those above a number."""
+        return {
+            "clients": self.clients,
+            "subscriptions": self.subscriptions,
+            "transaction_log": self.transaction_log,
+            "sow": self.sow,
+            "replication": self.replication,
         }
-        for each in islice(found, MAX_ROWS)
-    ]
 
+    def clients(self, after: int = 0, *, name: str = "") -> list[Row]:
+        """The connections: clients and other instances.
 
-def sow(state: State, after: int = 0) -> list[Row]:
-    """The topics with a state of the world."""
-    return [
-        {
-            "topic": topic.name,
-            "message_type": topic.message_type,
-            "keys": ",".join(topic.key_paths),
-            "records": len(topic),
+        Args:
+            after: Only those with a higher number.
+            name: Only those of this name; empty for all.
+        """
+        found = (
+            each
+            for each in self.connections.values()  # in the order of their numbers
+            if each.id > after and (not name or each.name == name)
+        )
+        return [self._client(each) for each in islice(found, MAX_ROWS)]
+
+    def _client(self, connection: Connection) -> Row:
+        kind = "client" if connection.logged_on else "not logged on"
+        return {
+            "id": connection.id,
+            "client_name": connection.name,
+            "kind": kind if connection.commands is None else "replication",
+            "user": connection.user,
+            "address": connection.peer,
+            "message_type": connection.message_type,
+            "subscriptions": len(connection.subscriptions),
+            "last_sequence": connection.publisher.seen if connection.logged_on else 0,
+            "idle_s": round(self.clock.now - connection.last_received, 3),
+            "held_acks": connection.held,
+            "queries": len(connection.queries),
+            "times_behind": connection.high_waters,
         }
-        for topic in islice(state.sow, after, after + MAX_ROWS)
-    ]
 
+    def subscriptions(self, after: int = 0, *, name: str = "") -> list[Row]:
+        """The subscriptions, with the place in the log that each has reached.
 
-def replication(state: State, after: int = 0) -> list[Row]:
-    """The destinations of replication."""
-    end = state.batch.position
-    return [
-        _destination(state, each, end)
-        for each in islice(state.destinations, after, after + MAX_ROWS)
-    ]
+        Args:
+            after: Only those with a higher number.
+            name: Only those of the client of this name; empty for all.
+        """
+        found = (
+            item
+            for connection in self.connections.values()
+            if not name or connection.name == name
+            for item in connection.subscriptions.values()
+            if item.number > after
+        )
+        first = heapq.nsmallest(MAX_ROWS, found, key=lambda item: item.number)
+        return [self._subscription(item) for item in first]
 
+    def _subscription(self, item: Subscription) -> Row:
+        end = self.log.position
+        position, bookmark, lag, kind, leased, backlog = 0, "", 0, "live", 0, 0
+        match item:
+            case BookmarkSubscription():
+                kind = "paused" if item.paused else item.phase.name.lower()
+                reached = (end, self.log.last_bookmark) if item.is_live else item.reached
+                position, bookmark = reached[0] - 1, reached[1]
+                lag = 0 if item.is_over else max(end - reached[0], 0)
+            case QueueSubscription():
+                kind, leased, backlog = "queue", item.leased, item.backlog
+            case PageSubscription():
+                kind = "page"
+            case _:
+                pass
+        return {
+            "number": item.number,
+            "sub_id": item.id,
+            "client_id": item.connection.id,
+            "client_name": item.connection.name,
+            "topic": item.matcher.text,
+            "message_type": item.connection.message_type,
+            "kind": kind,
+            "has_filter": item.filter is not None,
+            "position": position,
+            "bookmark": bookmark,
+            "lag": lag,
+            "held": 0 if item.conflator is None else len(item.conflator),
+            "leased": leased,
+            "max_backlog": backlog,
+        }
 
-def _destination(state: State, destination: Destination, end: int) -> Row:
-    status = destination.status(end)
-    written_us = _time_of(state.journal, status.acknowledged + 1) if status.behind else None
-    behind_s = 0.0 if written_us is None else max((state.clock_us - written_us) / 1e6, 0.0)
-    return {
-        "name": status.instance,
-        "address": status.address,
-        "configured_type": status.mode,
-        "replication_type": "sync" if status.is_sync else "async",
-        "is_connected": status.is_connected,
-        "messages_behind": status.behind,
-        "seconds_behind": round(behind_s, 3),
-        "messages_missing": status.missing,
-        "acknowledged_position": status.acknowledged,
-        "connects": status.links,
-    }
+    def transaction_log(self, after: int = 0) -> list[Row]:
+        """The segments of the log."""
+        live = self.log.journal.live.number
+        found = [
+            each for number, each in sorted(self.log.journal.segments.items()) if number > after
+        ]
+        return [
+            {
+                "number": each.number,
+                "first_position": each.manifest.first_position,
+                "last_position": each.manifest.next_position - 1,
+                "bytes": each.end,
+                "first_time": timestamp_text(each.manifest.first_us).decode("ascii"),
+                "last_time": timestamp_text(each.manifest.last_us).decode("ascii"),
+                "is_live": each.number == live,
+            }
+            for each in islice(found, MAX_ROWS)
+        ]
+
+    def sow(self, after: int = 0) -> list[Row]:
+        """The topics with a state of the world."""
+        return [
+            {
+                "topic": topic.name,
+                "message_type": topic.message_type,
+                "keys": ",".join(topic.key_paths),
+                "records": len(topic),
+            }
+            for topic in islice(self.routes.sow, after, after + MAX_ROWS)
+        ]
+
+    def replication(self, after: int = 0) -> list[Row]:
+        """The destinations of replication."""
+        end = self.log.position
+        return [
+            self._destination(each, end)
+            for each in islice(self.destinations, after, after + MAX_ROWS)
+        ]
+
+    def _destination(self, destination: Destination, end: int) -> Row:
+        status = destination.status(end)
+        written_us = _time_of(self.log.journal, status.acknowledged + 1) if status.behind else None
+        behind_s = 0.0 if written_us is None else max((self.clock.wall_us - written_us) / 1e6, 0.0)
+        return {
+            "name": status.instance,
+            "address": status.address,
+            "configured_type": status.mode,
+            "replication_type": "sync" if status.is_sync else "async",
+            "is_connected": status.is_connected,
+            "messages_behind": status.behind,
+            "seconds_behind": round(behind_s, 3),
+            "messages_missing": status.missing,
+            "acknowledged_position": status.acknowledged,
+            "connects": status.links,
+        }
+
+    def instance(self) -> Row:
+        """The instance as a whole."""
+        journal, now = self.log.journal, self.clock.now
+        oldest = self.durability.oldest if self.durability.waits else None
+        return {
+            "name": self.settings.name,
+            "version": self.settings.version,
+            "connections": len(self.connections),
+            "ended_connections": sum(self.outbox.ends.values()),
+            "faults": self.outbox.faults,
+            "publishers": sum(1 for each in self.log.publishers if each.seen),
+            "topics": len(self.routes.by_id),
+            "oldest_position": journal.first_position,
+            "last_position": self.log.position - 1,
+            "confirmed_position": self.durability.end_of_durable(self.log.position) - 1,
+            "durable_position": journal.durable_position,
+            "oldest_unconfirmed_s": 0.0 if oldest is None else round(now - oldest.since, 3),
+        }
 
 
 def _time_of(journal: JournalReader, position: int) -> int | None:
@@ -194,33 +244,3 @@ def _chunks_from(journal: JournalReader, position: int) -> Iterator[bytes]:
     while chunk:
         yield chunk
         chunk, cursor = journal.read(cursor, _CHUNK_BYTES)
-
-
-def instance(state: State) -> Row:
-    """The instance as a whole."""
-    journal = state.journal
-    oldest = state.durability.oldest if state.durability.waits else None
-    return {
-        "name": state.settings.name,
-        "version": state.settings.version,
-        "connections": len(state.connections),
-        "ended_connections": sum(state.ends.values()),
-        "faults": state.faults,
-        "publishers": sum(1 for each in state.publishers if each.seen),
-        "topics": len(state.topics),
-        "oldest_position": journal.first_position,
-        "last_position": state.batch.position - 1,
-        "confirmed_position": state.durable_limit - 1,
-        "durable_position": journal.durable_position,
-        "oldest_unconfirmed_s": 0.0 if oldest is None else round(state.now - oldest.since, 3),
-    }
-
-
-TABLES: Final[Mapping[str, Table]] = {
-    "clients": clients,
-    "subscriptions": subscriptions,
-    "transaction_log": transaction_log,
-    "sow": sow,
-    "replication": replication,
-}
-"""The tables that need only the state of the engine."""

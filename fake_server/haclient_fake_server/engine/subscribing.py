@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from dataclasses import replace
+from itertools import count
 
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK, Reason, Refused, requested
-from haclient_fake_server.engine.conflation import conflator_of, disarm, flush
+from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.conflator import Conflator
 from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
@@ -18,6 +19,8 @@ from haclient_fake_server.engine.connections import (
     QueueSubscription,
     Subscription,
 )
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
@@ -25,9 +28,10 @@ from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.replay import Replay
 from haclient_fake_server.engine.requests import DELTA_COMMANDS, Request, read_options, read_request
+from haclient_fake_server.engine.routes import Routes
+from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.page import Page, PageSubscription
 from haclient_fake_server.engine.span import Span, span_of
-from haclient_fake_server.engine.state import State
 from haclient_stores.bookmark import Now, parse_bookmark
 
 MAX_SUBSCRIPTIONS = 100_000
@@ -40,11 +44,26 @@ MAX_SUB_ID_CHARACTERS = 1024
 class Subscribing:
     """Executes the commands that concern subscriptions."""
 
-    def __init__(self, state: State, replay: Replay, acks: PersistedAcks, queues: Queues) -> None:
-        self._state = state
+    def __init__(  # noqa: PLR0913, PLR0917  # its collaborators
+        self,
+        settings: EngineSettings,
+        log: LogWriter,
+        routes: Routes,
+        outbox: Outbox,
+        conflation: Conflation,
+        replay: Replay,
+        acks: PersistedAcks,
+        queues: Queues,
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._routes = routes
+        self._outbox = outbox
+        self._conflation = conflation
         self._replay = replay
         self._acks = acks
         self._queues = queues
+        self._numbers = count(1)  # of all subscriptions, in their order
         self._held: dict[int, Subscription] = {}  # those whose query is answered, by number
 
     def subscribe(self, connection: Connection, message: Message) -> None:
@@ -82,9 +101,9 @@ class Subscribing:
         if not message.bookmark:
             _check_without_bookmark(request, keeps_place=keeps_place)
         span = self._span(connection, request) if message.bookmark else None
-        conflator = conflator_of(self._state, request, connection.message_type)
+        conflator = self._conflation.conflator_of(request, connection.message_type)
         if replaced is not None:  # held messages were published under the old options
-            flush(self._state, replaced)
+            self._conflation.flush(replaced)
             self.release(replaced)
         self._confirm(connection, message, sub_id)
         match replaced:
@@ -123,7 +142,7 @@ class Subscribing:
 
     def _for_queue(self, connection: Connection, message: Message, options: Options) -> Options:
         """The name of a queue is no pattern, although it may have a dot."""
-        if self._state.queues.get(message.topic, connection.message_type) is None:
+        if self._routes.queues.get(message.topic, connection.message_type) is None:
             return options
         return replace(options, non_regex_topic=True)
 
@@ -139,7 +158,7 @@ class Subscribing:
         item = Subscription(connection, sub_id, number=number, selection=request.selection)
         item.conflator = conflator
         self._replace(item)
-        self._state.tables[connection.message_type].enter(item)
+        self._routes[connection.message_type].enter(item)
         return item
 
     def subscribe_page(
@@ -149,7 +168,7 @@ class Subscribing:
         number, selection = self._number(connection, sub_id), request.selection
         item = PageSubscription(connection, sub_id, number=number, selection=selection, page=page)
         self._replace(item)
-        self._state.tables[connection.message_type].enter(item)
+        self._routes[connection.message_type].enter(item)
         return item
 
     def _consume(
@@ -161,9 +180,9 @@ class Subscribing:
             if getattr(request if name == "top_n" else options, name):
                 raise Refused(Reason.INVALID_OPTIONS, f"{name} is not for a queue")
         more = {"sub_id": sub_id, **self._queues.terms(queues, options.max_backlog)}
-        self._state.acknowledge(connection, message, "received", "processed", more=more)
+        self._outbox.acknowledge(connection, message, "received", "processed", more=more)
         known = connection.subscriptions.get(sub_id)
-        table = self._state.tables[connection.message_type]
+        table = self._routes[connection.message_type]
         if isinstance(known, QueueSubscription):
             table.leave(known)
             known.select(request.selection)
@@ -225,16 +244,16 @@ class Subscribing:
         item.query = connection.queries[-1]
         connection.subscription_queries += 1
         self._held[item.number] = item
-        self._state.tables[connection.message_type].set_outlet(item, Hold(item))
+        self._routes[connection.message_type].set_outlet(item, Hold(item))
 
     def release(self, item: Subscription) -> None:
         """Send what was held back for a subscription, if anything was."""
         if self._held.pop(item.number, None) is None:
             return
         frames = item.outlet.out
-        self._state.tables[item.connection.message_type].set_outlet(item, item.connection)
+        self._routes[item.connection.message_type].set_outlet(item, item.connection)
         if not item.connection.closing:
-            self._state.touch(item.connection).extend(frames)
+            self._outbox.touch(item.connection).extend(frames)
 
     def go_on(self, item: Subscription) -> None:
         """Go on with a live subscription whose query was answered."""
@@ -249,10 +268,10 @@ class Subscribing:
             outlet, connection = item.outlet, item.connection
             if not isinstance(outlet, Hold) or connection.closing:
                 continue
-            if outlet.held_bytes > self._state.settings.max_held_bytes:
-                self._state.send(connection, SLOW_CLIENT_ACK)
+            if outlet.held_bytes > self._settings.max_held_bytes:
+                self._outbox.send(connection, SLOW_CLIENT_ACK)
                 detail = f"{outlet.held_bytes} bytes wait behind the query of {item.id!r}"
-                self._state.close(connection, "slow client", detail)
+                self._outbox.close(connection, "slow client", detail)
 
     def pass_covered(self, item: BookmarkSubscription) -> Generator[None, None, int]:
         """Pass the messages that its bookmarks cover; see `Replay.pass_covered`."""
@@ -281,7 +300,7 @@ class Subscribing:
     def _number(self, connection: Connection, sub_id: str) -> int:
         """The place of a subscription in the order of all: that of the one which it replaces."""
         known = connection.subscriptions.get(sub_id)
-        return self._state.next_number() if known is None or known.is_over else known.number
+        return next(self._numbers) if known is None or known.is_over else known.number
 
     def _replace(self, item: Subscription) -> None:
         self._end(item.connection, item.id)
@@ -309,7 +328,7 @@ class Subscribing:
             raise Refused(Reason.INVALID_SUBID, "an unsubscribe needs a sub_id or a query_id")
         for sub_id in ids:
             self._end(connection, sub_id)
-        self._state.acknowledge(connection, message, "received", "processed")
+        self._outbox.acknowledge(connection, message, "received", "processed")
 
     def leave(self, connection: Connection) -> None:
         """A connection has ended: end all its subscriptions."""
@@ -319,8 +338,8 @@ class Subscribing:
     def _end(self, connection: Connection, sub_id: str) -> None:
         item = connection.subscriptions.pop(sub_id, None)
         if item is not None:
-            self._state.tables[connection.message_type].leave(item)
-            disarm(self._state, item)
+            self._routes[connection.message_type].leave(item)
+            self._conflation.disarm(item)
             self._held.pop(item.number, None)
             if item.query is not None:
                 connection.queries.remove(item.query)
@@ -332,14 +351,14 @@ class Subscribing:
                 self._queues.leave(item)
 
     def _span(self, connection: Connection, request: Request) -> Span:
-        state, message = self._state, request.message
-        if not state.logging or not (
+        message = request.message
+        if not self._log.is_logging or not (
             request.matcher.is_regex
-            or state.is_logged(request.matcher.text, connection.message_type)
+            or self._routes.is_logged(request.matcher.text, connection.message_type)
         ):
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is not in the transaction log")
         span = span_of(
-            state, message.bookmark, not_found=request.options.bookmark_not_found or "now"
+            self._log, message.bookmark, not_found=request.options.bookmark_not_found or "now"
         )
         if request.top_n is not None and isinstance(parse_bookmark(message.bookmark), Now):
             raise Refused(Reason.INVALID_OPTIONS, "top_n needs a bookmark other than now")
@@ -347,7 +366,7 @@ class Subscribing:
 
     def _confirm(self, connection: Connection, message: Message, sub_id: str) -> None:
         more = {"sub_id": sub_id}
-        self._state.acknowledge(connection, message, "received", "processed", more=more)
+        self._outbox.acknowledge(connection, message, "received", "processed", more=more)
 
     def _is_pause_or_resume(
         self, connection: Connection, message: Message, options: Options

@@ -36,7 +36,7 @@ from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.answers import Answer
 from haclient_fake_server.engine.connections import Connection, LongCommand
 from haclient_fake_server.engine.filters import FilterError, compile_filter
-from haclient_fake_server.engine.guards import DEFAULT_TTL_S, MAX_TTL_S
+from haclient_fake_server.engine.guards import DEFAULT_TTL_S, MAX_TTL_S, Guards
 from haclient_fake_server.engine.log_query import (
     Limits,
     Selected,
@@ -46,13 +46,18 @@ from haclient_fake_server.engine.log_query import (
     count_of_publisher,
     find_last_message,
 )
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, to_text
+from haclient_fake_server.engine.queues.points import oldest_needed
 from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.queues.queues import Queues
+from haclient_fake_server.engine.replication.durability import Durability
 from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS, SYSTEM_PREFIX
+from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.span import Span, span_of
-from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.statistics import MAX_ROWS, Row, clients, subscriptions
-from haclient_fake_server.engine.timers import timestamp_text
+from haclient_fake_server.engine.statistics import MAX_ROWS, Row, Statistics
+from haclient_fake_server.engine.timers import Clock, timestamp_text
 from haclient_fake_server.journal.format import Record, RecordCommand
 from haclient_stores.bookmark import Bookmark, BookmarkList
 
@@ -67,6 +72,14 @@ SUBSCRIPTIONS: Final = SYSTEM_PREFIX + "subscriptions"
 _STEP_TOPICS: Final = 1000
 """Topics that one step looks up, each against every pattern of the log's configuration."""
 
+_STATUS_FIELDS: Final = (
+    "confirmed_position",
+    "durable_position",
+    "publishers",
+    "connections",
+    "faults",
+)
+
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Answer = Mapping[str, object]
@@ -77,7 +90,7 @@ class _Table(Protocol):
 
     __name__: str
 
-    def __call__(self, state: State, after: int = 0, *, name: str = "") -> list[Row]:
+    def __call__(self, after: int = 0, *, name: str = "") -> list[Row]:
         """The rows."""
         ...
 
@@ -147,17 +160,31 @@ _Parameters = TypeVar(
 class SystemTopics:
     """Executes queries of the broker's own topics."""
 
-    def __init__(
-        self, state: State, describe_queue: Callable[[Queue], Mapping[str, object]]
+    def __init__(  # noqa: PLR0913, PLR0917  # its collaborators
+        self,
+        log: LogWriter,
+        routes: Routes,
+        durability: Durability,
+        clock: Clock,
+        outbox: Outbox,
+        guards: Guards,
+        queues: Queues,
+        statistics: Statistics,
     ) -> None:
-        self._state = state
-        self._describe_queue = describe_queue
+        self._log = log
+        self._routes = routes
+        self._durability = durability
+        self._clock = clock
+        self._outbox = outbox
+        self._guards = guards
+        self._queues = queues
+        self._statistics = statistics
         self._answers: dict[str, Callable[[Connection, Message], Steps[_Answer]]] = {
             STATUS: self._status,
             POSITION: self._position,
             PUBLISHER: self._publisher,
-            GUARDS: self._guards,
-            QUEUES: self._queues,
+            GUARDS: self._change_guards,
+            QUEUES: self._read_queues,
             CLIENTS: self._clients,
             SUBSCRIPTIONS: self._subscriptions,
         }
@@ -182,16 +209,16 @@ class SystemTopics:
             raise Refused(Reason.TOO_MANY_QUERIES, detail)
         steps = answer(connection, message)
         ids = {"query_id": _query_id(message)}
-        self._state.acknowledge(connection, message, "received", "processed", more=ids)
+        self._outbox.acknowledge(connection, message, "received", "processed", more=ids)
         connection.queries.append(self._answer(connection, message, steps))
-        self._state.with_backlog[connection.id] = None
+        self._outbox.wake(connection)
 
     def _answer(
         self, connection: Connection, message: Message, steps: Steps[_Answer]
     ) -> LongCommand:
         """Take the steps of a query, and send the answer."""
         found = yield from steps
-        answer = Answer(self._state, connection, message, {"query_id": _query_id(message)})
+        answer = Answer(self._outbox, connection, message, {"query_id": _query_id(message)})
         fields: dict[str, str | int] = {"k": message.topic.removeprefix(SYSTEM_PREFIX)}
         answer.add(message.topic, fields, json.dumps(found).encode("ascii"))
         answer.end(topic_matches=1, matches=1)
@@ -202,16 +229,12 @@ class SystemTopics:
         return self._read_status(_read(message, _StatusQuery).topics, connection.message_type)
 
     def _read_status(self, topics: Sequence[str], message_type: str) -> Steps[_Answer]:
-        state = self._state
+        instance = self._statistics.instance()
         answer: dict[str, object] = {
-            **self._log(),
-            "confirmed_position": state.durable_limit - 1,
-            "durable_position": state.journal.durable_position,
-            "publishers": sum(1 for each in state.publishers if each.seen),
-            "guards": len(state.guards.current(state.clock_us)),
-            "connections": len(state.connections),
-            "ended_connections": dict(state.ends),
-            "faults": state.faults,
+            **self._describe_log(),
+            **{name: instance[name] for name in _STATUS_FIELDS},
+            "guards": len(self._guards.current(self._clock.wall_us)),
+            "ended_connections": dict(self._outbox.ends),
         }
         if topics:
             answer["unlogged_topics"] = yield from self._unlogged(topics, message_type)
@@ -219,38 +242,38 @@ class SystemTopics:
 
     def _unlogged(self, topics: Sequence[str], message_type: str) -> Steps[list[str]]:
         """Those topics that the transaction log does not record."""
-        state = self._state
         unlogged: list[str] = []
         for number, topic in enumerate(topics, 1):
-            if not state.is_logged(topic, message_type):
+            if not self._routes.is_logged(topic, message_type):
                 unlogged.append(topic)
             if number % _STEP_TOPICS == 0:
                 yield
         return unlogged
 
     def _with_oldest_needed(self, answer: dict[str, object]) -> dict[str, object]:
-        oldest_needed = self._state.oldest_needed
-        if oldest_needed is not None:
-            answer["oldest_needed_position"] = oldest_needed
+        of_queues = oldest_needed(self._queues.written_points)
+        of_guards = self._guards.oldest_needed(self._clock.wall_us)
+        found = [each for each in (of_queues, of_guards) if each is not None]
+        if found:
+            answer["oldest_needed_position"] = min(found)
         return answer
 
-    def _log(self) -> dict[str, object]:
+    def _describe_log(self) -> dict[str, object]:
         """Which log it is, and from where to where it goes."""
-        state = self._state
         return {
-            "instance": state.settings.name,
+            "instance": self._statistics.settings.name,
             "starts": [
-                [f"{start.id:016x}", start.first_position] for start in state.journal.log_starts
+                [f"{start.id:016x}", start.first_position] for start in self._log.journal.log_starts
             ],
-            "oldest_position": state.journal.first_position,
-            "last_position": state.batch.position - 1,
+            "oldest_position": self._log.journal.first_position,
+            "last_position": self._log.position - 1,
         }
 
     # --- position ------------------------------------------------------------------------------
 
     def _position(self, connection: Connection, message: Message) -> Steps[_Answer]:
         query = _read(message, _PositionQuery)
-        state, access = self._state, connection.reading
+        access = connection.reading
         try:
             matcher = TopicMatcher(query.topic, allowed=None if access is None else access.is_free)
             filter_ = compile_filter(query.filter) if query.filter else None
@@ -258,23 +281,25 @@ class SystemTopics:
             raise Refused(error.reason, error.detail) from error
         if access is not None and not matcher.is_regex:
             _, filter_ = access.with_filter(query.topic, query.filter or "", filter_)
-        if not state.logging or not (
-            matcher.is_regex or state.is_logged(query.topic, connection.message_type)
+        if not self._log.is_logging or not (
+            matcher.is_regex or self._routes.is_logged(query.topic, connection.message_type)
         ):
             raise Refused(Reason.INVALID_TOPIC, f"{query.topic!r} is not in the transaction log")
         vector = None if query.bookmarks is None else _vector(query.bookmarks)
         selected = Selected(matcher, connection.message_type, filter_, vector)
         if query.bookmark and query.after is not None:
             raise Refused(Reason.INVALID_OPTIONS, "after and bookmark exclude each other")
-        span = span_of(state, query.bookmark, not_found="fail") if query.bookmark else None
+        span = span_of(self._log, query.bookmark, not_found="fail") if query.bookmark else None
         return self._count(query, selected, span)
 
     def _count(
         self, query: _PositionQuery, selected: Selected, span: Span | None
     ) -> Steps[_Answer]:
-        state, log = self._state, self._log()
-        start = state.journal.first_position if query.after is None else query.after + 1
-        log_end = state.durable_limit if query.fully_durable else state.batch.position
+        log = self._describe_log()
+        start = self._log.journal.first_position if query.after is None else query.after + 1
+        log_end = self._log.position
+        if query.fully_durable:
+            log_end = self._durability.end_of_durable(log_end)
         ends = [log_end]
         if query.until is not None:
             ends.append(query.until + 1)
@@ -283,11 +308,11 @@ class SystemTopics:
             if span.last_position is not None:
                 ends.append(span.last_position + 1)
             if span.last_us is not None:
-                ends.append(state.journal.at_time(span.last_us + 1))
+                ends.append(self._log.journal.at_time(span.last_us + 1))
         limited = min(ends) < log_end
         limits = Limits(min(ends), query.messages, query.bytes)
         tally: Tally = yield from count_messages(
-            state.journal, state.topics, selected, start=start, limits=limits
+            self._log.journal, self._routes.by_id, selected, start=start, limits=limits
         )
         answer: dict[str, object] = {
             **log,
@@ -323,26 +348,29 @@ class SystemTopics:
         return self._find_publisher(number, query)
 
     def _find_publisher(self, number: int, query: _PublisherQuery) -> Steps[_Answer]:
-        state = self._state
-        publisher, end = state.publishers.get(number), state.batch.position
+        publisher, end = self._log.publishers.get(number), self._log.position
         answer: dict[str, object] = {"id": str(number), "last_sequence": 0, "persisted": 0}
         if query.first_counted is not None and query.last_counted is not None:
             tally = yield from count_of_publisher(
-                state.journal, number, first=query.first_counted, last=query.last_counted, end=end
+                self._log.journal,
+                number,
+                first=query.first_counted,
+                last=query.last_counted,
+                end=end,
             )
             answer |= {"messages": tally.messages, "counted_to": tally.counted_to}
         if publisher is None or not publisher.seen:
             return answer
         answer["last_sequence"] = publisher.seen
-        answer["persisted"] = state.confirmed_of(publisher)
-        found = yield from find_last_message(state.journal, number, end=end)
+        answer["persisted"] = self._durability.confirmed_of(publisher)
+        found = yield from find_last_message(self._log.journal, number, end=end)
         return answer if found is None else {**answer, **self._describe(found)}
 
     def _describe(self, record: Record) -> dict[str, object]:
         return {
             "sequence": record.sequence,
             "command": RecordCommand(record.command).name.lower(),
-            "topic": self._state.topics[record.topic_id].topic,
+            "topic": self._routes.by_id[record.topic_id].topic,
             "position": record.position,
             "timestamp": timestamp_text(record.timestamp_us).decode("ascii"),
             "correlation_id": to_text(record.correlation_id),
@@ -350,29 +378,28 @@ class SystemTopics:
 
     # --- guards --------------------------------------------------------------------------------
 
-    def _guards(self, connection: Connection, message: Message) -> Steps[_Answer]:
-        query, state = _read(message, _GuardsQuery), self._state
+    def _change_guards(self, connection: Connection, message: Message) -> Steps[_Answer]:
+        query = _read(message, _GuardsQuery)
         if query.name is None and (query.after is not None or query.drop):
             raise Refused(Reason.INVALID_OPTIONS, "a guard that is set or dropped needs a name")
         if query.name is not None and (query.after is None) != query.drop:
             raise Refused(Reason.INVALID_OPTIONS, "a guard with a name needs either after or drop")
         if query.name is not None and query.after is not None:
-            state.guards.set(
+            self._guards.set(
                 query.name,
                 query.after,
                 ttl_s=query.ttl_s,
-                now_us=state.clock_us,
-                first=state.journal.first_position,
-                last=state.batch.position - 1,
+                now_us=self._clock.wall_us,
+                first=self._log.journal.first_position,
+                last=self._log.position - 1,
             )
-            state.guards_changed[connection.id] = None  # written with this batch, before the answer
+            self._guards.note_change(connection.id)
         elif query.name is not None:
-            state.guards.drop(query.name, now_us=state.clock_us)
-            state.guards_changed[connection.id] = None
+            self._guards.drop(query.name, now_us=self._clock.wall_us)
+            self._guards.note_change(connection.id)
         return self._list_guards()
 
     def _list_guards(self) -> Steps[_Answer]:
-        state = self._state
         yield from ()
         guards = [
             {
@@ -381,15 +408,15 @@ class SystemTopics:
                 "set": timestamp_text(guard.set_us).decode("ascii"),
                 "expires": timestamp_text(guard.expires_us).decode("ascii"),
             }
-            for guard in state.guards.current(state.clock_us)
+            for guard in self._guards.current(self._clock.wall_us)
         ]
-        return self._with_oldest_needed({**self._log(), "guards": guards})
+        return self._with_oldest_needed({**self._describe_log(), "guards": guards})
 
     # --- queues ----------------------------------------------------------------------------------
 
-    def _queues(self, connection: Connection, message: Message) -> Steps[_Answer]:
+    def _read_queues(self, connection: Connection, message: Message) -> Steps[_Answer]:
         name, kind = _read(message, _QueuesQuery).name, connection.message_type
-        queues = [each for each in self._state.queues if each.settings.message_type == kind]
+        queues = [each for each in self._routes.queues if each.settings.message_type == kind]
         if name is not None:
             queues = [each for each in queues if each.settings.name == name]
             if not queues:
@@ -399,24 +426,24 @@ class SystemTopics:
     def _list_queues(self, queues: list[Queue]) -> Steps[_Answer]:
         yield from ()
         return {
-            "instance": self._state.settings.name,
-            "queues": [self._describe_queue(queue) for queue in queues],
+            "instance": self._statistics.settings.name,
+            "queues": [self._queues.statistics(queue) for queue in queues],
         }
 
     # --- clients and subscriptions ---------------------------------------------------------------
 
     def _clients(self, connection: Connection, message: Message) -> Steps[_Answer]:
         del connection
-        return self._table(clients, _read(message, _TableQuery))
+        return self._table(self._statistics.clients, _read(message, _TableQuery))
 
     def _subscriptions(self, connection: Connection, message: Message) -> Steps[_Answer]:
         del connection
-        return self._table(subscriptions, _read(message, _TableQuery))
+        return self._table(self._statistics.subscriptions, _read(message, _TableQuery))
 
     def _table(self, table: _Table, query: _TableQuery) -> Steps[_Answer]:
         yield from ()
-        rows = table(self._state, query.after, name=query.client)
-        log = self._log()
+        rows = table(query.after, name=query.client)
+        log = self._describe_log()
         return {
             "instance": log["instance"],
             "last_position": log["last_position"],

@@ -1,4 +1,4 @@
-"""One heap for all deadlines of the engine; and timestamps as the broker writes them.
+"""The clock of the engine, one heap for all its deadlines, and timestamps as they are written.
 
 Each deadline belongs to a key, such as a connection. Setting an earlier time adds an entry to the
 heap. Setting a later one does not: when the old entry reaches the top, it is found to be too early
@@ -116,6 +116,41 @@ class Timers:
         self._queued[key] = due
         self._entries += 1  # two entries of one time are never compared by their keys
         heapq.heappush(self._heap, (due, self._entries, key))
+
+
+class Clock:
+    """The time of the current batch: `now` is set when it begins, and nothing else reads a clock.
+
+    Args:
+        now: Seconds on the clock of the shell, which never goes back.
+        now_us: The wall clock at that moment, in microseconds since 1970.
+
+    Attributes:
+        now: Seconds on the clock of the shell.
+        timers: The deadlines.
+    """
+
+    def __init__(self, now: float, now_us: int) -> None:
+        self.now = now
+        self.timers = Timers()
+        self._epoch_us = now_us - int(now * 1e6)
+
+    @property
+    def wall_us(self) -> int:
+        """The running wall clock in microseconds, for deadlines.
+
+        The time of records stands still while this clock is behind the log, as after a restart with
+        a clock that was set back.
+        """
+        return self._epoch_us + int(self.now * 1e6)
+
+    def due_at_us(self, timestamp_us: int) -> float:
+        """The moment on the clock of the shell that is this wall-clock time."""
+        wanted = timestamp_us - self._epoch_us
+        due = wanted / 1e6
+        # A tick a rounding error too early would be asked for again at the same moment, for ever
+        # where the clock stands still meanwhile, as in simulations.
+        return due if int(due * 1e6) >= wanted else math.nextafter(due, math.inf)
 
 
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,8 +19,10 @@ from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.answers import Answer, check_batch_size
 from haclient_fake_server.engine.connections import Connection, LongCommand, Style
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_text
-from haclient_fake_server.engine.publishing import Publishing
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.message_table import Row
 from haclient_fake_server.engine.queues.queue import MAX_REREADS, MICROSECONDS, Queue
@@ -30,8 +32,8 @@ from haclient_fake_server.engine.requests import (
     read_options,
     read_request,
 )
-from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.timers import timestamp_text
+from haclient_fake_server.engine.routes import Routes
+from haclient_fake_server.engine.timers import Clock, timestamp_text
 from haclient_stores.bookmark import Bookmark
 
 STEP_MESSAGES: Final = 500
@@ -49,13 +51,23 @@ Action: TypeAlias = Callable[[Collection[int]], None]
 class QueueCommands:
     """Executes acknowledgements and queries of queues."""
 
-    def __init__(self, state: State, publishing: Publishing) -> None:
-        self._state = state
-        self._publishing = publishing
+    def __init__(
+        self,
+        log: LogWriter,
+        routes: Routes,
+        clock: Clock,
+        outbox: Outbox,
+        acks: PersistedAcks,
+    ) -> None:
+        self._log = log
+        self._routes = routes
+        self._clock = clock
+        self._outbox = outbox
+        self._acks = acks
 
     def queue_of(self, connection: Connection, topic: str) -> Queue | None:
         """The queue of this name, if there is one."""
-        return self._state.queues.get(topic, connection.message_type)
+        return self._routes.queues.get(topic, connection.message_type)
 
     # --- acknowledgements ------------------------------------------------------------------------
 
@@ -75,33 +87,28 @@ class QueueCommands:
             request = read_request(message, _literal(options), connection.reading)
             _check_pending(connection)
             if not self._is_duplicate(connection, message, queue):
-                self._use_sequence(connection, message)
+                self._log.note_seen(connection.publisher, message.sequence or 0)
                 self._begin(connection, self._end_matching(connection, request, queue, act))
             return
         steps = self._end_listed(connection, message, queue, act)
         if next(steps, self) is not self:
             connection.delete = steps
-            self._state.with_backlog[connection.id] = None
+            self._outbox.wake(connection)
 
     def _is_duplicate(self, connection: Connection, message: Message, queue: Queue) -> bool:
         """Whether a command was carried out before; then it is confirmed again."""
         if not message.sequence or message.sequence > connection.publisher.seen:
             return False
-        self._publishing.acknowledge_duplicate(connection, message)
+        self._acks.acknowledge_duplicate(connection, message)
         self._stats(connection, message, queue)
         return True
-
-    def _use_sequence(self, connection: Connection, message: Message) -> None:
-        if message.sequence:
-            connection.publisher.seen = message.sequence
-            self._state.unnoted[connection.publisher.id] = connection.publisher
 
     def _action(self, connection: Connection, queue: Queue, options: Options) -> Action:
         """What an acknowledgement does with the messages of some positions."""
         if options.lease_extension_s is not None:
             extension_us = round(options.lease_extension_s * MICROSECONDS)
             return lambda positions: queue.extend(
-                positions, connection, self._state.clock_us + extension_us
+                positions, connection, self._clock.wall_us + extension_us
             )
         if options.cancel:
             return lambda positions: queue.cancel(positions, connection)
@@ -123,7 +130,7 @@ class QueueCommands:
                 if number % STEP_MESSAGES == 0 or queue.table.rereads >= MAX_REREADS:
                     yield
         except Refused as error:
-            self._state.refuse(connection, message, error)
+            self._outbox.refuse(connection, message, error)
             return
         if self._is_duplicate(connection, message, queue):
             return
@@ -136,7 +143,9 @@ class QueueCommands:
             before = len(queue.removals)
             act(positions[start : start + some])
             removed += len(queue.removals) - before
-        self._use_sequence(connection, message)  # a client that is cut before sends it again
+        self._log.note_seen(
+            connection.publisher, message.sequence or 0
+        )  # a client that is cut before sends it again
         if message.ack_type:
             self._confirm(connection, message, queue, matches=len(positions), removed=removed)
 
@@ -161,11 +170,13 @@ class QueueCommands:
     def _confirm(
         self, connection: Connection, message: Message, queue: Queue, *, matches: int, removed: int
     ) -> None:
-        state, wanted = self._state, requested(message.ack_type)
+        wanted = requested(message.ack_type)
         more = {"s": message.sequence} if message.sequence else None
-        state.acknowledge(connection, message, "received", "processed", "completed", more=more)
+        self._outbox.acknowledge(
+            connection, message, "received", "processed", "completed", more=more
+        )
         if "persisted" in wanted:
-            state.confirm(connection, ack("persisted", message.command_id, more=more))
+            self._outbox.confirm(connection, ack("persisted", message.command_id, more=more))
         self._stats(connection, message, queue, matches=matches, removed=removed)
 
     def _stats(
@@ -186,7 +197,7 @@ class QueueCommands:
         }
         if message.query_id:
             counts["query_id"] = message.query_id
-        self._state.send(connection, ack("stats", message.command_id, more=counts))
+        self._outbox.send(connection, ack("stats", message.command_id, more=counts))
 
     # --- browsing --------------------------------------------------------------------------------
 
@@ -204,13 +215,13 @@ class QueueCommands:
         _check_pending(connection)
         query_id = message.query_id or message.sub_id or message.command_id
         more = {"query_id": query_id}
-        self._state.acknowledge(connection, message, "received", "processed", more=more)
+        self._outbox.acknowledge(connection, message, "received", "processed", more=more)
         self._begin(connection, self._answer(connection, request, queue, query_id))
 
     def _answer(
         self, connection: Connection, request: Request, queue: Queue, query_id: str
     ) -> LongCommand:
-        answer = Answer(self._state, connection, request.message, {"query_id": query_id})
+        answer = Answer(self._outbox, connection, request.message, {"query_id": query_id})
         matches = examined = size = 0
         skipped = request.options.skip_n or 0
         for position in queue.available():
@@ -233,7 +244,7 @@ class QueueCommands:
 
     def _begin(self, connection: Connection, command: LongCommand) -> None:
         connection.queries.append(command)
-        self._state.with_backlog[connection.id] = None
+        self._outbox.wake(connection)
 
 
 def _check_pending(connection: Connection) -> None:

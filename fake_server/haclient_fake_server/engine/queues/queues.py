@@ -22,10 +22,11 @@ from typing import Final, cast
 from haclient.errors import HAClientError
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
-from haclient.protocol.identity import instance_publisher_id
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox, Severity
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishing import MAX_HEADER_BYTES
 from haclient_fake_server.engine.queues.message_reader import Content
@@ -33,10 +34,10 @@ from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Expired, Lease, Queue
 from haclient_fake_server.engine.queues.selector import ScanBudget
 from haclient_fake_server.engine.requests import Request
-from haclient_fake_server.engine.routes import frame_head
-from haclient_fake_server.engine.state import Severity, State
+from haclient_fake_server.engine.retries import Retries
+from haclient_fake_server.engine.routes import Routes, frame_head
 from haclient_fake_server.engine.statistics import Row
-from haclient_fake_server.engine.timers import NEVER, timestamp_text
+from haclient_fake_server.engine.timers import NEVER, Clock, timestamp_text
 from haclient_fake_server.journal.format import Record, RecordFlag
 
 MAX_DELIVERED: Final = 5_000
@@ -60,16 +61,28 @@ _MAX_CORRELATION_ID: Final = MAX_HEADER_BYTES // 4
 class Queues:
     """The queues of a broker, as the rest of the engine uses them."""
 
-    def __init__(self, state: State, applier: Applier) -> None:
-        self._state = state
+    def __init__(
+        self,
+        log: LogWriter,
+        routes: Routes,
+        clock: Clock,
+        outbox: Outbox,
+        retries: Retries,
+        applier: Applier,
+    ) -> None:
+        self._log = log
+        self._routes = routes
+        self._clock = clock
+        self._outbox = outbox
+        self._retries = retries
         self._applier = applier
-        self._registry = state.queues
+        self._registry = routes.queues
         self._given: dict[int, int] = {}  # bytes of this batch by connection
-        self._origin = state.publishers.of_id(instance_publisher_id("", state.settings.name))
+        self._origin = log.publishers.of_origin("")
         self._registry.expiring = self._copy_expired
         self._stopped: set[Queue] = set()  # whose delivery has failed, and is tried again
         self.points_due = self._points_planned = False
-        state.queue_points = self.points
+        self.written_points = self.points
 
     # --- consumers -------------------------------------------------------------------------------
 
@@ -131,7 +144,7 @@ class Queues:
         if not consumer.is_choked:
             consumer.is_choked = True
             consumer.connection.choked[consumer.number] = consumer
-            self._state.with_backlog[consumer.connection.id] = None
+            self._outbox.wake(consumer.connection)
             consumer.room_changed()
 
     def _queue(self, name: str, connection: Connection) -> Queue | None:
@@ -153,7 +166,7 @@ class Queues:
                 except Exception as error:  # a fault of one queue, or of its part of the disk
                     self._stopped.add(queue)
                     key = ("delivery of queue", queue)
-                    self._state.try_again(key, partial(self._go_on, queue), error)
+                    self._retries.try_again(key, partial(self._go_on, queue), error)
             self._record_removals(queue)
             dirty.pop(queue, None)  # what it has delivered leaves nothing more to do
             queue.drop_stale_deadlines()
@@ -167,7 +180,7 @@ class Queues:
         self._stopped.discard(queue)
 
     def _deliver(self, queue: Queue) -> None:
-        budget, clock_us = ScanBudget(MAX_SCANNED), self._state.clock_us
+        budget, clock_us = ScanBudget(MAX_SCANNED), self._clock.wall_us
         left = MAX_DELIVERED
         while left > 0:
             delivery = queue.next_delivery(left, budget)
@@ -182,16 +195,16 @@ class Queues:
                 try:
                     self._send(queue, consumer, handed_out)
                 except Exception as error:  # a fault of what this consumer has asked for
-                    self._state.fail(consumer.connection, error)
+                    self._outbox.fail(consumer.connection, error)
             if not handed_out:
-                self._state.report(
+                self._outbox.report(
                     Severity.ERROR,
                     f"queue {queue.settings.name!r}: the message "
                     f"{delivery.rows[0].bookmark} was removed from the journal before it was "
                     "delivered",
                 )
         if left <= 0 or budget.is_spent:
-            self._state.timers.set(("queue more", queue), self._state.now, queue.touch)
+            self._clock.timers.set(("queue more", queue), self._clock.now, queue.touch)
 
     def _send(
         self, queue: Queue, consumer: QueueSubscription, handed_out: list[tuple[Lease, Content]]
@@ -202,7 +215,7 @@ class Queues:
         connection, head = consumer.connection, consumer.heads[queue.settings.name]
         due_us = handed_out[0][0].due_us
         lease_end = b'"' if due_us is None else b'","lp":"%b"' % timestamp_text(due_us)
-        given, frames = self._given.get(connection.id, 0), self._state.touch(connection)
+        given, frames = self._given.get(connection.id, 0), self._outbox.touch(connection)
         fields, message_type = consumer.fields, queue.settings.message_type
         for lease, (whole, correlation_id, timestamp_us) in handed_out:
             body = whole if fields is None else fields.apply(whole, message_type)
@@ -223,18 +236,16 @@ class Queues:
         if queue.removals:
             settings = queue.settings
             removals, queue.removals = queue.removals, []
-            self._state.batch.remove_from_queue(settings.name, settings.message_type, removals)
+            self._log.remove_from_queue(settings.name, settings.message_type, removals)
             self._plan_points()
-            for destination in self._state.destinations:
-                destination.has_removals = True
 
     def _set_timer(self, queue: Queue) -> None:
         due_us = queue.next_due_us
-        due = NEVER if due_us is None else self._state.due_at_us(due_us)
-        self._state.timers.set(("queue", queue), due, lambda: self._tick(queue))
+        due = NEVER if due_us is None else self._clock.due_at_us(due_us)
+        self._clock.timers.set(("queue", queue), due, lambda: self._tick(queue))
 
     def _tick(self, queue: Queue) -> None:
-        queue.tick(self._state.clock_us, MAX_ENDED)
+        queue.tick(self._clock.wall_us, MAX_ENDED)
         queue.touch()  # so that the batch sets the next timer
 
     # --- recovery points -------------------------------------------------------------------------
@@ -247,8 +258,8 @@ class Queues:
         """
         if not (self.points_due or self._points_planned):
             self._points_planned = True
-            due = self._state.now + POINTS_INTERVAL_S
-            self._state.timers.set("queue points", due, self._on_points_due)
+            due = self._clock.now + POINTS_INTERVAL_S
+            self._clock.timers.set("queue points", due, self._on_points_due)
 
     def _on_points_due(self) -> None:
         self.points_due, self._points_planned = True, False
@@ -256,7 +267,7 @@ class Queues:
     @property
     def points(self) -> tuple[QueuePoint, ...]:
         """For each queue: all messages before this position have left it."""
-        end = self._state.batch.position
+        end = self._log.position
         return tuple(
             QueuePoint(
                 queue.settings.name,
@@ -271,41 +282,41 @@ class Queues:
     def take_points(self) -> tuple[QueuePoint, ...] | None:
         """The points if they are to be written with this batch and have changed."""
         if not self.points_due:
-            if self._state.batch.has_data and len(self._registry):
+            if self._log.has_data and len(self._registry):
                 self._plan_points()
             return None
         self.points_due = False
         points = self.points
-        if points == self._state.queue_points:
+        if points == self.written_points:
             return None
-        self._state.queue_points = points
+        self.written_points = points
         return points
 
     # --- dead letters ----------------------------------------------------------------------------
 
     def _copy_expired(self, queue: Queue, expired: Expired) -> None:
         """Publish a copy of a message that expires to the dead-letter topic of its queue."""
-        settings, state = queue.settings, self._state
+        settings = queue.settings
         if not settings.dead_letter:
             return
         lost = f"queue {settings.name!r}: {expired.bookmark} has expired without a dead letter"
         try:
             original = queue.content(expired.position)
         except Exception as error:  # its part of the log is damaged: it cannot be delivered either
-            state.report_fault(lost, error)
+            self._outbox.report_fault(lost, error)
             return
         if original is None:
-            state.report(Severity.ERROR, f"{lost}: it was removed from the journal")
+            self._outbox.report(Severity.ERROR, f"{lost}: it was removed from the journal")
             return
-        table = state.tables[settings.message_type]
+        table = self._routes[settings.message_type]
         # The name of a queue stands for the topic that publishes to it go to.
         route = table.targets.get(settings.dead_letter) or table.route(settings.dead_letter)
         document = Document(original.body, settings.message_type)
         record = Record(
             position=0,
             publisher_id=self._origin.id,
-            sequence=state.publishers.assign(),
-            timestamp_us=state.now_us,
+            sequence=self._log.publishers.assign(),
+            timestamp_us=self._log.now_us,
             topic_id=0,
             flags=RecordFlag.ASSIGNED,
             correlation_id=_context(queue, expired, to_text(original.correlation_id)),
@@ -323,7 +334,7 @@ class Queues:
         if first is not None:
             with suppress(HAClientError, OSError):  # a damaged block, which its delivery reports
                 row, oldest = queue.row(first), queue.content(first)
-        leased_us, clock_us = queue.oldest_lease_us, self._state.clock_us
+        leased_us, clock_us = queue.oldest_lease_us, self._clock.wall_us
         return {
             "name": settings.name,
             "topics": list(settings.underlying),

@@ -33,9 +33,9 @@ from typing import Final, Literal
 from haclient.errors import ProtocolError
 from haclient.protocol.framing import MAX_FRAME_BYTES
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.batch import topic_definition
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.journal import Cursor, JournalReader
+from haclient_fake_server.engine.log_writer import topic_definition
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,

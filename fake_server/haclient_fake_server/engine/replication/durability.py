@@ -122,16 +122,18 @@ class Durability:
         for unconfirmed in ranges:
             self._append(unconfirmed)
 
-    def confirmed_of(self, publisher_id: int) -> int | None:
-        """The highest sequence of a publisher below those that are not confirmed.
+    def confirmed_of(self, publisher: Publisher) -> int:
+        """The sequence up to which the messages of a publisher are safe everywhere.
 
-        It is that of a message or a mark, 0 when there is none. `None` when all are confirmed.
+        Always that of a record, or 0. Sequences have gaps: a publisher that got a number that no
+        message or mark has would find it missing on another server.
         """
-        for unconfirmed in self._ranges:
-            found = unconfirmed.before.get(publisher_id)
-            if found is not None:
-                return found
-        return None
+        found = (each.before.get(publisher.id) for each in self._ranges)
+        return next((each for each in found if each is not None), publisher.seen)
+
+    def end_of_durable(self, log_end: int) -> int:
+        """The first position that is not safe on every synchronous destination."""
+        return self.limit if self.waits else log_end
 
     def hold(self, connection: Connection, frame: bytes) -> None:
         """Hold an ack until all records up to the end of this batch are confirmed."""

@@ -37,6 +37,7 @@ import bisect
 import math
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -44,15 +45,17 @@ from haclient.protocol.framing import MAX_FRAME_BYTES
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.apply import Applier
-from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.journal import JournalReader
+from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.logon import heartbeat
+from haclient_fake_server.engine.outbox import Outbox, Severity
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.replication import wire
-from haclient_fake_server.engine.routes import Route
-from haclient_fake_server.engine.state import Severity, State
+from haclient_fake_server.engine.replication.destination import Destination
+from haclient_fake_server.engine.routes import Route, Routes
+from haclient_fake_server.engine.settings import EngineSettings
+from haclient_fake_server.engine.timers import Clock
 from haclient_fake_server.journal.format import (
     JournalFormatError,
     Record,
@@ -87,13 +90,11 @@ class Holdings:
     publishers may be far apart there.
 
     Args:
-        journal: The log.
-        batch: What is being added to it.
+        log: The log and what is being added to it.
     """
 
-    def __init__(self, journal: JournalReader, batch: BatchBuilder) -> None:
-        self._journal = journal
-        self._batch = batch
+    def __init__(self, log: LogWriter) -> None:
+        self._log = log
         self._held: dict[int, deque[array[int]]] = {}
         self._cached = 0
 
@@ -111,17 +112,17 @@ class Holdings:
         for held in self._held.get(publisher_id, ()):
             if held[0] <= sequence <= held[-1]:  # in a log a publisher's sequences only rise
                 return held[bisect.bisect_left(held, sequence)] == sequence
-        position = self._journal.find(publisher_id, sequence)
+        position = self._log.journal.find(publisher_id, sequence)
         if position is None:
-            return self._journal.first_position > 1 or (
-                self._batch.find(publisher_id, sequence) is not None
+            return self._log.journal.first_position > 1 or (
+                self._log.find(publisher_id, sequence) is not None
             )
         self._cache(position)
         return True
 
     def _cache(self, position: int) -> None:
         """Read the part of the log around a position."""
-        journal, mark = self._journal, int(RecordCommand.MARK)
+        journal, mark = self._log.journal, int(RecordCommand.MARK)
         if self._cached > MAX_CACHED:
             self._held.clear()
             self._cached = 0
@@ -171,32 +172,52 @@ class Replicas:
     """Applies the records of other instances.
 
     Args:
-        state: The state of the engine.
+        settings: Who this instance is, and its limits.
+        log: The log, and what is added to it.
+        routes: The topics.
+        clock: The time.
+        outbox: Where answers and reports go.
         applier: Applies each record.
+        destinations: Those that it is replicated to.
 
     Attributes:
         missing: How many records were dropped, since the log has later ones of their publishers.
     """
 
-    def __init__(self, state: State, applier: Applier) -> None:
-        self._state = state
+    def __init__(  # noqa: PLR0913, PLR0917  # its collaborators
+        self,
+        settings: EngineSettings,
+        log: LogWriter,
+        routes: Routes,
+        clock: Clock,
+        outbox: Outbox,
+        applier: Applier,
+        destinations: Sequence[Destination],
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._routes = routes
+        self._clock = clock
+        self._outbox = outbox
         self._applier = applier
+        self._destinations = destinations
         self._sources: dict[str, _Source] = {}
         self._unit = (0, 0)
         self._dropped = (0, 0)
-        self._holdings = Holdings(state.journal, state.batch)
+        self._holdings = Holdings(log)
         self.missing = 0
         self._watch_sources()
 
     def _watch_sources(self) -> None:
         """Leave it to other instances to expire their messages, or take it over after a while."""
-        state = self._state
         if self._sources:
-            state.timers.cancel("take-over")
-            state.queues.expire_replicated(here=False)
-        elif len(state.queues):
-            due = state.now + TAKE_OVER_S
-            state.timers.set("take-over", due, lambda: state.queues.expire_replicated(here=True))
+            self._clock.timers.cancel("take-over")
+            self._routes.queues.expire_replicated(here=False)
+        elif len(self._routes.queues):
+            due = self._clock.now + TAKE_OVER_S
+            self._clock.timers.set(
+                "take-over", due, lambda: self._routes.queues.expire_replicated(here=True)
+            )
 
     def log_on(self, connection: Connection, message: Message) -> None:
         """Carry out the logon of another instance."""
@@ -207,22 +228,22 @@ class Replicas:
         name = message.client_name
         older = self._sources.get(name)
         if older is not None:
-            self._state.close(older.connection, REPLACED)
+            self._outbox.close(older.connection, REPLACED)
         connection.name = name
         connection.commands = {wire.REPLICATE: self._on_records, "heartbeat": self._heartbeat}
         self._sources[name] = _Source(connection)
         self._watch_sources()
-        settings = self._state.settings
+        settings = self._settings
         answer = wire.welcome(
             settings.name, self._vector(), max_frame_bytes=settings.max_message_bytes
         )
-        self._state.send(connection, answer)
+        self._outbox.send(connection, answer)
         self._heartbeat(connection, message)
 
     def leave(self, connection: Connection) -> None:
         """A connection has ended."""
         source = self._sources.get(connection.name)
-        self._state.timers.cancel(("replication-ack", connection.id))
+        self._clock.timers.cancel(("replication-ack", connection.id))
         if source is not None and source.connection is connection:
             del self._sources[connection.name]
             self._watch_sources()
@@ -232,30 +253,30 @@ class Replicas:
         if source.is_ack_due:
             return
         source.is_ack_due = True
-        state, connection = self._state, source.connection
-        due = state.now + state.settings.replication_ack_interval_s
+        connection = source.connection
+        due = self._clock.now + self._settings.replication_ack_interval_s
         key = ("replication-ack", connection.id)
-        state.timers.set(key, due, partial(self._acknowledge, source), client=connection.id)
+        self._clock.timers.set(key, due, partial(self._acknowledge, source), client=connection.id)
 
     def _acknowledge(self, source: _Source) -> None:
         source.is_ack_due = False
         missing = source.missing.values()
-        self._state.send(source.connection, wire.written(source.position, missing))
+        self._outbox.send(source.connection, wire.written(source.position, missing))
         for each in missing:
             self._report(source, each)
         source.missing.clear()
 
     def _report(self, source: _Source, missing: wire.Missing) -> None:
         self.missing += missing.records
-        seen = self._state.publishers.of_id(missing.publisher_id).seen
-        self._state.report(
+        seen = self._log.publishers.of_id(missing.publisher_id).seen
+        self._outbox.report(
             Severity.ERROR,
             f"replication from {source.connection.name}: this log lacks {missing}"
             f" and has gone on to {seen}: the two logs differ for good",
         )
 
     def _problem(self, connection: Connection, message: Message) -> str:
-        settings = self._state.settings
+        settings = self._settings
         if connection.logged_on or connection.commands is not None:
             return "duplicate logon attempt"
         if settings.users is not None and settings.users.get(message.user_id) != message.password:
@@ -264,19 +285,19 @@ class Replicas:
             return f"replication version {message.version!r}, this is {wire.VERSION}"
         if not message.client_name or message.client_name == settings.name:
             return f"two instances of one name, {settings.name!r}: each needs its own"
-        return "" if self._state.logging else "invalid topic: no topic is logged here"
+        return "" if self._log.is_logging else "invalid topic: no topic is logged here"
 
     def _refuse(self, connection: Connection, problem: str) -> None:
-        self._state.send(connection, wire.refusal(problem))
-        self._state.close(connection, f"replication refused: {problem}")
+        self._outbox.send(connection, wire.refusal(problem))
+        self._outbox.close(connection, f"replication refused: {problem}")
 
     def _vector(self) -> dict[int, int]:
         """By publisher id, the highest sequence written here: this batch has no records."""
-        return {each.id: each.seen for each in self._state.publishers if each.seen}
+        return {each.id: each.seen for each in self._log.publishers if each.seen}
 
     def _heartbeat(self, connection: Connection, message: Message) -> None:
         try:
-            heartbeat(self._state, connection, message)
+            heartbeat(self._clock, self._outbox, connection, message)
         except Refused as error:  # malformed heartbeat options in the logon
             self._refuse(connection, str(error))
 
@@ -295,7 +316,9 @@ class Replicas:
         self, connection: Connection, source: _Source, data: bytes, *, position: int
     ) -> None:
         """Apply the records of a body."""
-        self._state.source = connection.name
+        waited_for = {each.instance for each in self._destinations if each.is_sync}
+        is_confirmed = waited_for == {connection.name}
+        self._log.set_source(connection.name, is_confirmed=is_confirmed)
         self._unit = (0, 0)
         try:
             found = list(read_records(data, 0, len(data)))
@@ -308,7 +331,7 @@ class Replicas:
                 if record.command == RecordCommand.MARK:
                     self._mark(record)
                 elif record.command == RecordCommand.QUEUE_REMOVE:
-                    self._state.queues.remove_elsewhere(read_removals(record))
+                    self._routes.queues.remove_elsewhere(read_removals(record))
                 elif record.command != RecordCommand.TOPIC:
                     self._record(source, source.topics[record.topic_id], record)
         except (JournalFormatError, KeyError) as error:  # KeyError: a topic that was never defined
@@ -326,7 +349,7 @@ class Replicas:
         Raises:
             Refused: It is not logged here.
         """
-        route = self._state.tables[to_text(record.key)].route(to_text(record.payload))
+        route = self._routes[to_text(record.key)].route(to_text(record.payload))
         if not route.logged:
             raise Refused(
                 Reason.INVALID_TOPIC, f"{route.topic!r} is not in the log of this instance"
@@ -335,16 +358,12 @@ class Replicas:
 
     def _mark(self, record: Record) -> None:
         """A publisher was seen with a sequence of which there is no message."""
-        state = self._state
-        publisher = state.publishers.of_id(record.publisher_id)
-        if record.sequence > publisher.seen:
-            publisher.seen = record.sequence
-            state.unnoted[publisher.id] = publisher
+        publisher = self._log.publishers.of_id(record.publisher_id)
+        self._log.note_seen(publisher, record.sequence)
 
     def _record(self, source: _Source, route: Route, record: Record) -> None:
         """Apply one record, unless it is a duplicate or has to be dropped."""
-        state = self._state
-        publisher = state.publishers.of_id(record.publisher_id)
+        publisher = self._log.publishers.of_id(record.publisher_id)
         unit = (record.publisher_id, record.sequence)
         if record.sequence <= publisher.seen and unit != self._unit:
             if unit != self._dropped and self._holdings.lacks(publisher, record.sequence):
@@ -352,11 +371,11 @@ class Replicas:
                 source.drop(record)
             return
         self._unit = unit
-        flags = (record.flags & RecordFlag.USER_KEY) | state.source_flags
+        flags = (record.flags & RecordFlag.USER_KEY) | self._log.source_flags
         own = record._replace(
             flags=flags,
-            timestamp_us=state.now_us,
-            expiration_s=_expiration_here(route, record, clock_us=state.clock_us),
+            timestamp_us=self._log.now_us,
+            expiration_s=_expiration_here(route, record, clock_us=self._clock.wall_us),
         )
         self._applier.apply(route, publisher, own)
 

@@ -13,21 +13,24 @@ from typing import Final
 
 from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.journal import records_of
-from haclient_fake_server.engine.routes import Route
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.routes import Route, Routes
 from haclient_fake_server.engine.sow.table import SowTopic
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.timers import Clock
 
 STEP_BYTES: Final = 1024 * 1024
 """What is read of the log in one step."""
 
 
 def records_at(
-    state: State, topics: Iterable[SowTopic], position: int
+    log: LogWriter, routes: Routes, clock: Clock, topics: Iterable[SowTopic], position: int
 ) -> Generator[None, None, list[SowTopic]]:
     """Rebuild some topics of one message type as they were before a position of the log.
 
     Args:
-        state: The engine's state.
+        log: The log.
+        routes: Its topics.
+        clock: Tells which records have expired by now.
         topics: The topics as they are now.
         position: The first position that does not count.
 
@@ -35,25 +38,25 @@ def records_at(
         The topics as they were, in the same order.
     """
     past = {topic.name: topic.blank() for topic in topics}
-    routes = {
+    past_routes = {
         topic.name: Route(topic.name, topic.message_type, logged=True, sow=topic)
         for topic in past.values()
     }
     expiring = [topic for topic in past.values() if topic.expiration_s is not None]
-    cursor = state.journal.seek(state.journal.first_position)
+    cursor = log.journal.seek(log.journal.first_position)
     while True:
-        chunk, cursor = state.journal.read(cursor, STEP_BYTES)
+        chunk, cursor = log.journal.read(cursor, STEP_BYTES)
         for record in records_of(chunk):
             for topic in expiring if record.position else ():
                 topic.take_expired(record.timestamp_us, sys.maxsize)
             if record.position >= position:
                 return list(past.values())
-            now = state.topics.get(record.topic_id) if record.position else None
-            route = routes.get(now.topic) if now is not None else None
+            now = routes.by_id.get(record.topic_id) if record.position else None
+            route = past_routes.get(now.topic) if now is not None else None
             if now is not None and route is not None and now.message_type == route.message_type:
                 apply(route, record)
         if not chunk:
             for topic in expiring:
-                topic.take_expired(state.clock_us, sys.maxsize)
+                topic.take_expired(clock.wall_us, sys.maxsize)
             return list(past.values())
         yield

@@ -19,6 +19,7 @@ the request.
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +28,7 @@ from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.answers import Answer, check_batch_size
 from haclient_fake_server.engine.apply import Applier
-from haclient_fake_server.engine.conflation import conflator_of, flush
+from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
     Connection,
@@ -36,10 +37,12 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import Publisher
-from haclient_fake_server.engine.publishing import Publishing, problem_of_headers
+from haclient_fake_server.engine.publishing import problem_of_headers
 from haclient_fake_server.engine.requests import (
     DELTA_COMMANDS,
     MAX_PENDING_COMMANDS,
@@ -47,6 +50,8 @@ from haclient_fake_server.engine.requests import (
     read_options,
     read_request,
 )
+from haclient_fake_server.engine.routes import Routes
+from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.history import records_at
 from haclient_fake_server.engine.sow.page import MAX_PAGE_RECORDS, Page, PageSubscription
 from haclient_fake_server.engine.sow.table import (
@@ -60,8 +65,8 @@ from haclient_fake_server.engine.sow.table import (
     weight_of,
 )
 from haclient_fake_server.engine.span import Span, covered_by, span_of
-from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.subscribing import Subscribing, check_live_only
+from haclient_fake_server.engine.timers import Clock
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from haclient_stores.bookmark import NOW
 
@@ -72,19 +77,27 @@ MAX_KEYS: Final = 100_000
 class Queries:
     """Executes queries and deletes of the state of the world."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  # its collaborators
         self,
-        state: State,
+        settings: EngineSettings,
+        log: LogWriter,
+        routes: Routes,
+        clock: Clock,
+        outbox: Outbox,
+        conflation: Conflation,
         applier: Applier,
-        publishing: Publishing,
         subscribing: Subscribing,
         acks: PersistedAcks,
     ) -> None:
-        self._state = state
-        self._acks = acks
+        self._settings = settings
+        self._log = log
+        self._routes = routes
+        self._clock = clock
+        self._outbox = outbox
+        self._conflation = conflation
         self._applier = applier
-        self._publishing = publishing
         self._subscribing = subscribing
+        self._acks = acks
 
     def sow(self, connection: Connection, message: Message) -> None:
         """Answer a query.
@@ -104,7 +117,7 @@ class Queries:
         is_long = self._takes_steps(searches)
         if is_long:
             _check_pending(connection)
-        self._state.acknowledge(connection, message, "received", "processed", more=ids)
+        self._outbox.acknowledge(connection, message, "received", "processed", more=ids)
         if position is None:
             steps = self._answer(connection, request, searches, query, ids)
             self._begin(connection, steps, is_long=is_long)
@@ -114,7 +127,7 @@ class Queries:
 
     def _takes_steps(self, searches: list[Search]) -> bool:
         """Whether these searches take more than one step."""
-        step_bytes, cost_bytes = self._state.settings.query_step_bytes, 0
+        step_bytes, cost_bytes = self._settings.query_step_bytes, 0
         return any(
             (cost_bytes := cost_bytes + part.cost_bytes) >= step_bytes
             for search in searches
@@ -134,7 +147,7 @@ class Queries:
     def _add_query(self, connection: Connection, steps: LongCommand) -> None:
         """Answer a query in steps, after those that came before it."""
         connection.queries.append(steps)
-        self._state.with_backlog[connection.id] = None
+        self._outbox.wake(connection)
 
     def _position(
         self, connection: Connection, request: Request, topics: list[SowTopic]
@@ -145,10 +158,10 @@ class Queries:
             Refused: The bookmark is invalid or not in this log, a topic keeps no history, or the
                 beginning of the log was removed.
         """
-        state, text = self._state, request.message.bookmark
+        text = request.message.bookmark
         if not text or _is_now(text):
             return None
-        span = span_of(state, text, not_found="fail")
+        span = span_of(self._log, text, not_found="fail")
         if span.last_position is not None or span.last_us is not None:
             raise Refused(Reason.INVALID_BOOKMARK, f"a query is of one moment, not of {text!r}")
         forgetful = _without_history(topics)
@@ -164,7 +177,7 @@ class Queries:
         Raises:
             Refused: The beginning of the log was removed.
         """
-        first = self._state.journal.first_position
+        first = self._log.journal.first_position
         if first > 1:
             detail = f"the log begins at position {first}, not at 1"
             raise Refused(Reason.BOOKMARK_NOT_FOUND, detail)
@@ -179,9 +192,14 @@ class Queries:
         ids: dict[str, str | int],
     ) -> LongCommand:
         """Answer a query with the records that there were before a position of the log."""
-        past = yield from records_at(self._state, topics, position)
+        past = yield from self._records_at(topics, position)
         searches = [Search(topic, query) for topic in past]
         yield from self._answer(connection, request, searches, query, ids)
+
+    def _records_at(
+        self, topics: list[SowTopic], position: int
+    ) -> Generator[None, None, list[SowTopic]]:
+        return records_at(self._log, self._routes, self._clock, topics, position)
 
     def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
         """Answer a query and go on with what changes its result.
@@ -190,7 +208,7 @@ class Queries:
             Refused: Why.
         """
         request = read_request(message, read_options(message), connection.reading)
-        if self._state.queues.matching(request.matcher, connection.message_type):
+        if self._routes.queues.matching(request.matcher, connection.message_type):
             detail = f"{message.topic!r} is a queue: subscribe to it, or browse it with sow"
             raise Refused(Reason.INVALID_TOPIC, detail)
         ids = _ids(message)
@@ -205,14 +223,14 @@ class Queries:
             check_live_only(request)
             if replaced is not None:
                 _check_replaced(replaced, request, paged=query.paged)
-        conflator = conflator_of(self._state, request, connection.message_type)
+        conflator = self._conflation.conflator_of(request, connection.message_type)
         leaving = [] if span is not None or query.paged else self._leaving(request, replaced, query)
         if self._takes_steps(leaving):
             _check_pending(connection)
         if replaced is not None:
-            flush(self._state, replaced)
+            self._conflation.flush(replaced)
             self._subscribing.release(replaced)
-        self._state.acknowledge(connection, message, "received", "processed", more=ids)
+        self._outbox.acknowledge(connection, message, "received", "processed", more=ids)
         if span is not None:
             item = self._subscribing.subscribe_after_query(
                 connection, request, sub_id, span, conflator
@@ -243,7 +261,7 @@ class Queries:
         if not request.options.oof:
             return []
         message_type = replaced.connection.message_type
-        topics = self._state.sow_topics(message_type, replaced.matcher)
+        topics = self._routes.sow_topics(message_type, replaced.matcher)
         return [Search(topic, Query(weight=query.weight)) for topic in topics]
 
     def _begin_leaving(
@@ -257,7 +275,7 @@ class Queries:
         Returns:
             Whether steps have to follow.
         """
-        connection, step_bytes = item.connection, self._state.settings.query_step_bytes
+        connection, step_bytes = item.connection, self._settings.query_step_bytes
 
         def leave() -> LongCommand:
             spent_bytes = 0
@@ -322,14 +340,14 @@ class Queries:
         item.had = had
 
         def build_then_answer() -> LongCommand:
-            yield from page.build(self._state.settings.query_step_bytes)
+            yield from page.build(self._settings.query_step_bytes)
             records, item.had = topic.records(page.keys), ()
             if item.oof:
                 now = frozenset(page.keys)
                 left = [topic.get(each.key) or each for each in had if each.key not in now]
                 self._applier.leave(item, topic.name, left)
             # All of it in one step: it has few records, and they change while it is sent.
-            answer = Answer(self._state, connection, request.message, ids)
+            answer = Answer(self._outbox, connection, request.message, ids)
             for record in records:
                 body = request.wanted_of(record.body, topic.message_type)
                 answer.add(topic.name, _fields(record, request.style), body)
@@ -355,13 +373,13 @@ class Queries:
         Raises:
             Refused: The bookmark is invalid or not in this log, or a topic keeps no history.
         """
-        state, text = self._state, request.message.bookmark
+        text = request.message.bookmark
         forgetful = _without_history(topics) if topics else request.message.topic
         if text:
             if _is_now(text) and (paged or forgetful):
                 return None
             not_found = request.options.bookmark_not_found or "fail"
-            span = span_of(state, text, not_found=not_found)._replace(covered=covered_by(text))
+            span = span_of(self._log, text, not_found=not_found)._replace(covered=covered_by(text))
         elif isinstance(replaced, BookmarkSubscription):
             if request.message.kind in DELTA_COMMANDS:
                 detail = f"{replaced.id!r} has a bookmark, and gets whole messages"
@@ -382,7 +400,7 @@ class Queries:
 
     def _is_of_now(self, span: Span) -> bool:
         """Whether nothing was recorded since the beginning of a span."""
-        return span.start >= self._state.batch.messages_end
+        return span.start >= self._log.messages_end
 
     def _answer_before(
         self,
@@ -401,7 +419,9 @@ class Queries:
             if not is_of_now:
                 position = yield from self._subscribing.pass_covered(item)
                 if not self._is_of_now(Span(position)):
-                    found = yield from records_at(self._state, topics, position)
+                    found = yield from records_at(
+                        self._log, self._routes, self._clock, topics, position
+                    )
             searches = [Search(topic, query) for topic in found]
             # `completed` belongs to the replay: the end of the group is the end of the query.
             connection = item.connection
@@ -431,7 +451,7 @@ class Queries:
         queries = [(topic, _query_of_delete(topic, request)) for topic in topics]
         sequence = message.sequence
         if sequence and sequence <= connection.publisher.seen:
-            self._publishing.acknowledge_duplicate(connection, message)
+            self._acks.acknowledge_duplicate(connection, message)
             self._stats(connection, message, [])
             return
         searches = [Search(topic, query) for topic, query in queries]
@@ -439,27 +459,22 @@ class Queries:
             steps = self._delete_in_steps(connection, message, searches)
             if next(steps, self) is not self:
                 connection.delete = steps
-                self._state.with_backlog[connection.id] = None
+                self._outbox.wake(connection)
             return
         found = [(topic, topic.query(query)) for topic, query in queries]
-        self._use_sequence(connection, message)
+        self._log.note_seen(connection.publisher, message.sequence or 0)
         for topic, result in found:
             if result.records:
                 publisher = connection.publisher if sequence else connection.origin
                 self._delete(publisher, message, topic, result.records, sequence)
         self._confirm_deleted(connection, message, [result for _, result in found])
 
-    def _use_sequence(self, connection: Connection, message: Message) -> None:
-        if message.sequence:
-            connection.publisher.seen = message.sequence
-            self._state.unnoted[connection.publisher.id] = connection.publisher
-
     def _delete_in_steps(
         self, connection: Connection, message: Message, searches: list[Search]
     ) -> LongCommand:
         """Delete what each step finds; the sequence is used up with the last step."""
         results: list[QueryResult] = []
-        step_bytes = self._state.settings.query_step_bytes
+        step_bytes = self._settings.query_step_bytes
         for search in searches:
             topic, matches, count = search.topic, search.query.matches, 0
             for part in search.all_parts(step_bytes):
@@ -474,11 +489,11 @@ class Queries:
                     self._delete(connection.origin, message, topic, deleted, None)
                 yield
             results.append(QueryResult((), search.topic_matches, count))
-        self._use_sequence(connection, message)
+        self._log.note_seen(connection.publisher, message.sequence or 0)
         self._confirm_deleted(connection, message, results)
 
     def _topics(self, connection: Connection, request: Request) -> list[SowTopic]:
-        return self._state.sow_topics(connection.message_type, request.matcher)
+        return self._routes.sow_topics(connection.message_type, request.matcher)
 
     def _required_topics(self, connection: Connection, request: Request) -> list[SowTopic]:
         """The topics of a query or delete; a pattern may match some of which none is known yet.
@@ -486,8 +501,10 @@ class Queries:
         Raises:
             Refused: There are none.
         """
-        state, topics = self._state, self._topics(connection, request)
-        may_come = request.matcher.is_regex and state.sow.has_patterns(connection.message_type)
+        topics = self._topics(connection, request)
+        may_come = request.matcher.is_regex and self._routes.sow.has_patterns(
+            connection.message_type
+        )
         if not topics and not may_come:
             topic = request.message.topic
             raise Refused(Reason.INVALID_TOPIC, f"{topic!r} has no state of the world")
@@ -504,9 +521,9 @@ class Queries:
         completes: bool = True,
     ) -> LongCommand:
         """Send the result of a query."""
-        answer = Answer(self._state, connection, request.message, ids)
+        answer = Answer(self._outbox, connection, request.message, ids)
         room = sys.maxsize if query.top_n is None else query.top_n
-        step_bytes = self._state.settings.query_step_bytes
+        step_bytes = self._settings.query_step_bytes
         spent_bytes = 0
         for search in searches:
             topic = search.topic
@@ -533,32 +550,30 @@ class Queries:
         sequence: int | None,
     ) -> None:
         """Record and carry out a delete, under a number of the server if it has no sequence."""
-        state = self._state
         record = Record(
             position=0,
             publisher_id=publisher.id,
-            sequence=sequence or state.publishers.assign(),
-            timestamp_us=state.now_us,
+            sequence=sequence or self._log.publishers.assign(),
+            timestamp_us=self._log.now_us,
             topic_id=0,
             command=RecordCommand.SOW_DELETE,
             flags=0 if sequence else RecordFlag.ASSIGNED,
             correlation_id=to_bytes(message.correlation_id),
             payload=to_bytes(",".join(each.key for each in records)),
         )
-        route = state.tables[topic.message_type].route(topic.name)
+        route = self._routes[topic.message_type].route(topic.name)
         self._applier.apply(route, publisher, record)
 
     def _confirm_deleted(
         self, connection: Connection, message: Message, results: list[QueryResult]
     ) -> None:
-        state = self._state
         wanted = requested(message.ack_type)
-        state.acknowledge(connection, message, "received", "processed", "completed")
-        if "persisted" in wanted and message.sequence and state.logging:
+        self._outbox.acknowledge(connection, message, "received", "processed", "completed")
+        if "persisted" in wanted and message.sequence and self._log.is_logging:
             self._acks.schedule(connection)
         elif "persisted" in wanted:
             more = {"s": message.sequence} if message.sequence else None
-            state.confirm(connection, ack("persisted", message.command_id, more=more))
+            self._outbox.confirm(connection, ack("persisted", message.command_id, more=more))
         self._stats(connection, message, results)
 
     def _stats(self, connection: Connection, message: Message, results: list[QueryResult]) -> None:
@@ -571,7 +586,7 @@ class Queries:
         }
         if message.query_id:
             more["query_id"] = message.query_id
-        self._state.send(connection, ack("stats", message.command_id, more=more))
+        self._outbox.send(connection, ack("stats", message.command_id, more=more))
 
 
 def _without_history(topics: list[SowTopic]) -> str:

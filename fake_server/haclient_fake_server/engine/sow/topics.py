@@ -18,6 +18,9 @@ class SowTopics:
     Args:
         configured: What the configuration names.
         is_logged: Whether the journal records a topic of a message type.
+
+    Attributes:
+        is_configured: Whether there is or may be any.
     """
 
     def __init__(
@@ -25,6 +28,7 @@ class SowTopics:
         configured: tuple[settings.SowTopic, ...],
         is_logged: Callable[[str, str], bool],
     ) -> None:
+        self.is_configured = bool(configured)
         self._is_logged = is_logged
         self._topics: dict[tuple[str, str], SowTopic] = {}
         self._patterns = [(TopicMatcher(each.name), each) for each in configured if each.is_pattern]

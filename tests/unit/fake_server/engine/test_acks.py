@@ -7,8 +7,8 @@ import pytest
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import BEAT, ack, failure_ack, name_in_use_ack, requested
+from haclient_fake_server.engine.outbox import MAX_REFUSALS_REPORTED
 from haclient_fake_server.engine.settings import SowTopic
-from haclient_fake_server.engine.state import MAX_REFUSALS_REPORTED
 from support.engine import World, decode
 
 

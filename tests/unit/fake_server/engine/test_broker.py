@@ -14,8 +14,8 @@ import pytest
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.answers import Answer
+from haclient_fake_server.engine.outbox import MAX_ENDS_REPORTED
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
-from haclient_fake_server.engine.state import MAX_ENDS_REPORTED
 from support.engine import Peer, World, decode
 
 

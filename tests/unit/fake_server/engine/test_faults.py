@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from haclient_fake_server.engine import conflation
+from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.connections import Selection
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.retries import MAX_ATTEMPTS
 from haclient_fake_server.engine.settings import QueueTopic, SowTopic
-from haclient_fake_server.engine.state import MAX_ATTEMPTS
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
 from haclient_stores.disk.files import RealDisk
@@ -38,7 +38,7 @@ def test_a_fault_in_a_deadline_of_one_client_ends_its_connection_alone(
     other.subscribe(t="records")
     world.client().publish(1, b'{"id":1}', t="records")
     with monkeypatch.context() as patch:
-        patch.setattr(conflation, "_frames", fault)
+        patch.setattr(Conflation, "_frames", fault)
         world.advance(1.0)
     assert (reader.closed, reader.take()[-1].reason) == ("internal error", "internal error")
     assert other.bodies() == [b'{"id":1}']
@@ -54,19 +54,19 @@ def test_a_fault_in_what_one_subscriber_has_asked_for_is_not_the_publishers(
     publisher, reader, other = (world.client(name) for name in ("pubber", "reader", "other"))
     reader.subscribe(opts="select=[-/,+/id]" if selection == "fields" else "", filter="/id > 0")
     other.subscribe(filter="/id >= 0")
-    item = world.engine._state.connections[reader.number].subscriptions["1"]
+    item = world.engine._connections[reader.number].subscriptions["1"]
     if selection == "fields":
         monkeypatch.setattr(FieldSelection, "apply", fault)
     else:
         oof = selection == "oof"
         item.select(Selection(TopicMatcher("orders"), filter=fault, oof=oof))
-        world.engine._state.tables["json"]._forget_plans()
+        world.engine._routes["json"]._forget_plans()
     publisher.publish(1, b'{"id":1}')
     publisher.publish(2, b'{"id":1,"n":2}')
     assert reader.closed == "internal error"
     assert not publisher.closed
     assert other.bodies() == [b'{"id":1}', b'{"id":1,"n":2}']
-    assert world.engine._state.faults == len(tracebacks(world)) == 1
+    assert world.engine._outbox.faults == len(tracebacks(world)) == 1
 
 
 def test_a_fault_in_the_filter_of_a_queues_consumer_leaves_the_messages_to_the_others() -> None:
@@ -117,7 +117,7 @@ def test_what_fails_again_and_again_waits_for_the_next_start(
     world.advance(3600.0)
     assert len(tracebacks(world)) == MAX_ATTEMPTS
     assert "given up until the next start, after 10 attempts" in tracebacks(world)[-1]
-    assert world.engine._state.faults == MAX_ATTEMPTS
+    assert world.engine._outbox.faults == MAX_ATTEMPTS
     world.consumer()  # it looks at the queue, whose deadline has passed
     world.advance(3600.0)
     assert len(tracebacks(world)) == MAX_ATTEMPTS
@@ -178,7 +178,7 @@ def test_a_message_that_expires_damaged_has_no_dead_letter_and_ends_nothing(
     bad = world.consumer("bad")
     damaged = bad.take()[-2].bookmark
     world.toggle()
-    world.engine._state.queues.reader._data = b""  # what it has read ahead
+    world.engine._routes.queues.reader._data = b""  # what it has read ahead
     bad.send(c="sow_delete", t="bad", bm=damaged, opts="expire")
     assert not bad.closed
     (told,) = tracebacks(world)

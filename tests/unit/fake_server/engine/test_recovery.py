@@ -174,8 +174,8 @@ def test_a_start_reads_the_log_once_for_records_queues_and_destinations() -> Non
     world.restart()
     middle = journal.live.end // 2
     assert sum(middle in each for each in journal.reads) == 1
-    assert world.engine._state.durability.limit == 1
-    (queue,) = world.engine._state.queues
+    assert world.engine._durability.limit == 1
+    (queue,) = world.engine._routes.queues
     assert len(queue.table) == 20
 
 

@@ -16,6 +16,7 @@ from typing_extensions import override
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
     Connection,
@@ -23,12 +24,17 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.engine.log_writer import LogWriter
+from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.publishers import Publishers
 from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay
+from haclient_fake_server.engine.replication.durability import Durability
+from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.settings import EngineSettings, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.engine.span import Span
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.timers import Clock
 from haclient_fake_server.journal.format import RECORD_HEADER_BYTES, encode_removals
 from haclient_stores.bookmark import Timestamp
 from support.engine import START_US, Peer, World, decode
@@ -394,8 +400,14 @@ class _Scanned(dict[int, BookmarkSubscription]):
 
 
 def test_a_turn_looks_once_for_those_whose_turn_it_is_however_many_wait() -> None:
-    state = State(EngineSettings(), MemoryJournal(), now=0.0, now_us=0)
-    replay, connection = Replay(state, PersistedAcks(state)), Connection(1, peer="", now=0.0)
+    settings, journal, clock = EngineSettings(), MemoryJournal(), Clock(0.0, 0)
+    log = LogWriter(journal, Publishers("", started_s=0), now_us=0)
+    routes, durability = Routes(settings, journal), Durability()
+    outbox = Outbox(durability)
+    conflation = Conflation(settings, routes, clock, outbox)
+    acks = PersistedAcks(log, durability, clock, outbox)
+    replay = Replay(log, routes, durability, clock, outbox, conflation, acks)
+    connection = Connection(1, peer="", now=0.0)
     selection = Selection(TopicMatcher("orders"))
     for number in range(1, 2001):
         item = BookmarkSubscription(connection, str(number), number=number, selection=selection)

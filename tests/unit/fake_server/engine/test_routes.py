@@ -18,8 +18,8 @@ from haclient_fake_server.engine.filters import Document, compile_filter
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.queues.registry import QueueRegistry
-from haclient_fake_server.engine.routes import FanoutGroup, Plan, Route, RouteTable
-from haclient_fake_server.engine.settings import QueueTopic
+from haclient_fake_server.engine.routes import FanoutGroup, Plan, Route, Routes, RouteTable
+from haclient_fake_server.engine.settings import EngineSettings, LogTopic, QueueTopic, SowTopic
 
 ONE, TWO = Connection(1, peer="", now=0), Connection(2, peer="", now=0)
 
@@ -195,3 +195,20 @@ def test_what_is_not_replay_is_not_in_the_plan_of_a_topic_that_a_queue_has_taken
     table.enter(from_log)
     plan = table.plan(table.route("orders"))
     assert (plan.subscriptions, plan.waiting) == ((), (from_log,))
+
+
+@pytest.mark.row("TL2", "AK5")
+def test_what_is_logged_depends_on_topic_and_message_type() -> None:
+    settings = EngineSettings(log_topics=(LogTopic("orders"), LogTopic("^fix", "nvfix")))
+    it = Routes(settings, MemoryJournal())
+    assert it.is_logged("orders", "json")
+    assert it.is_logged("fix1", "nvfix")
+    assert not it.is_logged("fix1", "json")
+    assert not it.is_logged("orders2", "json")
+
+
+def test_sow_topics_come_in_the_order_of_the_configuration() -> None:
+    topics = (SowTopic("b", ("/id",)), SowTopic("x", ("/id",), "bson"), SowTopic("a", ("/id",)))
+    it = Routes(EngineSettings(sow_topics=topics), MemoryJournal())
+    assert [topic.name for topic in it.sow_topics("json", TopicMatcher(".*"))] == ["b", "a"]
+    assert it["json"].route("a").sow is it.sow_topics("json", TopicMatcher(".*"))[1]

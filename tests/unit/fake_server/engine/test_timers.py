@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from haclient_fake_server.engine.timers import FEW, Timers, timestamp_text
+from haclient_fake_server.engine.timers import FEW, Clock, Timers, timestamp_text
 from haclient_stores.bookmark import Timestamp
 
 
@@ -108,3 +108,10 @@ def test_cancelled_deadlines_of_a_distant_time_are_not_kept_until_then() -> None
 def test_every_microsecond_is_written(timestamp_us: int, text: bytes) -> None:
     assert timestamp_text(timestamp_us) == text
     assert Timestamp.parse(text.decode()).microseconds == timestamp_us
+
+
+def test_the_wall_clock_runs_with_that_of_the_shell() -> None:
+    it = Clock(10.0, 50_000_000)
+    it.now = 11.5
+    assert it.wall_us == 51_500_000
+    assert it.due_at_us(52_000_000) == 12.0

@@ -13,13 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine.journal import Block, Cursor, records_of
-from haclient_fake_server.engine.publishers import Publishers
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
 )
-from haclient_fake_server.engine.settings import EngineSettings
-from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal import segments
 from haclient_fake_server.journal.files import (
     LOCK_NAME,
@@ -826,8 +823,6 @@ def test_syncing_is_remembered(journal: JournalFiles) -> None:
 @pytest.mark.row("ID3", "ID2")
 def test_the_engine_learns_from_the_last_segment_who_published_how_far(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
-    state = State(EngineSettings(), journal, now=0, now_us=5_000_000)
-    assert isinstance(state.publishers, Publishers)
     for position in range(1, 80):
         origin = Record(position, 7, 5 * 10**9 + position, 1, 1, flags=RecordFlag.ASSIGNED)
         sequences = {7: (origin.sequence, origin.sequence)}

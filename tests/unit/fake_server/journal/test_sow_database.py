@@ -125,7 +125,7 @@ def records(peer: Peer, topic: str = "orders") -> list[bytes]:
 
 
 def stored(world: World) -> tuple[SowRecord, ...]:
-    return next(iter(world.engine._state.sow)).records()
+    return next(iter(world.engine._routes.sow)).records()
 
 
 def body(key: int, value: int = 0) -> bytes:

@@ -9,11 +9,11 @@ import pytest
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.outbox import Effects
 from haclient_fake_server.engine.queues import message_reader, message_table
 from haclient_fake_server.engine.queues.message_table import split_place
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.settings import EngineSettings, QueueTopic
-from haclient_fake_server.engine.state import Effects
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
 from haclient_stores.disk.files import RealDisk
@@ -47,7 +47,7 @@ def test_every_message_is_read_from_memory_and_then_from_the_journal(batch: int)
     assert read_all(world.queue()) == BODIES  # the last batch's places are not known yet
     world.publish(b"{}", topic="elsewhere")
     assert read_all(world.queue()) == BODIES
-    assert not world.engine._state.queues.reader._fresh
+    assert not world.engine._routes.queues.reader._fresh
     backwards = [world.queue().content(position) for position in range(200, 0, -1)]
     assert [content.body for content in backwards if content] == BODIES[::-1]
     assert [message.data for message in delivered(world.consumer(opts="max_backlog=200"))] == BODIES
@@ -102,7 +102,7 @@ class Broker:
 
     @property
     def queue(self) -> Queue:
-        (queue,) = self.engine._state.queues
+        (queue,) = self.engine._routes.queues
         return queue
 
 

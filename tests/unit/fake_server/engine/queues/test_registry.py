@@ -70,7 +70,7 @@ def test_a_topic_feeds_the_queues_that_name_or_match_it(
 
 def test_a_message_is_kept_in_memory_for_its_batch_alone() -> None:
     world = QueueWorld(*QUEUES)
-    registry = world.engine._state.queues
+    registry = world.engine._routes.queues
     world.publish_numbers(3)
     assert sorted(registry.reader._fresh) == [1, 2, 3]
     world.publish(b"{}", topic="elsewhere")

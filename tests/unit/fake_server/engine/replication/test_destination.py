@@ -8,9 +8,9 @@ import pytest
 
 from haclient.errors import ProtocolError
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.batch import NO_EXTRAS, Extras
 from haclient_fake_server.engine.journal import Block, MemoryJournal
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.log_writer import NO_EXTRAS, Extras, LogWriter
+from haclient_fake_server.engine.publishers import Publisher, Publishers
 from haclient_fake_server.engine.replication.destination import (
     CHUNK_BYTES,
     FRAME_BYTES,
@@ -20,8 +20,8 @@ from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
 )
+from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.settings import EngineSettings, ReplicateTo
-from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import RecordCommand, RecordFlag, read_records
 from support.engine import decode
 
@@ -31,21 +31,22 @@ class Log:
 
     def __init__(self, mode: str = "sync") -> None:
         self.journal = MemoryJournal()
-        self.state = State(EngineSettings(), self.journal, now=0.0, now_us=10**15)
+        self.log = LogWriter(self.journal, Publishers("", started_s=0), now_us=10**15)
+        self.routes = Routes(EngineSettings(), self.journal)
         to = ReplicateTo("tcp://west:1", "sync" if mode == "sync" else "async")
         self.destination = Destination(to)
         self.publishers = {number: Publisher(number) for number in (7, 8)}
 
     def write(self, *records: tuple[int, int], body: bytes = b"{}", source: str = "") -> Block:
         """A batch of records, `(publisher id, sequence)`."""
-        route = self.state.tables["json"].route("orders")
+        route = self.routes["json"].route("orders")
         extras = Extras(flags=RecordFlag.REPLICATED) if source else NO_EXTRAS
         for publisher_id, sequence in records:
             publisher = self.publishers[publisher_id]
-            self.state.batch.append(route, publisher, sequence, body=body, extras=extras)
-        self.state.close_batch()
-        block = self.state.take_effects().block
+            self.log.append(route, publisher, sequence, body=body, extras=extras)
+        block = self.log.build()
         assert block is not None
+        self.routes.close_batch(block)
         self.journal.append(block)
         self.destination.written(
             block.first_position, block.next_position, block.publishers, source=source
@@ -54,7 +55,7 @@ class Log:
 
     @property
     def end(self) -> int:
-        return self.state.batch.position
+        return self.log.position
 
     def restore(self, acknowledged: int, *, confirmed: int | None = None) -> None:
         """An earlier run of the broker was told that `west` has the log up to a position."""
@@ -72,7 +73,7 @@ class Log:
 
     def sent_sequences(self) -> list[list[int]]:
         """The sequences in each of the next frames."""
-        frames = self.destination.pump(self.journal, self.state.topics)
+        frames = self.destination.pump(self.journal, self.routes.by_id)
         return [
             [
                 record.sequence
@@ -182,7 +183,7 @@ def test_the_first_frame_of_a_connection_defines_its_topics_once() -> None:
     log.write((7, 1), (7, 2))
     for _ in range(2):
         log.link()
-        (frame,) = log.destination.pump(log.journal, log.state.topics)
+        (frame,) = log.destination.pump(log.journal, log.routes.by_id)
         (message,) = decode(frame)
         definition, *rest = read_records(message.data, 0, len(message.data))
         assert (definition.command, definition.payload) == (RecordCommand.TOPIC, b"orders")
@@ -308,9 +309,9 @@ def test_an_asynchronous_destination_never_becomes_synchronous() -> None:
 def test_removals_from_queues_are_sent_and_again_after_a_lost_link() -> None:
     log = Log()
     log.write((7, 1))
-    log.state.batch.remove_from_queue("work", "json", [(7, 1, 1)])
+    log.log.remove_from_queue("work", "json", [(7, 1, 1)])
     log.write((7, 2))
-    log.state.batch.remove_from_queue("work", "json", [(7, 2, 1)])
+    log.log.remove_from_queue("work", "json", [(7, 2, 1)])
     log.write()
     log.link()
     assert log.sent_sequences() == [[1, 0, 2, 0]]
@@ -331,7 +332,7 @@ def test_removals_from_queues_are_sent_and_again_after_a_lost_link() -> None:
 def test_a_removal_is_acknowledged_with_the_records_that_are_not_sent_with_it() -> None:
     log = Log()
     log.write((7, 1), source="west")
-    log.state.batch.remove_from_queue("work", "json", [(7, 1, 1)])
+    log.log.remove_from_queue("work", "json", [(7, 1, 1)])
     log.write((7, 2), source="west")
     log.link({7: 2})
     assert log.sent_sequences() == [[0]]

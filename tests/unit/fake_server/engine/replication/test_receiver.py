@@ -10,9 +10,9 @@ from typing_extensions import override
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine import publishers
-from haclient_fake_server.engine.batch import NO_EXTRAS, BatchBuilder
 from haclient_fake_server.engine.journal import MemoryJournal, records_of
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.log_writer import NO_EXTRAS, LogWriter
+from haclient_fake_server.engine.publishers import Publisher, Publishers
 from haclient_fake_server.engine.replication import receiver, wire
 from haclient_fake_server.engine.replication.receiver import Holdings
 from haclient_fake_server.engine.routes import Route
@@ -253,8 +253,7 @@ def test_a_delete_over_several_topics_is_taken_whole_or_not_at_all() -> None:
 
 
 def lacking(world: World, publisher: Publisher, sequences: range) -> list[int]:
-    batch = BatchBuilder(next_position=world.journal.next_position, next_topic_id=1, now_us=0)
-    found = Holdings(world.journal, batch)
+    found = Holdings(LogWriter(world.journal, Publishers("", started_s=0), now_us=0))
     return [sequence for sequence in sequences if found.lacks(publisher, sequence)]
 
 
@@ -278,7 +277,7 @@ def test_a_publisher_remembers_the_runs_of_its_messages() -> None:
 
 
 def test_messages_from_1_on_are_remembered_without_a_look_at_the_journal() -> None:
-    batch = BatchBuilder(next_position=1, next_topic_id=1, now_us=0)
+    batch = LogWriter(MemoryJournal(), Publishers("", started_s=0), now_us=0)
     route, publisher = Route("orders", "json", logged=True, sow=None), Publisher(1)
     for sequence in (1, 2, 5):
         batch.append(route, publisher, sequence, body=b"{}", extras=NO_EXTRAS)
@@ -342,7 +341,7 @@ def test_duplicates_of_publishers_who_are_far_apart_in_the_log_are_found_without
     None
 ):
     journal = _CountingJournal()
-    batch = BatchBuilder(next_position=1, next_topic_id=1, now_us=0)
+    batch = LogWriter(journal, Publishers("", started_s=0), now_us=0)
     route = Route("orders", "json", logged=True, sow=None)
     numbers, sequences = range(1, 21), range(2, 152, 2)
     for number in numbers:
@@ -352,7 +351,7 @@ def test_duplicates_of_publishers_who_are_far_apart_in_the_log_are_found_without
             block = batch.build()
             assert block is not None
             journal.append(block)
-    holdings = Holdings(journal, batch)
+    holdings = Holdings(batch)
     restarted = [Publisher(number) for number in numbers]
     for sequence in sequences:
         for publisher in restarted:

@@ -71,7 +71,7 @@ def test_a_name_comes_before_a_pattern_and_a_queue_before_both() -> None:
     assert reasons(peer) == ["bad sow key"]
     peer.send(c="sow", cid="q", t="prices-queue", a="processed")  # it browses the queue
     peer.take()
-    assert {topic.name for topic in world.engine._state.sow} == {"prices-named"}
+    assert {topic.name for topic in world.engine._routes.sow} == {"prices-named"}
 
 
 def test_queries_make_no_more_topics_than_there_is_room_for() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from typing_extensions import override
 
-from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, BatchBuilder, Extras
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.log_writer import ASSIGNED, NO_EXTRAS, Extras, LogWriter
+from haclient_fake_server.engine.publishers import Publisher, Publishers
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import (
     MAX_QUEUE_ENTRIES,
@@ -18,8 +20,17 @@ from haclient_fake_server.journal.format import (
 )
 
 
-def builder() -> BatchBuilder:
-    return BatchBuilder(next_position=5, next_topic_id=3, now_us=77)
+class _LongerJournal(MemoryJournal):
+    @property
+    @override
+    def next_position(self) -> int:
+        return 5
+
+
+def builder() -> LogWriter:
+    log = LogWriter(_LongerJournal(), Publishers("", started_s=0), now_us=77)
+    log.topic_known(2)
+    return log
 
 
 def route(topic: str = "orders") -> Route:
@@ -89,9 +100,9 @@ def test_a_block_names_publishers_whose_sequences_are_assigned() -> None:
 @pytest.mark.row("ID2")
 def test_a_mark_has_its_place_in_the_log_and_is_no_message() -> None:
     batch, publisher = builder(), Publisher(4)
-    publisher.noted, publisher.seen = 7, 9
-    batch.mark(publisher, RecordFlag.REPLICATED)
-    assert batch.find(4, 9) is None
+    publisher.noted = publisher.seen = 7
+    batch.set_source("west", is_confirmed=False)
+    batch.note_seen(publisher, 9)
     block = batch.build()
     assert block is not None
     assert (block.first_position, block.next_position, block.publishers) == (5, 6, {4: (9, 9)})
@@ -105,8 +116,7 @@ def test_a_mark_has_its_place_in_the_log_and_is_no_message() -> None:
 def test_a_mark_after_a_message_of_its_publisher_widens_what_the_block_has_of_it() -> None:
     batch, publisher = builder(), Publisher(4)
     batch.append(route(), publisher, 8, body=b"", extras=NO_EXTRAS)
-    publisher.seen = 9
-    batch.mark(publisher)
+    batch.note_seen(publisher, 9)
     block = batch.build()
     assert block is not None
     assert (block.next_position, block.publishers) == (7, {4: (8, 9)})
@@ -157,3 +167,19 @@ def test_many_removals_are_several_records() -> None:
     assert [len(read_removals(record).entries) for record in records] == [10_000, 10_000, 1]
     assert [entry for record in records for entry in read_removals(record).entries] == entries
     assert block.count == 3
+
+
+@pytest.mark.row("TL17")
+def test_the_time_of_records_never_falls() -> None:
+    it = builder()
+    it.begin(51)
+    assert it.now_us == 77
+    it.begin(78)
+    assert it.now_us == 78
+
+
+def test_the_last_bookmark_of_nothing_is_the_epoch() -> None:
+    it = builder()
+    assert it.last_bookmark == "0"
+    it.append(route(), Publisher(5), 6, body=b"", extras=NO_EXTRAS)
+    assert it.last_bookmark == "5|6|"

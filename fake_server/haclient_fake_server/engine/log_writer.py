@@ -1,6 +1,7 @@
-"""The block that a batch is building: records are packed as they arrive and joined once.
+"""The log writer: records are packed into the block of a batch as they arrive, and joined once.
 
-Only two counters are kept between batches: the next position and the next topic id.
+The shell writes the block. Between batches only counters are kept: the next position, the next
+topic id, the last message.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from haclient_fake_server.engine.journal import Block
+from haclient_fake_server.engine.journal import Block, JournalReader
 from haclient_fake_server.engine.patterns import to_bytes
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.publishers import Publisher, Publishers
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import (
     MAX_QUEUE_ENTRIES,
@@ -40,19 +41,47 @@ ASSIGNED: Final = Extras(flags=RecordFlag.ASSIGNED)
 """The extras of a plain publish that has no sequence of its own."""
 
 
-class BatchBuilder:
+class LogWriter:
     """Collects the records of one batch after another.
 
+    Args:
+        journal: The log, already recovered.
+        publishers: Those of its records.
+        now_us: The wall clock in microseconds.
+        is_logging: Whether there is a transaction log.
+
     Attributes:
+        journal: What is written; the batch is not yet.
+        publishers: All publishers and their highest sequences.
+        is_logging: Whether there is a transaction log.
         position: The position of the next message, delete or mark.
         now_us: Time of the records; never falls.
+        last: Publisher and sequence of the last data record.
+        unnoted: Publishers whose highest sequence may have no record yet.
+        source: The instance that this batch came from; empty for clients.
+        source_is_confirmed: Whether every synchronous destination had its records before this log.
+        source_flags: The flags of its records that say so.
+        has_removals: Whether this batch removes messages from queues.
     """
 
-    def __init__(self, *, next_position: int, next_topic_id: int, now_us: int) -> None:
-        self.position = next_position
+    def __init__(
+        self,
+        journal: JournalReader,
+        publishers: Publishers,
+        *,
+        now_us: int,
+        is_logging: bool = True,
+    ) -> None:
+        self.journal = journal
+        self.publishers = publishers
+        self.is_logging = is_logging
+        self.position = self._first_position = journal.next_position
         self.now_us = now_us
-        self._next_topic_id = next_topic_id
-        self._first_position = next_position
+        self.last: tuple[int, int] | None = None
+        self.unnoted: dict[int, Publisher] = {}
+        self.source, self.source_is_confirmed, self.source_flags = "", False, 0
+        self.has_removals = False
+        self._next_topic_id = 1
         self._parts: list[bytes] = []
         self._bytes = 0  # of all parts
         self._records = 0
@@ -61,6 +90,33 @@ class BatchBuilder:
         self._assigned: set[int] = set()
         self._definitions: list[tuple[int, str, str]] = []
         self._messages_end = self._marks_end = 0
+
+    def begin(self, now_us: int) -> None:
+        """Begin a batch, which comes from clients, at this time of the wall clock."""
+        self.now_us = max(self.now_us, now_us)
+        self.source, self.source_is_confirmed, self.source_flags = "", False, 0
+        self.has_removals = False
+
+    def set_source(self, source: str, *, is_confirmed: bool) -> None:
+        """The batch comes from another instance.
+
+        Args:
+            source: Its name.
+            is_confirmed: Whether every synchronous destination had the records before this log.
+        """
+        self.source, self.source_is_confirmed = source, is_confirmed
+        self.source_flags = RecordFlag.REPLICATED | (RecordFlag.CONFIRMED if is_confirmed else 0)
+
+    def note_seen(self, publisher: Publisher, sequence: int) -> None:
+        """A publisher has used a sequence for which there may be no message: `build` marks it."""
+        if sequence > publisher.seen:
+            publisher.seen = sequence
+            self.unnoted[publisher.id] = publisher
+
+    @property
+    def last_bookmark(self) -> str:
+        """The bookmark of the last data record, `0` when there is none."""
+        return f"{self.last[0]}|{self.last[1]}|" if self.last else "0"
 
     def append(
         self, route: Route, publisher: Publisher, sequence: int, *, body: bytes, extras: Extras
@@ -107,15 +163,22 @@ class BatchBuilder:
             if flags & RecordFlag.ASSIGNED:
                 self._assigned.add(publisher.id)
         publisher.noted = publisher.logged = sequence
+        self.last = (publisher.id, sequence)
         offset = self._bytes
         self._bytes = offset + size
         return offset
 
-    def mark(self, publisher: Publisher, flags: int = 0) -> None:
+    def _mark(self, publisher: Publisher) -> None:
         """Add a mark: the highest sequence seen, where no message of this batch carries it."""
         sequence = publisher.seen
         record = Record(
-            self.position, publisher.id, sequence, self.now_us, 0, RecordCommand.MARK, flags
+            self.position,
+            publisher.id,
+            sequence,
+            self.now_us,
+            0,
+            RecordCommand.MARK,
+            self.source_flags,
         )
         self._append(encode_record(record))
         self._messages_end = self.messages_end
@@ -134,6 +197,7 @@ class BatchBuilder:
             message_type: Its message type.
             entries: Publisher id, sequence and `RemovalReason` of each message.
         """
+        self.has_removals = True
         for start in range(0, len(entries), MAX_QUEUE_ENTRIES):
             some = entries[start : start + MAX_QUEUE_ENTRIES]
             self._append(
@@ -189,6 +253,10 @@ class BatchBuilder:
 
     def build(self) -> Block | None:
         """The block of this batch, `None` without records; the next batch begins."""
+        for publisher in self.unnoted.values() if self.is_logging else ():
+            if publisher.noted < publisher.seen:
+                self._mark(publisher)
+        self.unnoted.clear()
         if not self._records:
             return None
         block = Block(
