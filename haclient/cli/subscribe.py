@@ -489,14 +489,17 @@ async def _print_until_idle(
     batches = messages.batches()
     deadline = trio.current_time() + check_s
     while True:
-        with trio.move_on_at(deadline) as idle:
-            async for batch in batches:
-                idle.deadline = float("inf")  # a full pipe delays us: the stream is not idle
-                await _print_batch(run, output, batch)
-                if run.is_complete:
-                    return
-                run.last_message_at = trio.current_time()
-                idle.deadline = run.last_message_at + check_s
+        batch = None
+        with trio.move_on_at(deadline) as waiting:  # without the writing, which would be cut
+            batch = await anext(batches, None)
+        if batch is not None:
+            await _print_batch(run, output, batch)
+            if run.is_complete:
+                return
+            run.last_message_at = trio.current_time()
+            deadline = run.last_message_at + check_s
+            continue
+        if not waiting.cancelled_caught:
             return
         now, idle_since = trio.current_time(), run.idle_since(messages)
         if idle_since is None:

@@ -174,18 +174,19 @@ class BoundedConsumer:
         batches = messages.batches()
         deadline = self._last_message_at + self.idle_s
         while not self.is_complete:
+            batch = None
+            # Without the processing, which would be cut: a slow output is no idle queue.
             with trio.move_on_at(min(deadline, self._hold_until)) as waiting:
-                async for batch in batches:
-                    waiting.deadline = inf  # a slow output delays us: the queue is not idle
-                    self._check(batch[0])
-                    await process(
-                        batch if self.count is None else batch[: self.count - self.consumed]
-                    )
-                    if self.is_complete:
-                        return
-                    self._last_message_at = trio.current_time()
-                    deadline = self._last_message_at + self.idle_s
-                    waiting.deadline = min(deadline, self._hold_until)
+                batch = await anext(batches, None)
+            if batch is not None:
+                self._check(batch[0])
+                await process(batch if self.count is None else batch[: self.count - self.consumed])
+                if self.is_complete:
+                    return
+                self._last_message_at = trio.current_time()
+                deadline = self._last_message_at + self.idle_s
+                continue
+            if not waiting.cancelled_caught:
                 break  # the stream has ended
             now = trio.current_time()
             if now >= self._hold_until:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from haclient.cli.app import run
 from haclient.cli.output import OutputWriter
@@ -278,6 +279,26 @@ async def test_the_idle_clock_starts_when_the_replay_is_complete(output: int) ->
         subscription.deliver(b"live")
     assert subscription.printed == b"live\n"
     assert subscription.run.last_message_at + 0.3 == pytest.approx(trio.current_time())
+
+
+async def test_messages_that_come_at_the_last_moment_are_printed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    reader, writer = os.pipe()
+    subscription, body = (
+        Subscription(writer),
+        b"x" * 10_000,
+    )  # more than a pipe takes without a wait
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(subscription.print)
+        await trio.sleep(0.1)
+        subscription.deliver(body)
+        autojump_clock.jump(0.2)
+        await trio.sleep(0.1)
+        subscription.catch_up()
+    os.close(writer)
+    with os.fdopen(reader, "rb") as printed:
+        assert printed.read() == body + b"\n"
 
 
 @pytest.mark.usefixtures("autojump_clock")
