@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
-from haclient.session.custom_stores import StoreSubscription
 from haclient.session.resume import ResumeRule, resume_bookmarks, resume_rule
 from haclient.session.subscriptions import Subscription
 from haclient.transport.core import Core
@@ -189,8 +188,6 @@ def _has_unnamed(log: SubscriptionLog, queued: list[Message]) -> bool:
 
     Dropped, it awaits redelivery, and no list of bookmarks covers it (`Resumption`).
     """
-    if isinstance(log, StoreSubscription):
-        return False  # which keeps what was handed to it, delivered or not
     named = {b.publisher_id for b in log.recovery_point() if isinstance(b, Bookmark)}
     return any(
         isinstance(item, Bookmark) and item.publisher_id not in named

@@ -44,6 +44,7 @@ class BookmarkLogs:
     def __init__(self, store: BookmarkStore | None, kept: KeptSubscriptions) -> None:
         self._store = store
         self._kept = kept
+        self._custom: dict[str, StoreSubscription] = {}  # by id; they know what the store does not
         self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
         self._generated_ids: set[str] = set()  # that the application did not choose
         self._purged_ids: list[str] = []  # of ended subscriptions, to be generated again
@@ -52,7 +53,10 @@ class BookmarkLogs:
         """The part of a subscribe; `None` if it has none."""
         if self._store is None or not request.bookmark:
             return None
-        return subscription_log(self._store, request.sub_id)
+        log = self._custom.get(request.sub_id) or subscription_log(self._store, request.sub_id)
+        if isinstance(log, StoreSubscription):
+            self._custom[request.sub_id] = log
+        return log
 
     # -- who uses an id ---------------------------------------------------------------------------
 
@@ -149,6 +153,7 @@ class BookmarkLogs:
         if sub_id not in self._generated_ids:
             return
         self._generated_ids.remove(sub_id)
+        self._custom.pop(sub_id, None)
         store = self._store
         if isinstance(store, MemoryBookmarkStore):
             store.purge_ended(sub_id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -219,11 +219,20 @@ class SendingStore(FrameLog):
 
 
 class StoreSubscription(Resumption, SubscriptionLog):
-    """One subscription of a `BookmarkStore` that handles messages one by one."""
+    """One subscription of a `BookmarkStore` that handles messages one by one.
+
+    The store takes whatever it has logged for a duplicate, until its next process. What nobody has
+    been given, or will finish, is remembered here: it is delivered when it comes again, under the
+    number that it has in the store.
+    """
 
     def __init__(self, store: BookmarkStore, sub_id: str) -> None:
         self._store = store
         self._sub_id = sub_id
+        self._undiscarded: dict[int, str] = {}  # bookmarks by number, of what was logged here
+        self._awaited: dict[
+            str, int
+        ] = {}  # of these, numbers by bookmark of what has to come again
         super().__init__()  # for as long as this object lives; the store knows only messages
         self._nothing_came = True
         self._seen: dict[int, int] = {}
@@ -243,6 +252,8 @@ class StoreSubscription(Resumption, SubscriptionLog):
             self.start.entered_us = entered_us
             self._nothing_came = True
             self._seen.clear()
+            self._undiscarded.clear()
+            self._awaited.clear()
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int]:
@@ -252,6 +263,8 @@ class StoreSubscription(Resumption, SubscriptionLog):
     def log(self, bookmark: str) -> int:
         if not bookmark:
             return -1
+        if number := self._awaited.pop(bookmark, 0):
+            return number
         if self._store.is_discarded(self._sub_id, bookmark):
             return 0
         self._nothing_came = False
@@ -261,16 +274,27 @@ class StoreSubscription(Resumption, SubscriptionLog):
             seen.update({each: at for each, at in found.items() if at > seen.get(each, 0)})
         number = self._store.log(self._sub_id, bookmark)
         self._following = max(self._following, number + 1)
+        if number > 0:
+            self._undiscarded[number] = bookmark
         return number
 
     @override
     def caught_up(self, until_us: int) -> None:
         super().caught_up(until_us)
         self.server_order.update_discarded_until(self.oldest_undiscarded, self._following)
+        self._forget_discarded()
 
     @override
     def discard(self, number: int) -> None:
         self._store.discard(self._sub_id, number)
+        self._awaited.pop(self._undiscarded.pop(number, ""), None)
+
+    def _forget_discarded(self) -> None:
+        """Forget what the application has discarded by the store's own `discard_up_to`."""
+        oldest = self.oldest_undiscarded or self._following
+        if next(iter(self._undiscarded), oldest) < oldest:
+            for number in [each for each in self._undiscarded if each < oldest]:
+                self._awaited.pop(self._undiscarded.pop(number), None)
 
     @override
     def persisted(self, bookmark: str) -> None:
@@ -284,20 +308,32 @@ class StoreSubscription(Resumption, SubscriptionLog):
             self.start.set(bookmark)
 
     @override
+    def dropped(self, numbers: Collection[int]) -> None:
+        self._forget_discarded()
+        for number in numbers:
+            if number in self._undiscarded:
+                self._awaited[self._undiscarded[number]] = number
+
+    @override
     def link_lost(self, first_queued: int) -> None:
-        return
+        self.dropped([number for number in self._undiscarded if number >= first_queued])
 
     @override
     def ended(self) -> None:
-        return
+        self.link_lost(0)
+
+    @override
+    def ended_except(self, numbers: Collection[int]) -> None:
+        self.dropped(self._undiscarded.keys() - numbers)
 
     @override
     def discard_up_to(self, number: int) -> None:
         self._store.discard_up_to(self._sub_id, number)
+        self._forget_discarded()
 
     @override
     def is_discarded(self, bookmark: str) -> bool:
-        return self._store.is_discarded(self._sub_id, bookmark)
+        return bookmark not in self._awaited and self._store.is_discarded(self._sub_id, bookmark)
 
     @property
     @override
@@ -323,5 +359,6 @@ class StoreSubscription(Resumption, SubscriptionLog):
         return {**sequences(self.finished_point()), **self._seen}
 
     @override
-    def awaiting_redelivery(self) -> tuple[int, ...]:
-        return ()  # a custom store forgets nothing that was handed to it
+    def awaiting_redelivery(self) -> Iterable[int]:
+        publishers = {bookmark.partition("|")[0] for bookmark in self._awaited}
+        return [int(each) for each in publishers if each.isdecimal()]  # the store may read others

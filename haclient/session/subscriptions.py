@@ -621,10 +621,9 @@ class Subscription:
 
     def note_dropped(self, messages: Sequence[Message]) -> None:
         """Note messages that were dropped before they were delivered: they are redelivered."""
-        # With conflation they are not in the order of the numbers.
-        first = min((message.number for message in messages if message.number > 0), default=0)
-        if first and self.log is not None:
-            self.log.link_lost(first)
+        numbers = [message.number for message in messages if message.number > 0]
+        if numbers and self.log is not None:
+            self.log.dropped(numbers)
 
 
 class Router:

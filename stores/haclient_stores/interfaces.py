@@ -397,6 +397,17 @@ class SubscriptionLog(Protocol):
             first_queued: The number of the first message that was never delivered.
         """
 
+    def dropped(self, numbers: Collection[int]) -> None:
+        """These messages were dropped undelivered, with their link or their queue.
+
+        They are the latest that were logged, unless a store gives a redelivered message its old
+        number.
+
+        Args:
+            numbers: Their numbers, at least one.
+        """
+        self.link_lost(min(numbers))
+
     @abstractmethod
     def ended(self) -> None:
         """No consumer holds messages any more: all undiscarded ones must be redelivered."""

@@ -111,9 +111,8 @@ async def test_a_message_is_logged_and_numbered_before_its_handler_runs(
 
 @pytest.mark.row("BS9", "BS4", "BS3", "MS2")
 async def test_after_a_lost_link_the_subscription_resumes_at_the_oldest_undiscarded(
-    server: Server,
+    server: Server, store: BookmarkStore
 ) -> None:
-    store = MemoryBookmarkStore()
     async with Client("sub", bookmark_store=store) as client:
         peer = await server.log_on(client)
         stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
@@ -133,8 +132,10 @@ async def test_after_a_lost_link_the_subscription_resumes_at_the_oldest_undiscar
 
 
 @pytest.mark.row("BS9", "BS7")
-async def test_what_was_queued_and_never_taken_comes_again(server: Server) -> None:
-    async with Client("sub", bookmark_store=MemoryBookmarkStore()) as client:
+async def test_what_was_queued_and_never_taken_comes_again(
+    server: Server, store: BookmarkStore
+) -> None:
+    async with Client("sub", bookmark_store=store) as client:
         peer = await server.log_on(client)
         async with answering(peer):
             for _ in range(2):
@@ -144,8 +145,10 @@ async def test_what_was_queued_and_never_taken_comes_again(server: Server) -> No
 
 
 @pytest.mark.row("BS9")
-async def test_closing_an_old_stream_again_does_not_touch_the_new_one(server: Server) -> None:
-    async with Client("sub", bookmark_store=MemoryBookmarkStore()) as client:
+async def test_closing_an_old_stream_again_does_not_touch_the_new_one(
+    server: Server, store: BookmarkStore
+) -> None:
+    async with Client("sub", bookmark_store=store) as client:
         peer = await server.log_on(client)
         async with answering(peer):
             old = client.bookmark_stream("orders", sub_id="s")
@@ -295,9 +298,9 @@ async def test_a_refused_start_forgets_nothing(server: Server) -> None:
 
 
 async def test_a_slow_handler_of_an_old_link_does_not_release_what_the_new_one_holds(
-    server: Server,
+    server: Server, store: BookmarkStore
 ) -> None:
-    store, go_on = MemoryBookmarkStore(), trio.Event()
+    go_on = trio.Event()
 
     async def slow(_: Message) -> None:
         await go_on.wait()

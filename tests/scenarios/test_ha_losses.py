@@ -19,8 +19,10 @@ from haclient.protocol.messages import Message
 from haclient.session.recovery import Recovery
 from haclient.transport.reconnector import MAX_RESUBSCRIBING
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.custom import DictBookmarkStore
 from support.peer import Peer, Server, answering
 from support.recovery import (
     CONNECT_TIMEOUT_S,
@@ -288,6 +290,35 @@ async def test_fifty_losses_leave_no_task_and_lose_no_message(server: Server) ->
     assert sequences == sorted(set(sequences))
     assert len(counts) == 1
     assert running_tasks() == before
+
+
+@pytest.mark.row("BS9", "HA22")
+@pytest.mark.parametrize("make", [MemoryBookmarkStore, DictBookmarkStore])
+async def test_what_is_queued_when_a_link_is_lost_comes_again_in_full_and_nothing_else(
+    server: Server, make: Callable[[], BookmarkStore]
+) -> None:
+    """Whatever the store; and what is taken again and discarded is finished for good."""
+    client, taken = quiet_client(server, bookmark_store=make()), list[bytes]()
+    async with entered(client, partial(live, server)) as first:
+        peer, stream = first, client.bookmark_stream("orders", sub_id="s")
+        async with answering(peer):
+            await stream.open()
+        await peer.publish("s", b"1", bm="7|1|")
+        held = await anext(stream)  # and not discarded
+        for _ in range(3):
+            await peer.publish("s", b"1", bm="7|1|")
+            for number in range(2, 5):  # in turn: whoever takes one has all that came with it
+                await wait_all_tasks_blocked()
+                await peer.publish("s", b"%d" % number, bm=f"7|{number}|")
+            with await anext(stream) as message:
+                taken.append(message.data)
+            await lose(peer)
+            peer = await live(server)
+            assert (await peer.answer("subscribe")).bookmark == "0"
+        held.discard()
+        await peer.publish("s", b"1", b"2", b"3", b"4", b"5", bm="7|1|")
+        assert (await anext(stream)).data == b"5"
+    assert taken == [b"2", b"3", b"4"]
 
 
 @pytest.mark.row("HA20")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 import pytest
@@ -329,7 +329,7 @@ class FailingHandle(StoreSubscription):
     """One subscription of a store whose disk is full when a link is lost with messages queued."""
 
     @override
-    def link_lost(self, first_queued: int) -> None:
+    def dropped(self, numbers: Collection[int]) -> None:
         raise StoreFull("no space left on device")
 
 

@@ -272,3 +272,22 @@ def test_what_comes_again_to_a_custom_store_takes_back_nothing_of_how_far_it_has
     assert log.arrived() == {1: 3}
     log.entered("two")
     assert not log.in_order
+
+
+@pytest.mark.row("BS7", "BS9")
+def test_what_a_custom_store_knows_and_nobody_has_comes_again_under_its_number() -> None:
+    store = DictBookmarkStore()
+    log, bookmarks = StoreSubscription(store, "s"), ["1|1|", "2|1|", "1|2|"]
+    assert log.log_batch(bookmarks) == [1, 2, 3]
+    log.dropped([2, 3])
+    assert sorted(log.awaiting_redelivery()) == [1, 2]
+    log.discard(3)
+    assert [log.is_discarded(each) for each in bookmarks] == [True, False, True]
+    assert log.log_batch(bookmarks) == [0, 2, 0]
+    log.ended_except({1})  # a handler still works on it
+    assert log.log_batch(bookmarks) == [0, 2, 0]
+    log.ended()
+    assert log.log_batch(bookmarks) == [1, 2, 0]
+    store.discard_up_to("s", 2)
+    log.ended()
+    assert log.log_batch(bookmarks) == [0, 0, 0]

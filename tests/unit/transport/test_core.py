@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -234,7 +235,7 @@ class FailingLog(StoreSubscription):
     """Its part in a bookmark store of the application, which fails likewise."""
 
     @override
-    def link_lost(self, first_queued: int) -> None:
+    def dropped(self, numbers: Collection[int]) -> None:
         raise StoreError("the database is gone")
 
 
