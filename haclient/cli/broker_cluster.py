@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from signal import Signals
 from typing import Final
 
 import click
@@ -98,7 +99,14 @@ async def _run_broker(
             raise HAClientError(f"{name} did not start")
         task_status.started()
         await process.wait()
-    print_error(f"{name} has ended with {process.returncode}", kind="warning")
+    print_error(f"{name} has ended: {_reason(process.returncode)}", kind="warning")
+
+
+def _reason(code: int | None) -> str:
+    """Why a process has ended, by its exit code."""
+    if code is not None and code < 0:
+        return f"killed by {Signals(-code).name}"
+    return f"exit code {code}"
 
 
 @asynccontextmanager

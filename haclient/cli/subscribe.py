@@ -540,6 +540,20 @@ async def _print_batch(run: SubscribeRun, output: OutputWriter, batch: list[Mess
             await trio.lowlevel.checkpoint()
 
 
+def _loss(run: SubscribeRun, error: DisconnectedError) -> str:
+    """How a lost connection has ended the command; empty where the error itself says it best."""
+    lost = f"the connection was lost after {run.printed} messages"
+    if run.was_connected and isinstance(error, ReconnectGaveUp):
+        return f"{lost} and not found again within {run.request.timeout or GIVE_UP_AFTER_S:g} s"
+    if run.was_connected and run.start is None and error.__cause__ is not None:
+        # Its own text advises programs, by the names of methods.
+        return (
+            f"{lost}, and later ones may be missing: {error.__cause__}: --bookmark now would "
+            "continue after a lost connection"
+        )
+    return ""
+
+
 async def _work(run: SubscribeRun, output: OutputWriter) -> int:
     request = run.request
     owner = "" if run.store is None else run.store.client_name
@@ -572,13 +586,10 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
         ) from error
     except OutputClosed:  # the pipe was closed (`| head`); what was not printed is not discarded
         return ExitCode.OK
-    except ReconnectGaveUp as error:
-        if not run.was_connected:
-            raise
-        raise DisconnectedError(
-            f"the connection was lost after {run.printed} messages and not found again within "
-            f"{request.timeout or GIVE_UP_AFTER_S:g} s"
-        ) from error
+    except DisconnectedError as error:
+        if text := _loss(run, error):
+            raise DisconnectedError(text) from error
+        raise
     if request.count is None or run.is_complete:
         return ExitCode.OK
     if request.ends_at_end:

@@ -219,16 +219,16 @@ def _hint(error: CommandError, fields: Mapping[str, str | int]) -> str:
                 "a sow needs a topic with a state of the world, which the server has to be "
                 "configured for"
             )
-            example = "haclient broker run --sow orders:/id"
+            example = "the reference broker makes one with --sow orders:/id"
         case InvalidBookmark() if command.startswith("sow"):
             why = "a query of the past needs a topic that keeps its history"
-            example = "haclient broker run --sow prices:/symbol,history"
+            example = "the reference broker keeps one with --sow prices:/symbol,history"
         case InvalidOptions() if "max_backlog=" in options and not fields.get("bm"):
             # The usual cause is a misspelt name: other topics have no such option.
             return f"is {topic!r} a queue of this server?"
         case InvalidOptions() if "conflation=" in options and "conflation_key=" not in options:
             why = "conflation of a topic without a state of the world needs a conflation_key"
-            example = "--conflation-key /symbol"
+            example = "such as /symbol"
         case BadSowKey():
             why = "the body needs a value in each field of the topic's key"
         case _ if "bad message" in error.reason:

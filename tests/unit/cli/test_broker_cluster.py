@@ -35,7 +35,7 @@ def test_the_brokers_of_a_cluster_replicate_and_a_killed_one_is_reported(
         assert '{"id":1}' in capfd.readouterr().out
         os.kill(other, signal.SIGKILL)
         assert it.wait() == 1
-        assert "has ended with -9" in it.err
+        assert "has ended: killed by SIGKILL" in it.err
         assert "error: all brokers have ended" in it.err
     assert list(tmp_path.iterdir()) == []
 

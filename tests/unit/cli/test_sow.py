@@ -33,7 +33,7 @@ def test_a_query_that_is_refused_or_takes_too_long_says_so(haclient: CommandLine
     assert "filter" in err
     code, _, err = haclient("sow", "--topic", "nosuch")
     assert code == 1
-    assert "invalid topic: 'nosuch' has no state of the world: haclient broker run --sow" in err
+    assert "invalid topic: 'nosuch' has no state of the world: the reference broker" in err
     code, _, err = haclient("sow", "--topic", "people", "--timeout", "0.000001")
     assert code == 3
     assert err.count("\n") == 1

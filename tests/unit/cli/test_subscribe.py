@@ -204,6 +204,8 @@ def test_without_a_bookmark_the_end_of_the_connection_is_the_end(tmp_path: Path)
         warning, error = subscriber.err.splitlines()
         assert "lost its connection" in warning
         assert "closed the connection" in error
+        assert "--bookmark now would continue" in error
+        assert "stream" not in error
 
 
 @pytest.fixture

@@ -198,7 +198,11 @@ A_SLASH = "a field is written with a slash"
         ("invalid bookmark", {"c": "sow", "bm": "epoch"}, "--sow prices:/symbol,history"),
         ("invalid bookmark", {"c": "sow_and_subscribe", "bm": "0"}, "symbol,history"),
         ("invalid bookmark", {"c": "subscribe", "bm": "x"}, ""),
-        ("invalid options", {"c": "subscribe", "opts": "conflation=1s"}, "--conflation-key"),
+        (
+            "invalid options",
+            {"c": "subscribe", "opts": "conflation=1s"},
+            "conflation_key (such as /symbol)",
+        ),
         ("invalid options", {"opts": "conflation=1s,conflation_key=[/a]"}, ""),
         ("invalid options", {"opts": "oof"}, ""),
         ("bad sow key", {"c": "p"}, "the topic's key"),
@@ -224,7 +228,8 @@ def test_after_a_detail_the_hint_is_an_example() -> None:
     assert isinstance(given, CommandError)
     error = explained(given, {"c": "sow", "bm": "0"})
     assert error.detail == "'a' keeps no history"
-    assert str(error) == f"{given}: haclient broker run --sow prices:/symbol,history"
+    hint = "the reference broker keeps one with --sow prices:/symbol,history"
+    assert str(error) == f"{given}: {hint}"
     key = command_error("publish 7", "bad sow key", "needs key field /symbol, found no value")
     assert isinstance(key, CommandError)
     assert explained(key, {}) is key

@@ -94,7 +94,7 @@ async def test_a_sow_of_a_topic_that_keeps_no_records_says_what_it_needs(
         )
     hint = (
         ": a sow needs a topic with a state of the world, which the server has to be configured "
-        "for (haclient broker run --sow orders:/id)"
+        "for (the reference broker makes one with --sow orders:/id)"
     )
     assert str(refused.value) == f"{command} on {topic!r}: {reason}{hint if is_explained else ''}"
     assert (type(refused.value), refused.value.reason) == (kind, reason)
