@@ -438,7 +438,7 @@ def parse_log_topic(text: str) -> LogTopic:
     """A topic or pattern, as on a command line.
 
     Raises:
-        UsageError: It is no regular expression, or one that RE2 cannot carry out.
+        UsageError: It is not a regular expression, or one that RE2 cannot carry out.
     """
     try:
         compile_search(text)

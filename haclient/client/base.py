@@ -577,7 +577,7 @@ class BaseClient(PublishingClient):
         Raises:
             UsageError: An argument can never work.
             CommandError: The server refused it: `InvalidTopic`, `NotEntitled`, ... The reference
-                broker answers with `InvalidOptions` if the topic is no queue.
+                broker answers with `InvalidOptions` if the topic is not a queue.
             SubIdInUse: The id is active on this connection.
             TimedOut: The server did not answer within `timeout` seconds.
         """

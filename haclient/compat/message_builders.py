@@ -100,7 +100,7 @@ class FIXBuilder(_FieldsBuilder[int]):
             value: Its value.
 
         Raises:
-            UsageError: The number is no tag, or the value cannot be written.
+            UsageError: The number is not a tag, or the value cannot be written.
         """
         self._append(tag, value)
 
@@ -223,7 +223,7 @@ class CompositeMessageParser:
             How many parts it has.
 
         Raises:
-            DecodeError: It is no composite message; then there are no parts.
+            DecodeError: It is not a composite message; then there are no parts.
         """
         self._parts = []
         self._parts = CompositeCodec().decode(_bytes_of(data))

@@ -108,7 +108,7 @@ class LoopThread(TrioThread):
 
     @override
     def wrap(self, function: object) -> object:
-        """Make a callback awaitable for the trio client; return what is no function unchanged."""
+        """Make a function awaitable for the trio client; return other values unchanged."""
         return _InLoop(function, self) if callable(function) else function
 
     wait = TrioThread.async_wait

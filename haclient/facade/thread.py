@@ -249,7 +249,7 @@ class TrioThread(ABC):
 
     @abstractmethod
     def wrap(self, function: object) -> object:
-        """Make a callback awaitable for the trio client; return what is no function unchanged."""
+        """Make a function awaitable for the trio client; return other values unchanged."""
 
     # -- life -----------------------------------------------------------------
 

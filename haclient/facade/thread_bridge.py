@@ -120,7 +120,7 @@ class BlockingThread(TrioThread):
 
     @override
     def wrap(self, function: object) -> object:
-        """Make a callback awaitable for the trio client; return what is no function unchanged.
+        """Make a function awaitable for the trio client; return other values unchanged.
 
         Raises:
             UsageError: It is a coroutine function.

@@ -14,7 +14,7 @@ lenient parser accepts:
 * long and short field names; unknown fields are skipped, of duplicates the last wins;
 * strings with raw control characters, unknown escapes (the character itself is kept), bytes that
   are not UTF-8 (kept as surrogate escapes) and half surrogate pairs (U+FFFD);
-* names and strings without quotes, numbers with them; what is no unsigned 64-bit number is absent;
+* names and strings without quotes, numbers with them; a number that does not fit 64 bits is absent;
 * space anywhere between tokens, empty fields (`,,`), a missing `{`.
 
 Whatever the typed decoder accepts gives the same result in the lenient parser; a property test

@@ -117,7 +117,7 @@ def is_whole_head(head: bytearray, begin: bytes) -> bool:
 
 
 def _host(uri: Uri) -> str:
-    if uri.scheme == "unix":  # the path of a socket is no host
+    if uri.scheme == "unix":  # the path of a socket is not a host
         return "localhost"
     if ":" in uri.host:  # the zone of an address means something on this machine alone (RFC 6874)
         return f"[{uri.host.partition('%')[0]}]:{uri.port}"

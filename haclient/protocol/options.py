@@ -428,7 +428,7 @@ def _seconds(interval: float | str | None) -> float | None:
         return None
     if isinstance(interval, str):
         return parse_interval(interval)
-    format_interval(interval)  # raises what is no interval
+    format_interval(interval)  # raises what is not an interval
     return interval
 
 

@@ -314,7 +314,7 @@ def _written(value: object) -> str:
 def _shown(text: str) -> str:
     """A malformed connection string without what may be a secret.
 
-    That is everything before an `@`, what is no port behind a colon, and the value of an option
+    That is everything before an `@`, what is not a port behind a colon, and the value of an option
     that there is not.
     """
     location, mark, query = _USERINFO.sub(r"\1***@", text).partition("?")

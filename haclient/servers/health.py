@@ -70,7 +70,7 @@ def check_url(url: str) -> tuple[str, int, str, str]:
         parts = urlsplit(url)
         host, port = parts.hostname, 80 if parts.port is None else parts.port
         (host or "").encode("idna")
-    except ValueError:  # a port that is no number, brackets that are not closed, a label too long
+    except ValueError:  # a malformed port, brackets that are not closed, a label too long
         host, port, parts = None, 0, urlsplit("")
     if "@" in url:
         raise UsageError("the URL of an admin interface takes no user and no password")
@@ -89,7 +89,7 @@ async def http_get(url: str, timeout: float) -> bytes:  # part of the error
     Raises:
         UsageError: The URL is of another kind.
         ConnectionRefused: Nobody answers there.
-        ProtocolError: The answer is no success, or too long.
+        ProtocolError: The answer is not a success, or too long.
         TimedOut: It took longer than `timeout` seconds.
     """
     host, port, path, where = check_url(url)

@@ -22,7 +22,7 @@ from haclient_stores.checks import check_text
 __all__ = ["DeadLetter"]
 
 _LONGEST_TEXT: Final = 200  # of the error: enough to see what it is
-_SHOWN_CHARACTERS: Final = 60  # of a topic and of a correlation id that is no context
+_SHOWN_CHARACTERS: Final = 60  # of a topic and of a correlation id that is not a context
 _LONGEST_CONTEXT: Final = 16_383  # the longest correlation id that the reference broker takes
 
 

@@ -112,7 +112,7 @@ class KeptSubscriptions:
     def named(self, ids: Iterable[str]) -> list[Subscription]:
         """The subscriptions that have not ended and have one of these ids, or query ids."""
         found: dict[Subscription, None] = {}
-        for one_id in filter(None, ids):  # the query id of a subscription that is no query is empty
+        for one_id in filter(None, ids):  # the query id is empty for all but queries
             known = [self._router.get(one_id), self._by_id.get(one_id)]
             if known == [None, None]:  # while there is no connection, only this knows query ids
                 known = [self._by_query.get(one_id)]

@@ -99,7 +99,7 @@ class QueueHandling:
         check_count("workers", self.workers, 1)
         check_count("expire_after", self.expire_after, 1, optional=True)
         if self.extend_lease is not None:
-            lease_extension(self.extend_lease)  # raises what is no interval
+            lease_extension(self.extend_lease)  # raises what is not an interval
 
 
 async def serve_queue(

@@ -160,7 +160,7 @@ class Bookmark:
     """One message: its publisher's id and that publisher's sequence number.
 
     Raises:
-        UsageError: A number is no unsigned 64-bit number.
+        UsageError: A number is not an unsigned 64-bit number.
     """
 
     publisher_id: int
@@ -271,7 +271,7 @@ class BookmarkRange:
             text: `[begin:end)`, with a round bracket at an end that is not included.
 
         Raises:
-            UsageError: The text is no range, or one of its ends is missing or malformed.
+            UsageError: The text is not a range, or one of its ends is missing or malformed.
         """
         ends = text[1:-1].split(":")
         if text[:1] + text[-1:] not in _BRACKETS or len(ends) != 2:  # noqa: PLR2004  two ends
@@ -305,7 +305,7 @@ def parse_bookmark(text: str) -> StartPoint:
         The start point that it names.
 
     Raises:
-        UsageError: The text is no bookmark; the message names it.
+        UsageError: The text is not a bookmark; the message names it.
     """
     stripped = text.strip()
     word = _WORDS.get(stripped)

@@ -28,7 +28,7 @@ def check_bytes(name: str, value: object) -> int:
     """A size as it was given.
 
     Raises:
-        UsageError: It is no whole number.
+        UsageError: It is not a whole number.
     """
     if not isinstance(value, int):
         raise UsageError(f"{name} is a whole number of bytes, not {value!r}")
@@ -50,7 +50,7 @@ def check_count(
 def check_seconds(
     name: str, value: object, *, zero: bool = False, endless: bool = True, optional: bool = False
 ) -> None:
-    """Refuse what is no time above zero.
+    """Refuse what is not a time above zero.
 
     Args:
         name: The argument.
@@ -71,14 +71,14 @@ def check_seconds(
 
 
 def check_text(name: str, value: object) -> None:
-    """Refuse what is no text that a file can hold, and the empty one."""
+    """Refuse what is not a text that a file can hold, and the empty one."""
     check_utf8(name, value)
     if not value:
         raise UsageError(f"{name} is a text that is not empty, not {value!r}")
 
 
 def check_utf8(name: str, value: object) -> None:
-    """Refuse what is no text that a file can hold."""
+    """Refuse what is not a text that a file can hold."""
     try:
         if isinstance(value, str):
             value.encode("utf-8", "surrogateescape")

@@ -45,7 +45,7 @@ _NOT_IN_RE2: Final = ("(?=", "(?!", "(?<", "(?P", *(rf"\{digit}" for digit in ra
 
 
 class PatternError(ValueError):
-    """The text is no regular expression; translated by the filter and topic modules."""
+    """The text is not a regular expression; translated by the filter and topic modules."""
 
 
 def to_bytes(text: str) -> bytes:

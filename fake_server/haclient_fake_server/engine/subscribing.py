@@ -141,7 +141,7 @@ class Subscribing:
         return None
 
     def _for_queue(self, connection: Connection, message: Message, options: Options) -> Options:
-        """The name of a queue is no pattern, although it may have a dot."""
+        """The name of a queue is not a pattern, although it may have a dot."""
         if self._routes.queues.get(message.topic, connection.message_type) is None:
             return options
         return replace(options, non_regex_topic=True)

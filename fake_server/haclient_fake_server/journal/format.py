@@ -438,7 +438,7 @@ def read_removals(record: Record) -> Removals:
     """Decode a record of command `QUEUE_REMOVE`.
 
     Raises:
-        JournalFormatError: The payload is no list of entries.
+        JournalFormatError: The payload is not a list of entries.
     """
     size, length = QUEUE_ENTRY.size, len(record.payload)
     if length % size:

@@ -64,7 +64,7 @@ Process: TypeAlias = Callable[[list[Message]], Awaitable[None]]
 
 
 def granted_backlog(message: Message) -> int | None:
-    """The backlog that the server has granted; `None` for a topic that is no queue."""
+    """The backlog that the server has granted; `None` for a topic that is not a queue."""
     lease = message.lease
     return lease.leases.backlog if isinstance(lease, QueueLease) else None
 
@@ -167,7 +167,7 @@ class BoundedConsumer:
                 it has processed.
 
         Raises:
-            HAClientError: The topic is no queue; or the subscription ended with an error.
+            HAClientError: The topic is not a queue; or the subscription ended with an error.
             UsageError: So many messages cannot be kept.
         """
         self._connected_at = self._last_message_at = trio.current_time()

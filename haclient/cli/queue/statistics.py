@@ -135,7 +135,7 @@ def check_no_lease(batch: Sequence[Message]) -> None:
 
 
 async def check_no_queue(client: BaseClient, topic: str, *, limit_s: float) -> None:
-    """Check that a topic is no queue, before anything is delivered; see `check_no_lease`.
+    """Check that a topic is not a queue, before anything is delivered; see `check_no_lease`.
 
     Args:
         client: A client that has logged on.

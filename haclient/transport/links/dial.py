@@ -190,7 +190,7 @@ async def answer_upgrade(link: Link, received: bytes) -> None:
         received: What was received from it already.
 
     Raises:
-        ProtocolError: It is no request for an upgrade.
+        ProtocolError: It is not a request for an upgrade.
         OSError: The link is broken.
     """
     await _send_all(link, granting_answer(await _read_head(link, b"GET /", received)))

@@ -246,7 +246,7 @@ class TrackedBookmarkStore(BookmarkStore):
             points: What an adapter has kept.
 
         Raises:
-            UsageError: A point is no list of bookmarks, or has a value that cannot be; nothing was
+            UsageError: A point is not a list of bookmarks, or has an impossible value; nothing was
                 taken over.
         """
         self._thread.check()

@@ -24,7 +24,7 @@ _CHUNK_BYTES: Final = 2**20
 
 
 def check_durability(durability: str, group_interval_s: object = 0.01) -> None:
-    """Refuse what is no durability.
+    """Refuse what is not a durability.
 
     Args:
         durability: The word for it.

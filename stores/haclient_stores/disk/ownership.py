@@ -23,8 +23,8 @@ def check_path(path: str | Path, what: str) -> Path:
         what: What it has to be, for the error.
 
     Raises:
-        UsageError: It is no path, none that a file may have, or empty, which would be the working
-            directory.
+        UsageError: It is not a path, not one that a file may have, or empty, which would be the
+            working directory.
     """
     try:
         found = Path(path)
@@ -133,7 +133,7 @@ class Ownership:
 
         Raises:
             StoreLocked: The store belongs to a client of another name.
-            UsageError: It is no name, or the store cannot be used; see `check_usable`.
+            UsageError: It is not a name, or the store cannot be used; see `check_usable`.
         """
         self.check_usable()
         check_client_name(self._store, self.client_name, client_name)

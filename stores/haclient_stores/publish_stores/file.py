@@ -100,7 +100,7 @@ class FilePublishStore(PublishLog):
             value: The text.
 
         Raises:
-            UsageError: One of the two is no text, or another thread uses the store.
+            UsageError: One of the two is not a text, or another thread uses the store.
             StoreFull: The disk has no room for it.
         """
         self._thread.check()
@@ -142,7 +142,7 @@ def publish_store_size(
         check_period_s: How often the server checks that, in seconds.
 
     Raises:
-        UsageError: A rate, a size or a time is no number, negative or not finite, or the
+        UsageError: A rate, a size or a time is not a number, negative or not finite, or the
             store would be larger than anything.
     """
     given = (messages_per_second, message_bytes, downgrade_age_s, check_period_s)

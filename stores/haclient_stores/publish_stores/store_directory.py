@@ -170,7 +170,7 @@ class StoreDirectory(SegmentStorage):
 
         Raises:
             StoreLocked: It belongs to another one.
-            UsageError: It is no name, or the store cannot be used.
+            UsageError: It is not a name, or the store cannot be used.
         """
         if self.ownership.check_client(client_name):
             framing.write_owner(self._control, client_name)
@@ -552,7 +552,7 @@ class StoreDirectory(SegmentStorage):
         """Keep a text beside the messages; it is on the disk when this returns.
 
         Raises:
-            UsageError: One of the two is no text, or the store cannot be used.
+            UsageError: One of the two is not a text, or the store cannot be used.
             StoreFull: The disk has no room.
         """
         self.ownership.check_usable()

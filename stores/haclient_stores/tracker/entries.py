@@ -75,7 +75,7 @@ class Publishers:
             text: The id in decimal digits.
 
         Returns:
-            The index; -1 for text that is no id.
+            The index; -1 for text that is not an id.
         """
         if not (_is_number(text) and int(text) <= LARGEST):
             return -1

@@ -175,7 +175,7 @@ class Start:
             wire: A bookmark in any wire form.
 
         Raises:
-            UsageError: It is no bookmark.
+            UsageError: It is not a bookmark.
         """
         match parse_bookmark(wire):
             case Bookmark() | Timestamp() as item:

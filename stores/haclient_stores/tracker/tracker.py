@@ -185,7 +185,7 @@ class SubscriptionTracker(Resumption):
         return chunk
 
     def _log_each(self, bookmarks: list[str]) -> list[int]:
-        """Any mixture of publishers, duplicates, redeliveries and text that is no bookmark."""
+        """Any mixture of publishers, duplicates, redeliveries and text that is not a bookmark."""
         self.fresh = []
         numbers: list[int] = []
         publishers: list[int] = []

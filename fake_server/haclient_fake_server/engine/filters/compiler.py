@@ -67,7 +67,7 @@ def compile_filter(text: str) -> Filter:
     Compile once and call for each message; the result keeps no state, so it may be shared.
 
     Raises:
-        FilterError: The text is no filter, or too long, too deep, or holds a bad pattern.
+        FilterError: The text is not a filter, or too long, too deep, or holds a bad pattern.
     """
     result = _scalar(parse_filter(text))
     return lambda document: truth(result(document)) is True
@@ -77,7 +77,7 @@ def compile_expression(text: str) -> Scalar:
     """The value that the expression `text` describes, such as `/priority` or `/a + 2 * /b`.
 
     Raises:
-        FilterError: The text is no expression, or too long, too deep, or holds a bad pattern.
+        FilterError: The text is not an expression, or too long, too deep, or holds a bad pattern.
     """
     return _scalar(parse_filter(text))
 

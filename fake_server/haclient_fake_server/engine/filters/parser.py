@@ -127,7 +127,7 @@ def tokenize(text: str) -> list[Token]:
     """All tokens of `text`; the last is always `TokenKind.END`.
 
     Raises:
-        FilterError: Something in the text is no token.
+        FilterError: Something in the text is not a token.
     """
     tokens: list[Token] = []
     text = text.rstrip(_SPACES)
@@ -151,7 +151,7 @@ def parse_path(text: str, position: int = 0) -> Path:
         position: Where it stands in a longer text, for the error.
 
     Raises:
-        FilterError: It is no absolute path.
+        FilterError: It is not an absolute path.
     """
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     steps: list[Step] = []

@@ -8,8 +8,8 @@ check.
 * Comparison: never true with NULL, not even `!=`. Two strings compare as strings, in the order of
   their bytes. A string compared with a number is converted; one that is not a number is greater
   than any number.
-* Arithmetic: NULL with anything is NULL. A string that is no number is NaN. Integers stay integers
-  and divide towards zero; `%` has the sign of its first operand; division by zero is NaN.
+* Arithmetic: NULL with anything is NULL. A string that is not a number is NaN. Integers stay
+  integers and divide towards zero; `%` has the sign of its first operand; division by zero is NaN.
 * Truth: NULL stays NULL, a number is true when it is not 0, a string counts as its number; NaN and
   strings that are no number are not true.
 """

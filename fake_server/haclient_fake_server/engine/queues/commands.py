@@ -285,5 +285,5 @@ def _fields(request: Request, row: Row, content: Content) -> dict[str, str | int
 
 
 def _literal(options: Options) -> Options:
-    """The name of a queue is no pattern, although it may have a dot."""
+    """The name of a queue is not a pattern, although it may have a dot."""
     return replace(options, non_regex_topic=True)

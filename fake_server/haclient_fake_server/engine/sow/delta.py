@@ -296,7 +296,7 @@ def _equal(one: Json, other: Json) -> bool:
 
 
 def _add(form: _Format, changes: Changed, fields: Fields, path: Path) -> None:
-    """Add the value at a path, or what holds it where that is no object."""
+    """Add the value at a path, or what holds it where that is not an object."""
     for number, step in enumerate(path.steps, 1):
         value = fields.get(step.name)
         present = changes.get(step.name)

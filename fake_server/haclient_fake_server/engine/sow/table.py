@@ -169,7 +169,7 @@ class SowTopic:
             `None` all records live for ever.
 
     Raises:
-        FilterError: A key is no path.
+        FilterError: A key is not a path.
     """
 
     __slots__ = (
