@@ -22,7 +22,7 @@ from haclient_fake_server.hub import Hub
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
 from haclient_fake_server.journal.parquet import FOLDER, parquet_name
-from haclient_fake_server.journal.segments import FileSegment
+from haclient_fake_server.journal.segments import JournalSegment
 from haclient_stores.errors import StoreError
 
 CHECK_INTERVAL_S: Final = 60.0
@@ -76,7 +76,7 @@ class JournalMaintenance:
             raise UsageError(f"{action} {name}: it is compressed already")
         return journal
 
-    def _check_unneeded(self, journal: JournalFiles, segment: FileSegment) -> None:
+    def _check_unneeded(self, journal: JournalFiles, segment: JournalSegment) -> None:
         name, first = segment_name(segment.number), next(iter(journal.segments))
         if segment.number != first:
             raise UsageError(
@@ -86,7 +86,7 @@ class JournalMaintenance:
         if holder:
             raise UsageError(f"remove {name}: {holder}")
 
-    def _export_of(self, segment: FileSegment) -> str:
+    def _export_of(self, segment: JournalSegment) -> str:
         config = self._config
         if not config.parquet or config.data_dir is None:
             return ""

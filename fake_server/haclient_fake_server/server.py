@@ -39,7 +39,7 @@ from haclient_fake_server.admin import (
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
-from haclient_fake_server.engine.sow.topics import SowTopics
+from haclient_fake_server.engine.sow.tables import SowTables
 from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.hub import BrokerFiles, Hub
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
@@ -413,7 +413,7 @@ class BrokerServer:
             del topic, message_type
             return True
 
-        topics = SowTopics(config.sow_topics, is_logged)
+        topics = SowTables(config.sow_topics, is_logged)
 
         def definition_of(message_type: str, topic: str) -> str:
             found = topics.get_or_make(topic, message_type)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from haclient_fake_server.engine.filters import Document, compile_filter, parse_order_by
-from haclient_fake_server.engine.sow.table import Query, SowKeyError, SowRecord, SowTopic
+from haclient_fake_server.engine.sow.table import Query, SowKeyError, SowRecord, SowTable
 from support.lengths import length
 
 pytestmark = pytest.mark.row("SW1", "SW2", "SW3")
@@ -33,7 +33,7 @@ class SowModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.topic = SowTopic("orders", ["/id"])
+        self.topic = SowTable("orders", ["/id"])
         self.model: dict[int, int] = {}
 
     def key(self, number: int) -> str:

@@ -22,7 +22,7 @@ from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.sow import history, queries
-from haclient_fake_server.engine.sow.table import SowTopic as SowTable
+from haclient_fake_server.engine.sow.table import SowTable
 from haclient_fake_server.engine.timers import Clock
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore

@@ -126,10 +126,12 @@ def _new_publish_before_replay(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a restarted broker has forgotten which sequences it has seen")
 def _duplicates_forgotten_at_restart(stack: contextlib.ExitStack) -> None:
-    def restore(self: publishers.Publishers, number: int, _high: int, *, assigned: bool) -> None:
+    def restore(
+        self: publishers.KnownPublishers, number: int, _high: int, *, assigned: bool
+    ) -> None:
         restored(self, number, 0, assigned=assigned)
 
-    restored = replace_attribute(stack, publishers.Publishers, "restore", restore)
+    restored = replace_attribute(stack, publishers.KnownPublishers, "restore", restore)
 
 
 class _Trusting(bytes):

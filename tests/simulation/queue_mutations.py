@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from haclient.session import leases
 from haclient.workers import message_runner
-from haclient_fake_server.engine.queues import queue, queues, selector
+from haclient_fake_server.engine.queues import dispatcher, queue, selector
 from simulation import queue_planning
 from simulation.planting import Mutation, Ours, Registering, replace_attribute
 
@@ -67,7 +67,10 @@ def _strict_queues_are_sublet(stack: contextlib.ExitStack) -> None:
 @_mutation("what was acknowledged leaves the queue, and the journal does not know")
 def _removals_are_not_recorded(stack: contextlib.ExitStack) -> None:
     replace_attribute(
-        stack, queues.Queues, "_record_removals", lambda _self, queue: queue.removals.clear()
+        stack,
+        dispatcher.QueueDispatcher,
+        "_record_removals",
+        lambda _self, queue: queue.removals.clear(),
     )
 
 
@@ -145,7 +148,7 @@ def _backlog_is_not_freed(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a message expires without the copy of it", queue_planning.poisoned)
 def _expired_without_a_copy(stack: contextlib.ExitStack) -> None:
-    replace_attribute(stack, queues.Queues, "_copy_expired", lambda *_: None)
+    replace_attribute(stack, dispatcher.QueueDispatcher, "_copy_expired", lambda *_: None)
 
 
 @_mutation("the client acknowledges a message before its handler has returned")

@@ -27,9 +27,9 @@ from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.log_writer import Extras, LogWriter
 from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_text
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.queues.message_reader import Content
-from haclient_fake_server.engine.queues.message_table import Row
+from haclient_fake_server.engine.queues.message_table import MessageRow
 from haclient_fake_server.engine.routes import FanoutGroup, Route, Routes, frame_head
 from haclient_fake_server.engine.sow.delta import Delta
 from haclient_fake_server.engine.sow.page import PageSubscription, page_headers
@@ -38,7 +38,7 @@ from haclient_fake_server.engine.sow.table import (
     Changes,
     SowError,
     SowRecord,
-    SowTopic,
+    SowTable,
     recorded_keys,
 )
 from haclient_fake_server.engine.timers import NEVER, Clock, timestamp_text
@@ -96,7 +96,7 @@ def apply(
     return Changes(document, key, sow.restore(stored))
 
 
-def has_to_compute_key(sow: SowTopic, key: bytes, flags: int) -> bool:
+def has_to_compute_key(sow: SowTable, key: bytes, flags: int) -> bool:
     """Whether the key of a record is not the one that it has in the log."""
     return not key or sow.has_user_keys or bool(flags & _USER_KEY)
 
@@ -120,14 +120,14 @@ class Applier:
         for topic in self._routes.sow:
             self._watch(topic)
 
-    def _watch(self, sow: SowTopic) -> None:
+    def _watch(self, sow: SowTable) -> None:
         """Be called when the next record expires."""
         due_us = sow.next_expiry_us
         due = NEVER if due_us == NEVER_US else self._clock.due_at_us(due_us)
         key = ("expiration of records of", sow.message_type, sow.name)
         self._clock.timers.set(key, due, partial(self._expire, sow))
 
-    def _expire(self, sow: SowTopic) -> None:
+    def _expire(self, sow: SowTable) -> None:
         """Remove records that have expired, and notify those that had them in focus."""
         expired = sow.take_expired(self._clock.wall_us, MAX_EXPIRED)
         self._watch(sow)
@@ -137,7 +137,11 @@ class Applier:
             self.deliver(route, nothing, Changes(None, deleted=expired, reason="expire"))
 
     def apply(
-        self, route: Route, publisher: Publisher, record: Record, document: Document | None = None
+        self,
+        route: Route,
+        publisher: KnownPublisher,
+        record: Record,
+        document: Document | None = None,
     ) -> Changes:
         """Log a record, change the state, and deliver the changes.
 
@@ -168,7 +172,7 @@ class Applier:
         if route.queues and changes.document is not None:
             self._routes.queues.enter(
                 route.queues,
-                Row(record.position, publisher.id, record.sequence, offset),
+                MessageRow(record.position, publisher.id, record.sequence, offset),
                 Content(record.payload, record.correlation_id, record.timestamp_us),
                 expiration_s=record.expiration_s,
                 document=changes.document,

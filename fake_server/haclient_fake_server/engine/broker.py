@@ -46,11 +46,11 @@ from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.logon import Logons, heartbeat
 from haclient_fake_server.engine.outbox import ENDED_BY_PEER, Effects, Outbox, Severity, describe
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
-from haclient_fake_server.engine.publishers import Publishers
+from haclient_fake_server.engine.publishers import KnownPublishers
 from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.queues.commands import QueueCommands
+from haclient_fake_server.engine.queues.dispatcher import QueueDispatcher
 from haclient_fake_server.engine.queues.points import QueuePoint
-from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
 from haclient_fake_server.engine.recovery import NOTHING_SAVED, SavedState, recover
 from haclient_fake_server.engine.replay import Replay
@@ -65,7 +65,7 @@ from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.sow.saved import SowChanges
-from haclient_fake_server.engine.sow.table import SowRecord, SowTopic
+from haclient_fake_server.engine.sow.table import SowRecord, SowTable
 from haclient_fake_server.engine.statistics import Row, Statistics
 from haclient_fake_server.engine.subscribing import Subscribing
 from haclient_fake_server.engine.system_topics import SystemTopics
@@ -115,7 +115,7 @@ class Engine:
         self._guards = Guards(saved.guards)
         clock = self._clock = Clock(now, now_us)
         routes = self._routes = Routes(settings, journal)
-        publishers = Publishers(settings.name, started_s=now_us // 1_000_000)
+        publishers = KnownPublishers(settings.name, started_s=now_us // 1_000_000)
         is_logging = bool(settings.log_topics)
         log = self._log = LogWriter(journal, publishers, now_us=now_us, is_logging=is_logging)
         self._destinations = destinations = [Destination(each) for each in settings.replicate_to]
@@ -125,13 +125,13 @@ class Engine:
         recover(log, routes, clock, durability, destinations, saved)
         self._report_ahead()
         self._report_lost(saved.queue_points)
-        self._taken: list[tuple[SowTopic, list[str]]] = []  # file-backed topics, what has changed
+        self._taken: list[tuple[SowTable, list[str]]] = []  # file-backed topics, what has changed
         retries = self._retries = Retries(clock, outbox, self._connections)
         conflation = Conflation(settings, routes, clock, outbox)
         acks = self._acks = PersistedAcks(log, durability, clock, outbox)
         replay = self._replay = Replay(log, routes, durability, clock, outbox, conflation, acks)
         applier = Applier(log, routes, clock, outbox, conflation)
-        queues = self._queues = Queues(log, routes, clock, outbox, retries, applier)
+        queues = self._queues = QueueDispatcher(log, routes, clock, outbox, retries, applier)
         self._publishing = Publishing(settings, log, routes, outbox, applier, acks)
         self._replicas = Replicas(settings, log, routes, clock, outbox, applier, destinations)
         self._replication = Replication(

@@ -25,7 +25,7 @@ from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.requests import DELTA_COMMANDS, Request
 from haclient_fake_server.engine.routes import Route, Routes, frame_head
 from haclient_fake_server.engine.settings import EngineSettings
-from haclient_fake_server.engine.sow.table import Changes, SowRecord, SowTopic
+from haclient_fake_server.engine.sow.table import Changes, SowRecord, SowTable
 from haclient_fake_server.engine.timers import Clock, timestamp_text
 from haclient_fake_server.journal.format import Record
 
@@ -87,11 +87,11 @@ class Conflation:
             )
         return Conflator(options.conflation_s, paths, follows_messages=self._follows_messages)
 
-    def _sow_of(self, request: Request, message_type: str) -> SowTopic | None:
+    def _sow_of(self, request: Request, message_type: str) -> SowTable | None:
         """The state of the world of a topic; `None` for a pattern."""
         if request.matcher.is_regex:
             return None
-        return next(iter(self._routes.sow_topics(message_type, request.matcher)), None)
+        return next(iter(self._routes.sow_tables(message_type, request.matcher)), None)
 
     def conflate(self, item: Subscription, route: Route, record: Record, changes: Changes) -> None:
         """Hold a new message, or an out-of-focus message, for a live subscription."""
@@ -238,7 +238,7 @@ class Conflation:
         sow = None
         if item.style & Style.DELTA and held.before is not None:
             # Deltas need a single topic: see `conflator_of`.
-            sow = next(iter(self._routes.sow_topics(message_type, item.matcher)), None)
+            sow = next(iter(self._routes.sow_tables(message_type, item.matcher)), None)
         if sow is None or held.before is None:
             return _selected(item, body)
         return sow.delta(SowRecord(held.update.key, held.before), body, item.fields).body(

@@ -22,7 +22,7 @@ from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor
 from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import TopicMatcher
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.timers import NEVER
 
 SILENT_INTERVALS: Final = 2.5
@@ -109,8 +109,8 @@ class Connection:
         "user",
     )
 
-    publisher: Publisher
-    origin: Publisher
+    publisher: KnownPublisher
+    origin: KnownPublisher
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block, JournalReader
 from haclient_fake_server.engine.patterns import to_bytes
-from haclient_fake_server.engine.publishers import Publisher, Publishers
+from haclient_fake_server.engine.publishers import KnownPublisher, KnownPublishers
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import (
     MAX_QUEUE_ENTRIES,
@@ -67,7 +67,7 @@ class LogWriter:
     def __init__(
         self,
         journal: JournalReader,
-        publishers: Publishers,
+        publishers: KnownPublishers,
         *,
         now_us: int,
         is_logging: bool = True,
@@ -78,14 +78,14 @@ class LogWriter:
         self.position = self._first_position = journal.next_position
         self.now_us = now_us
         self.last: tuple[int, int] | None = None
-        self.unnoted: dict[int, Publisher] = {}
+        self.unnoted: dict[int, KnownPublisher] = {}
         self.source, self.source_is_confirmed, self.source_flags = "", False, 0
         self.has_removals = False
         self._next_topic_id = 1
         self._parts: list[bytes] = []
         self._bytes = 0  # of all parts
         self._records = 0
-        self._touched: list[Publisher] = []
+        self._touched: list[KnownPublisher] = []
         self._routes: list[Route] = []
         self._assigned: set[int] = set()
         self._definitions: list[tuple[int, str, str]] = []
@@ -107,7 +107,7 @@ class LogWriter:
         self.source, self.source_is_confirmed = source, is_confirmed
         self.source_flags = RecordFlag.REPLICATED | (RecordFlag.CONFIRMED if is_confirmed else 0)
 
-    def note_seen(self, publisher: Publisher, sequence: int) -> None:
+    def note_seen(self, publisher: KnownPublisher, sequence: int) -> None:
         """A publisher has used a sequence for which there may be no message: `build` marks it."""
         if sequence > publisher.seen:
             publisher.seen = sequence
@@ -119,7 +119,7 @@ class LogWriter:
         return f"{self.last[0]}|{self.last[1]}|" if self.last else "0"
 
     def append(
-        self, route: Route, publisher: Publisher, sequence: int, *, body: bytes, extras: Extras
+        self, route: Route, publisher: KnownPublisher, sequence: int, *, body: bytes, extras: Extras
     ) -> int:
         """Add a data record; its position is the value that `position` had before the call.
 
@@ -168,7 +168,7 @@ class LogWriter:
         self._bytes = offset + size
         return offset
 
-    def _mark(self, publisher: Publisher) -> None:
+    def _mark(self, publisher: KnownPublisher) -> None:
         """Add a mark: the highest sequence seen, where no message of this batch carries it."""
         sequence = publisher.seen
         record = Record(
@@ -281,7 +281,7 @@ class LogWriter:
         self._first_position = self.position
         return block
 
-    def _touch(self, publisher: Publisher, sequence: int) -> None:
+    def _touch(self, publisher: KnownPublisher, sequence: int) -> None:
         """Note the batch's first record of a publisher."""
         publisher.batch_low, publisher.before_batch = sequence, publisher.noted
         self._touched.append(publisher)

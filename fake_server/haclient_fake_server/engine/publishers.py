@@ -25,7 +25,7 @@ MAX_RUNS: Final = 1024
 """Runs of consecutive sequences that are remembered of a publisher; one is the usual number."""
 
 
-class Publisher:
+class KnownPublisher:
     """One publisher id and the sequences of its messages.
 
     Attributes:
@@ -88,46 +88,46 @@ class Publisher:
         return f"{self.id}|{sequence}|"
 
 
-class Publishers:
+class KnownPublishers:
     """All publishers that this instance knows, by id."""
 
     def __init__(self, instance_name: str, *, started_s: int) -> None:
         self._instance_name = instance_name
-        self._known: dict[int, Publisher] = {}
+        self._known: dict[int, KnownPublisher] = {}
         self._last_assigned = started_s * _ASSIGNED_PER_SECOND
 
-    def __iter__(self) -> Iterator[Publisher]:
+    def __iter__(self) -> Iterator[KnownPublisher]:
         """All of them."""
         return iter(self._known.values())
 
-    def of_client(self, client_name: str) -> Publisher:
+    def of_client(self, client_name: str) -> KnownPublisher:
         """The publisher behind a client name, for a connection that releases it at its end."""
         return self._hold(publisher_id(client_name))
 
-    def of_origin(self, client_name: str) -> Publisher:
+    def of_origin(self, client_name: str) -> KnownPublisher:
         """The publisher of what this client publishes without a sequence; likewise."""
         return self._hold(instance_publisher_id(client_name, self._instance_name))
 
-    def release(self, publisher: Publisher) -> None:
+    def release(self, publisher: KnownPublisher) -> None:
         """A connection has ended. Most clients only read: what never published is forgotten."""
         publisher.connections -= 1
         has_records = publisher.seen or publisher.noted or publisher.logged >= 0
         if not publisher.connections and not has_records:
             del self._known[publisher.id]
 
-    def of_id(self, number: int) -> Publisher:
+    def of_id(self, number: int) -> KnownPublisher:
         """The publisher with this id, new or known."""
         publisher = self._known.get(number)
         if publisher is None:
-            publisher = self._known[number] = Publisher(number)
+            publisher = self._known[number] = KnownPublisher(number)
         return publisher
 
-    def _hold(self, number: int) -> Publisher:
+    def _hold(self, number: int) -> KnownPublisher:
         publisher = self.of_id(number)
         publisher.connections += 1
         return publisher
 
-    def get(self, number: int) -> Publisher | None:
+    def get(self, number: int) -> KnownPublisher | None:
         """The publisher with this id, if it is known."""
         return self._known.get(number)
 

@@ -24,9 +24,9 @@ from haclient_fake_server.engine.log_writer import ASSIGNED, NO_EXTRAS, Extras, 
 from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_bytes, topic_problem
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.queues.message_reader import Content
-from haclient_fake_server.engine.queues.message_table import Row
+from haclient_fake_server.engine.queues.message_table import MessageRow
 from haclient_fake_server.engine.requests import (
     SYSTEM_TOPIC_REFUSAL,
     WITHOUT_OPTIONS,
@@ -102,7 +102,7 @@ class Publishing:
             position = log.position
             offset = log.append(route, publisher, sequence, body=body, extras=extras)
             if route.queues:
-                row = Row(position, publisher.id, sequence, offset)
+                row = MessageRow(position, publisher.id, sequence, offset)
                 content = Content(body, extras.correlation_id, log.now_us)
                 self._routes.queues.enter(route.queues, row, content)
         elif message.sequence:
@@ -122,7 +122,7 @@ class Publishing:
             self._acknowledge(connection, message, route, publisher)
 
     def _conflate(
-        self, route: Route, publisher: Publisher, sequence: int, message: Message
+        self, route: Route, publisher: KnownPublisher, sequence: int, message: Message
     ) -> None:
         """Hold a message of a topic without records for the subscriptions with conflation."""
         if route.plan is None or not route.plan.conflated:
@@ -223,7 +223,7 @@ class Publishing:
                 send(connection, frame)
 
     def _acknowledge(
-        self, connection: Connection, message: Message, route: Route, publisher: Publisher
+        self, connection: Connection, message: Message, route: Route, publisher: KnownPublisher
     ) -> None:
         """Send the acks for an applied publish; its record names `publisher`."""
         collected = route.logged and publisher is connection.publisher

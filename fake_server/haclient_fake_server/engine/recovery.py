@@ -19,7 +19,7 @@ from haclient_fake_server.engine.journal import Cursor, JournalReader, Scan, sca
 from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.patterns import to_bytes, to_text
 from haclient_fake_server.engine.queues.message_reader import Content, content_of
-from haclient_fake_server.engine.queues.message_table import Place, Row, to_place
+from haclient_fake_server.engine.queues.message_table import MessageRow, Place, to_place
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.registry import QueueRegistry
@@ -32,7 +32,7 @@ from haclient_fake_server.engine.replication.durability import (
 )
 from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.sow.saved import SavedRecords
-from haclient_fake_server.engine.sow.table import SowError, SowTopic, recorded_keys
+from haclient_fake_server.engine.sow.table import SowError, SowTable, recorded_keys
 from haclient_fake_server.engine.span import span_of
 from haclient_fake_server.engine.timers import Clock
 from haclient_fake_server.journal.format import (
@@ -232,7 +232,7 @@ class _SowTables:
             if route.sow is not None:
                 route.sow.take_expired(self._clock_us, sys.maxsize)
 
-    def _delete(self, table: dict[bytes, bytes], sow: SowTopic | None, record: bytes) -> None:
+    def _delete(self, table: dict[bytes, bytes], sow: SowTable | None, record: bytes) -> None:
         keys = recorded_keys(to_text(_decode(record).payload))
         for key in keys:
             table.pop(to_bytes(key), None)
@@ -253,7 +253,7 @@ def _decode(record: bytes) -> Record:
     return read_record(record, 0, len(record))[0]
 
 
-def _computed_key(sow: SowTopic, record: bytes) -> bytes | None:
+def _computed_key(sow: SowTable, record: bytes) -> bytes | None:
     """The key that a message has here; `None` for one that fits no key."""
     found = _decode(record)
     try:
@@ -293,7 +293,7 @@ class _Queues:
     def _enter(self, chunk: bytes, at: int, fields: tuple[int, ...], place: Place) -> None:
         """Put a message into its queues."""
         position, clock_us = fields[4], self._clock_us
-        row = Row(position, fields[5], fields[6], place)
+        row = MessageRow(position, fields[5], fields[6], place)
         lifetime_s = read_record(chunk, at, len(chunk))[0].expiration_s if fields[3] else None
         for queue in self._routes.by_id[fields[8]].queues:
             if position >= self._starts[queue]:

@@ -32,8 +32,8 @@ from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.registry import QueueRegistry
 from haclient_fake_server.engine.settings import TOPIC_BYTES, EngineSettings
 from haclient_fake_server.engine.sow.page import PageSubscription
-from haclient_fake_server.engine.sow.table import SowTopic
-from haclient_fake_server.engine.sow.topics import SowTopics
+from haclient_fake_server.engine.sow.table import SowTable
+from haclient_fake_server.engine.sow.tables import SowTables
 
 _OF_WHOLE_MESSAGES: Final = ~(Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS)
 
@@ -249,7 +249,7 @@ class Route:
         message_type: str,
         *,
         logged: bool,
-        sow: SowTopic | None = None,
+        sow: SowTable | None = None,
         queues: tuple[Queue, ...] = (),
         log_filters: Sequence[Filter] = (),
     ) -> None:
@@ -421,7 +421,7 @@ class Routes(dict[str, RouteTable]):
             )
             for topic in settings.log_topics
         ]
-        self.sow = SowTopics(settings.sow_topics, self.is_logged)
+        self.sow = SowTables(settings.sow_topics, self.is_logged)
         for queue in settings.queues:
             if queue.publish_target != queue.name and queue.publish_target:
                 self[queue.message_type].redirect(queue.name, queue.publish_target)
@@ -444,7 +444,7 @@ class Routes(dict[str, RouteTable]):
         """Whether there is memory for a new topic."""
         return self._topic_bytes + _bytes_of(topic) <= self._max_topic_bytes
 
-    def sow_topics(self, message_type: str, matcher: TopicMatcher) -> list[SowTopic]:
+    def sow_tables(self, message_type: str, matcher: TopicMatcher) -> list[SowTable]:
         """The topics with a state of the world that match; those of a pattern once they are known.
 
         A single topic becomes known by this, unless all topics together take too much memory.

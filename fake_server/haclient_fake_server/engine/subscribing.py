@@ -24,8 +24,8 @@ from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.queues.dispatcher import QueueDispatcher
 from haclient_fake_server.engine.queues.queue import Queue
-from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.replay import Replay
 from haclient_fake_server.engine.requests import DELTA_COMMANDS, Request, read_options, read_request
 from haclient_fake_server.engine.routes import Routes
@@ -53,7 +53,7 @@ class Subscribing:
         conflation: Conflation,
         replay: Replay,
         acks: PersistedAcks,
-        queues: Queues,
+        queues: QueueDispatcher,
     ) -> None:
         self._settings = settings
         self._log = log

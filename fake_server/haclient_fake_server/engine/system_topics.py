@@ -49,9 +49,9 @@ from haclient_fake_server.engine.log_query import (
 from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, to_text
+from haclient_fake_server.engine.queues.dispatcher import QueueDispatcher
 from haclient_fake_server.engine.queues.points import oldest_needed
 from haclient_fake_server.engine.queues.queue import Queue
-from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.replication.durability import Durability
 from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS, SYSTEM_PREFIX
 from haclient_fake_server.engine.routes import Routes
@@ -168,7 +168,7 @@ class SystemTopics:
         clock: Clock,
         outbox: Outbox,
         guards: Guards,
-        queues: Queues,
+        queues: QueueDispatcher,
         statistics: Statistics,
     ) -> None:
         self._log = log

@@ -60,7 +60,7 @@ from haclient_fake_server.journal.format import (
     segment_name,
 )
 from haclient_fake_server.journal.places import SegmentPlaces
-from haclient_fake_server.journal.segments import FileSegment, recover_segments
+from haclient_fake_server.journal.segments import JournalSegment, recover_segments
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import Disk, File
@@ -120,10 +120,12 @@ class JournalFiles(JournalReader):
         self._segment_bytes = segment_bytes
         self._instance_id = instance_id
         self._points = kill_points or KillPoints()
-        self._segments: dict[int, FileSegment] = {}
-        self._live: FileSegment
-        self._open_segments = OrderedDict[int, FileSegment]()  # the one that was read last is last
-        self._unsealed = deque[FileSegment]()  # full ones, the oldest first
+        self._segments: dict[int, JournalSegment] = {}
+        self._live: JournalSegment
+        self._open_segments = OrderedDict[
+            int, JournalSegment
+        ]()  # the one that was read last is last
+        self._unsealed = deque[JournalSegment]()  # full ones, the oldest first
         self._spares = deque[Path]()
         self._wanted_spares = preallocated_files - 1
         self._last_spare = 0
@@ -337,7 +339,7 @@ class JournalFiles(JournalReader):
         manifest.archived = archived
         self._disk.replace(path, manifest.to_json().encode("ascii"))
 
-    def _forget_file(self, segment: FileSegment) -> None:
+    def _forget_file(self, segment: JournalSegment) -> None:
         self._open_segments.pop(segment.number, None)
         if segment.file is not None:
             segment.file.close()
@@ -399,7 +401,7 @@ class JournalFiles(JournalReader):
         self._live.manifest.data_bytes += BLOCK_HEADER_BYTES + len(records)
         self.sync()
 
-    def _sync_segment(self, segment: FileSegment) -> None:
+    def _sync_segment(self, segment: JournalSegment) -> None:
         """Sync a file unless it was synced already; the caller holds the lock.
 
         A segment that was sealed meanwhile was synced under the same lock. Its file is not touched,
@@ -427,7 +429,7 @@ class JournalFiles(JournalReader):
                 f"{self._directory}: a write or a sync has failed: start the broker again"
             ) from self._failure
 
-    def _roll(self, position: int, now_us: int, *, room: int) -> FileSegment:
+    def _roll(self, position: int, now_us: int, *, room: int) -> JournalSegment:
         self._points.reach(KillPoint.BEFORE_ROLL)
         old = self._live
         self._live = self._begin(old.number + 1, position=position, now_us=now_us, room=room)
@@ -438,7 +440,7 @@ class JournalFiles(JournalReader):
 
     def _begin(
         self, number: int, *, position: int, now_us: int, room: int, sync: bool = False
-    ) -> FileSegment:
+    ) -> JournalSegment:
         """Create a segment. It gets its name when it is whole: a kill leaves all of it or nothing.
 
         Without `sync` a loss of power may leave a part of it, which then has no synced block in it:
@@ -471,7 +473,7 @@ class JournalFiles(JournalReader):
         self._disk.rename(temporary, path)
         self._unsynced_names = True
         manifest = Manifest(number, position, position, end, last_us=now_us)
-        segment = FileSegment(manifest, BlockIndex(manifest.index), size)
+        segment = JournalSegment(manifest, BlockIndex(manifest.index), size)
         self._segments[number] = segment
         self._file(segment)
         return segment
@@ -503,11 +505,11 @@ class JournalFiles(JournalReader):
             self._unsealed[0].manifest.topics.update(self._prologue.topics)
             self.seal()
 
-    def _write_manifest(self, segment: FileSegment) -> None:
+    def _write_manifest(self, segment: JournalSegment) -> None:
         path = self._directory / manifest_name(segment.number)
         self._disk.replace(path, segment.manifest.to_json().encode("ascii"))
 
-    def _file(self, segment: FileSegment) -> File:
+    def _file(self, segment: JournalSegment) -> File:
         """A segment's file, opened again if necessary; sealed ones that are not read are closed.
 
         For the thread of the event loop only.
@@ -536,12 +538,12 @@ class JournalFiles(JournalReader):
 
     @property
     @override
-    def segments(self) -> Mapping[int, FileSegment]:
+    def segments(self) -> Mapping[int, JournalSegment]:
         return self._segments
 
     @property
     @override
-    def live(self) -> FileSegment:
+    def live(self) -> JournalSegment:
         return self._live
 
     @property

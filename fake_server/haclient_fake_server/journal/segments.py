@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class FileSegment(Segment):
+class JournalSegment(Segment):
     """One file of the journal.
 
     Attributes:
@@ -173,7 +173,7 @@ class Recovered(NamedTuple):
         prologue: Everything that the next segment has to repeat.
     """
 
-    segments: dict[int, FileSegment]
+    segments: dict[int, JournalSegment]
     prologue: SegmentPrologue
 
 
@@ -203,7 +203,7 @@ def recover_segments(directory: Path, disk: Disk, places: SegmentPlaces | None =
 class _End(NamedTuple):
     """Where the log ends although something follows."""
 
-    segment: FileSegment
+    segment: JournalSegment
     what: str
 
 
@@ -214,7 +214,7 @@ class _Recovery:
         self._directory = directory
         self._disk = disk
         self._places = places
-        self.segments: dict[int, FileSegment] = {}
+        self.segments: dict[int, JournalSegment] = {}
         self.prologue = SegmentPrologue()
 
     def run(self) -> None:
@@ -293,13 +293,13 @@ class _Recovery:
                     raise StoreCorrupt(file.path, 0, what)
                 return _End(before, f"in the next segment: {what}")
             if manifest is not None:
-                segment = FileSegment(
+                segment = JournalSegment(
                     manifest, BlockIndex(manifest.index), file.size(), version=header.version
                 )
                 self.segments[number] = segment
                 return None
             manifest = Manifest(number, header.first_position, header.first_position)
-            segment = FileSegment(
+            segment = JournalSegment(
                 manifest, BlockIndex(manifest.index), file.size(), file, header.version
             )
             end = self._scan(segment)
@@ -315,7 +315,7 @@ class _Recovery:
                 file.close()
         return end
 
-    def _note_moved(self, segment: FileSegment, end: _End | None) -> None:
+    def _note_moved(self, segment: JournalSegment, end: _End | None) -> None:
         """Note that a segment was sealed although its manifest is damaged or gone."""
         number = segment.number
         if self._places.is_moved(number):
@@ -353,7 +353,7 @@ class _Recovery:
         manifest.topics.clear()  # each segment's would be all topics once more
         return manifest if manifest.sealed and manifest.number == number else None
 
-    def _scan(self, segment: FileSegment) -> _End | None:
+    def _scan(self, segment: JournalSegment) -> _End | None:
         """Read a segment block by block: its index, its topics, and where it ends."""
         data = self._data(segment)
         try:
@@ -365,7 +365,7 @@ class _Recovery:
             return _End(segment, "zeros where a block should be")
         return None
 
-    def _blocks(self, segment: FileSegment, data: bytes) -> Iterator[tuple[Block, int, int]]:
+    def _blocks(self, segment: JournalSegment, data: bytes) -> Iterator[tuple[Block, int, int]]:
         """The consecutive blocks with their offsets; the prologue takes each of them in."""
         position = segment.manifest.first_position
         for found in read_blocks(data, SEGMENT_HEADER_BYTES, segment=segment.number):
@@ -380,7 +380,7 @@ class _Recovery:
                 self.prologue.take_start(start)
             yield block, found.offset, found.end
 
-    def _read_for_prologue(self, segment: FileSegment) -> None:
+    def _read_for_prologue(self, segment: JournalSegment) -> None:
         """Read a sealed segment for what the next one has to repeat."""
         try:
             for _ in self._blocks(segment, self._data(segment)):
@@ -388,7 +388,7 @@ class _Recovery:
         except JournalFormatError as error:  # damage in what was sealed, and so synced
             raise StoreCorrupt(self._path(segment.number), error.offset, error.what) from error
 
-    def _same_boot(self, segment: FileSegment) -> bool:
+    def _same_boot(self, segment: JournalSegment) -> bool:
         """Whether the machine has not started again since a segment was written."""
         if segment.manifest.sealed:
             self._read_for_prologue(segment)
@@ -442,7 +442,7 @@ class _Recovery:
         path = self._path(end.segment.number)
         return StoreCorrupt(path, end.segment.end, f"{end.what}, and {proof}")
 
-    def _data(self, segment: FileSegment) -> bytes:
+    def _data(self, segment: JournalSegment) -> bytes:
         if segment.file is not None:
             return segment.file.pread(segment.capacity_bytes, 0)
         file = self._places.open(segment.number)

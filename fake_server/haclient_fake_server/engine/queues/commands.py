@@ -24,7 +24,7 @@ from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.message_reader import Content
-from haclient_fake_server.engine.queues.message_table import Row
+from haclient_fake_server.engine.queues.message_table import MessageRow
 from haclient_fake_server.engine.queues.queue import MAX_REREADS, MICROSECONDS, Queue
 from haclient_fake_server.engine.requests import (
     MAX_PENDING_COMMANDS,
@@ -275,7 +275,7 @@ def _matches(request: Request, queue: Queue, content: Content) -> bool:
     )
 
 
-def _fields(request: Request, row: Row, content: Content) -> dict[str, str | int]:
+def _fields(request: Request, row: MessageRow, content: Content) -> dict[str, str | int]:
     fields: dict[str, str | int] = {"bm": row.bookmark}
     if request.style & Style.TIMESTAMP:
         fields["ts"] = timestamp_text(content.timestamp_us).decode("ascii")

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
 from haclient_fake_server.engine.queues.message_table import (
+    MessageRow,
     Place,
-    Row,
     RowColumns,
     split_place,
     to_place,
@@ -102,7 +102,7 @@ class MessageReader:
             at = offset - self._start
         return content_of(self._data, at)
 
-    def contents(self, rows: Sequence[Row], max_bytes: int) -> list[Content]:
+    def contents(self, rows: Sequence[MessageRow], max_bytes: int) -> list[Content]:
         """The first ones of some messages, until they are large enough.
 
         Args:

@@ -56,7 +56,7 @@ _REMOVED_BYTE: Final = bytes([REMOVED])
 _IS_HELD: Final = bytes(state != REMOVED for state in range(256))
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     """One message of the table.
 
     Attributes:
@@ -176,7 +176,7 @@ class _Chunk:
         self.available = 0
         self.first_available = 0  # no row before this one is available
 
-    def add(self, row: Row) -> None:
+    def add(self, row: MessageRow) -> None:
         """Add a row behind all others."""
         details = self.details
         position, publisher_id, sequence, place = row
@@ -300,7 +300,7 @@ class MessageTable:
             return chunk.positions[at]
         return chunk.positions[0]
 
-    def add(self, row: Row, priority: float = _NO_PRIORITY) -> None:
+    def add(self, row: MessageRow, priority: float = _NO_PRIORITY) -> None:
         """Add a message behind all others, available.
 
         Args:
@@ -353,7 +353,7 @@ class MessageTable:
         row = None if chunk is None else chunk.row(position)
         return REMOVED if chunk is None or row is None else chunk.states[row]
 
-    def row(self, position: int) -> Row | None:
+    def row(self, position: int) -> MessageRow | None:
         """What is known of a message, `None` if the table does not hold it."""
         chunk = self._chunk(position)
         row = None if chunk is None else chunk.row(position)
@@ -365,7 +365,7 @@ class MessageTable:
         row = None if chunk is None else chunk.row(position)
         return _NO_PRIORITY if chunk is None or row is None else chunk.priorities[row]
 
-    def lease(self, position: int) -> Row:
+    def lease(self, position: int) -> MessageRow:
         """Mark an available message as leased, and return what is known of it."""
         found, self._found = self._found, None
         if found is not None and found[0] == position:
@@ -379,7 +379,7 @@ class MessageTable:
         self.leased += 1
         return found_row
 
-    def lease_first(self, limit: int) -> list[Row]:
+    def lease_first(self, limit: int) -> list[MessageRow]:
         """Mark the first available message as leased, with the available ones that follow it.
 
         Args:
@@ -400,7 +400,7 @@ class MessageTable:
         self.available -= count
         self.leased += count
         columns = chunk.positions, details.publishers, details.sequences, details.places
-        return list(starmap(Row, zip(*(column[row:end] for column in columns), strict=True)))
+        return list(starmap(MessageRow, zip(*(column[row:end] for column in columns), strict=True)))
 
     def release(self, position: int) -> None:
         """Mark a leased message as available."""
@@ -520,9 +520,11 @@ class MessageTable:
             self.rereads += 1
         return chunk.details
 
-    def _row(self, chunk: _Chunk, row: int, position: int) -> Row:
+    def _row(self, chunk: _Chunk, row: int, position: int) -> MessageRow:
         details = self._details(chunk)
-        return Row(position, details.publishers[row], details.sequences[row], details.places[row])
+        return MessageRow(
+            position, details.publishers[row], details.sequences[row], details.places[row]
+        )
 
     def _drop(self, number: int) -> None:
         """Drop a chunk whose messages are all gone."""

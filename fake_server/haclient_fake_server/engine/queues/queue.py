@@ -36,9 +36,9 @@ from haclient_fake_server.engine.queues.message_table import (
     AVAILABLE,
     LEASED,
     REMOVED,
+    MessageRow,
     MessageTable,
     Place,
-    Row,
 )
 from haclient_fake_server.engine.queues.roster import ROSTERS
 from haclient_fake_server.engine.queues.selector import Key, ScanBudget, Selector
@@ -80,7 +80,7 @@ class Lease:
     __slots__ = ("bookmark", "cancels", "consumer", "deliveries", "due_us", "row", "since_us")
 
     def __init__(
-        self, row: Row, consumer: QueueSubscription, due_us: int | None, *, since_us: int
+        self, row: MessageRow, consumer: QueueSubscription, due_us: int | None, *, since_us: int
     ) -> None:
         self.row = row
         self.bookmark = row.bookmark
@@ -100,7 +100,7 @@ class Delivery(NamedTuple):
         is_barrier: Whether it is a barrier.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[MessageRow]
     consumers: tuple[QueueSubscription, ...]
     is_barrier: bool = False
 
@@ -224,7 +224,7 @@ class Queue:
 
     def enter(
         self,
-        row: Row,
+        row: MessageRow,
         content: Content,
         *,
         expiration_s: int | None = None,
@@ -258,7 +258,7 @@ class Queue:
             expirations.add(due_us, row.position)
         self._dirty[self] = None
 
-    def _examine(self, row: Row, document: Document) -> None:
+    def _examine(self, row: MessageRow, document: Document) -> None:
         """Add a message with its priority, and note whether it is a barrier."""
         if self._priority is None:
             self.table.add(row)
@@ -491,7 +491,7 @@ class Queue:
 
     def _lease(
         self,
-        rows: Iterable[Row],
+        rows: Iterable[MessageRow],
         consumer: QueueSubscription,
         due_us: int | None,
         *,
@@ -655,7 +655,7 @@ class Queue:
         if row is not None:
             self._leave((row,), reason)
 
-    def _leave(self, rows: Sequence[Row], reason: int) -> None:
+    def _leave(self, rows: Sequence[MessageRow], reason: int) -> None:
         """Remove messages that nobody has, for the journal too."""
         self.table.remove(row.position for row in rows)
         for row in rows:
@@ -723,7 +723,7 @@ class Queue:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def row(self, position: int) -> Row | None:
+    def row(self, position: int) -> MessageRow | None:
         """A message that the queue holds or that a consumer has, `None` if it is neither."""
         row = self.table.row(position)
         if row is None and (lease := self._by_position.get(position)) is not None:

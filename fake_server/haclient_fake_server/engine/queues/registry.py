@@ -1,7 +1,7 @@
 """All queues of a broker, and which of them something has happened to in the current batch.
 
 The registry knows which queues a topic feeds, and passes each record on to them. What follows from
-that is carried out by `queues.Queues`.
+that is carried out by `dispatcher.QueueDispatcher`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher, to_text
 from haclient_fake_server.engine.queues.message_reader import Content, MessageReader
-from haclient_fake_server.engine.queues.message_table import Row
+from haclient_fake_server.engine.queues.message_table import MessageRow
 from haclient_fake_server.engine.queues.queue import Expired, Queue
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
 from haclient_fake_server.engine.settings import QueueTopic
@@ -83,7 +83,7 @@ class QueueRegistry:
     def enter(
         self,
         queues: tuple[Queue, ...],
-        row: Row,
+        row: MessageRow,
         content: Content,
         *,
         expiration_s: int | None = None,

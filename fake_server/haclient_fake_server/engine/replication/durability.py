@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.publishers import KnownPublisher
 
 MAX_UNCONFIRMED_RANGES: Final = 1024
 """Above this number neighbours are merged."""
@@ -122,7 +122,7 @@ class Durability:
         for unconfirmed in ranges:
             self._append(unconfirmed)
 
-    def confirmed_of(self, publisher: Publisher) -> int:
+    def confirmed_of(self, publisher: KnownPublisher) -> int:
         """The sequence up to which the messages of a publisher are safe everywhere.
 
         Always that of a record, or 0. Sequences have gaps: a publisher that got a number that no
@@ -149,7 +149,7 @@ class Durability:
         self,
         first: int,
         after: int,
-        publishers: Iterable[Publisher],
+        publishers: Iterable[KnownPublisher],
         *,
         last: tuple[int, int] | None,
         now: float,

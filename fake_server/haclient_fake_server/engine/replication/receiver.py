@@ -50,7 +50,7 @@ from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.logon import heartbeat
 from haclient_fake_server.engine.outbox import Outbox, Severity
 from haclient_fake_server.engine.patterns import to_text
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.routes import Route, Routes
@@ -98,7 +98,7 @@ class Holdings:
         self._held: dict[int, deque[array[int]]] = {}
         self._cached = 0
 
-    def lacks(self, publisher: Publisher, sequence: int) -> bool:
+    def lacks(self, publisher: KnownPublisher, sequence: int) -> bool:
         """Whether the log surely lacks a message, though it has a later one of its publisher.
 
         False for a message that may have been removed with the oldest segments.

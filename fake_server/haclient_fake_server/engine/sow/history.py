@@ -15,7 +15,7 @@ from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.routes import Route, Routes
-from haclient_fake_server.engine.sow.table import SowTopic
+from haclient_fake_server.engine.sow.table import SowTable
 from haclient_fake_server.engine.timers import Clock
 
 STEP_BYTES: Final = 1024 * 1024
@@ -23,8 +23,8 @@ STEP_BYTES: Final = 1024 * 1024
 
 
 def records_at(
-    log: LogWriter, routes: Routes, clock: Clock, topics: Iterable[SowTopic], position: int
-) -> Generator[None, None, list[SowTopic]]:
+    log: LogWriter, routes: Routes, clock: Clock, topics: Iterable[SowTable], position: int
+) -> Generator[None, None, list[SowTable]]:
     """Rebuild some topics of one message type as they were before a position of the log.
 
     Args:

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, TypeAlias
 from haclient.protocol.codec import encode_string
 from haclient_fake_server.engine.connections import Connection, Selection, Subscription
 from haclient_fake_server.engine.filters.ordering import Rank
-from haclient_fake_server.engine.sow.table import RECORD_BYTES, Query, Search, SowRecord, SowTopic
+from haclient_fake_server.engine.sow.table import RECORD_BYTES, Query, Search, SowRecord, SowTable
 
 MAX_PAGE_RECORDS: Final = 10_000
 """The longest page: each change within it or before it compares it with the one before."""
@@ -63,7 +63,7 @@ class Page:
 
     __slots__ = ("_changed", "_end", "_order", "_places", "_query", "_start", "_wanted", "topic")
 
-    def __init__(self, topic: SowTopic, query: Query) -> None:
+    def __init__(self, topic: SowTable, query: Query) -> None:
         self.topic = topic
         self._query = query
         self._wanted = None if query.keys is None else frozenset(query.keys)

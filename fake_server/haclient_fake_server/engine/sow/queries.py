@@ -41,7 +41,7 @@ from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.publishing import problem_of_headers
 from haclient_fake_server.engine.requests import (
     DELTA_COMMANDS,
@@ -60,7 +60,7 @@ from haclient_fake_server.engine.sow.table import (
     Search,
     SowError,
     SowRecord,
-    SowTopic,
+    SowTable,
     parse_sow_keys,
     weight_of,
 )
@@ -150,7 +150,7 @@ class Queries:
         self._outbox.wake(connection)
 
     def _position(
-        self, connection: Connection, request: Request, topics: list[SowTopic]
+        self, connection: Connection, request: Request, topics: list[SowTable]
     ) -> int | None:
         """The position of the log before which a query's records are wanted; `None` for now.
 
@@ -186,7 +186,7 @@ class Queries:
         self,
         connection: Connection,
         request: Request,
-        topics: list[SowTopic],
+        topics: list[SowTable],
         position: int,
         query: Query,
         ids: dict[str, str | int],
@@ -197,8 +197,8 @@ class Queries:
         yield from self._answer(connection, request, searches, query, ids)
 
     def _records_at(
-        self, topics: list[SowTopic], position: int
-    ) -> Generator[None, None, list[SowTopic]]:
+        self, topics: list[SowTable], position: int
+    ) -> Generator[None, None, list[SowTable]]:
         return records_at(self._log, self._routes, self._clock, topics, position)
 
     def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
@@ -261,7 +261,7 @@ class Queries:
         if not request.options.oof:
             return []
         message_type = replaced.connection.message_type
-        topics = self._routes.sow_topics(message_type, replaced.matcher)
+        topics = self._routes.sow_tables(message_type, replaced.matcher)
         return [Search(topic, Query(weight=query.weight)) for topic in topics]
 
     def _begin_leaving(
@@ -325,7 +325,7 @@ class Queries:
         self,
         connection: Connection,
         request: Request,
-        topics: list[SowTopic],
+        topics: list[SowTable],
         query: Query,
         ids: dict[str, str | int],
         replaced: Subscription | None,
@@ -361,7 +361,7 @@ class Queries:
     def _span(
         self,
         request: Request,
-        topics: list[SowTopic],
+        topics: list[SowTable],
         replaced: Subscription | None,
         *,
         paged: bool,
@@ -406,7 +406,7 @@ class Queries:
         self,
         item: BookmarkSubscription,
         request: Request,
-        topics: list[SowTopic],
+        topics: list[SowTable],
         query: Query,
         ids: dict[str, str | int],
     ) -> None:
@@ -415,7 +415,7 @@ class Queries:
 
         is_of_now = self._is_of_now(span)  # there is nothing that could be covered, either
 
-        def answer_then_replay(found: list[SowTopic]) -> LongCommand:
+        def answer_then_replay(found: list[SowTable]) -> LongCommand:
             if not is_of_now:
                 position = yield from self._subscribing.pass_covered(item)
                 if not self._is_of_now(Span(position)):
@@ -492,10 +492,10 @@ class Queries:
         self._log.note_seen(connection.publisher, message.sequence or 0)
         self._confirm_deleted(connection, message, results)
 
-    def _topics(self, connection: Connection, request: Request) -> list[SowTopic]:
-        return self._routes.sow_topics(connection.message_type, request.matcher)
+    def _topics(self, connection: Connection, request: Request) -> list[SowTable]:
+        return self._routes.sow_tables(connection.message_type, request.matcher)
 
-    def _required_topics(self, connection: Connection, request: Request) -> list[SowTopic]:
+    def _required_topics(self, connection: Connection, request: Request) -> list[SowTable]:
         """The topics of a query or delete; a pattern may match some of which none is known yet.
 
         Raises:
@@ -543,9 +543,9 @@ class Queries:
 
     def _delete(
         self,
-        publisher: Publisher,
+        publisher: KnownPublisher,
         message: Message,
-        topic: SowTopic,
+        topic: SowTable,
         records: tuple[SowRecord, ...],
         sequence: int | None,
     ) -> None:
@@ -589,7 +589,7 @@ class Queries:
         self._outbox.send(connection, ack("stats", message.command_id, more=more))
 
 
-def _without_history(topics: list[SowTopic]) -> str:
+def _without_history(topics: list[SowTable]) -> str:
     """The name of the first topic that keeps no history; empty if all of them do."""
     return next((topic.name for topic in topics if not topic.history), "")
 
@@ -647,7 +647,7 @@ def _keys(text: str) -> tuple[str, ...]:
     return parse_sow_keys(text)
 
 
-def _without(query: Query, topic: SowTopic, had: Subscription | None) -> Query:
+def _without(query: Query, topic: SowTable, had: Subscription | None) -> Query:
     """A query of one topic without the records that a subscription had already."""
     if had is None:
         return query
@@ -680,7 +680,7 @@ def _check_replaced(replaced: Subscription, request: Request, *, paged: bool) ->
         raise Refused(Reason.INVALID_TOPIC, f"replace: {detail}")
 
 
-def _check_page(request: Request, topics: list[SowTopic]) -> None:
+def _check_page(request: Request, topics: list[SowTable]) -> None:
     """Check that a subscription may have a page.
 
     Raises:
@@ -724,7 +724,7 @@ def _check_delete(message: Message, options: Options) -> None:
         raise Refused(*problem)
 
 
-def _query_of_delete(topic: SowTopic, request: Request) -> Query:
+def _query_of_delete(topic: SowTable, request: Request) -> Query:
     """Which records of a topic a sow_delete means."""
     message = request.message
     keys = message.sow_keys or message.sow_key

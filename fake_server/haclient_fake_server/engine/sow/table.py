@@ -156,7 +156,7 @@ class QueryResult(NamedTuple):
     matches: int
 
 
-class SowTopic:
+class SowTable:
     """The records of one topic.
 
     Args:
@@ -227,9 +227,9 @@ class SowTopic:
         """Whether publishers must name the key of each record."""
         return not self._paths
 
-    def blank(self) -> SowTopic:
+    def blank(self) -> SowTable:
         """The same topic without records."""
-        return SowTopic(
+        return SowTable(
             self.name,
             self.key_paths,
             message_type=self.message_type,
@@ -439,7 +439,7 @@ class Search:
 
     __slots__ = ("_records", "matches", "query", "topic", "topic_matches")
 
-    def __init__(self, topic: SowTopic, query: Query) -> None:
+    def __init__(self, topic: SowTable, query: Query) -> None:
         self.topic = topic
         self.topic_matches = len(topic)
         self.matches = 0

@@ -7,13 +7,13 @@ import pytest
 from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import SowTopic as SowSettings
-from haclient_fake_server.engine.sow.table import SowTopic
+from haclient_fake_server.engine.sow.table import SowTable
 from haclient_fake_server.journal.format import Record, RecordCommand
 from support.engine import World
 from support.replicas import Group
 
 
-def route(sow: SowTopic | None, *, logged: bool = True) -> Route:
+def route(sow: SowTable | None, *, logged: bool = True) -> Route:
     return Route("orders", "json", logged=logged, sow=sow)
 
 
@@ -28,7 +28,7 @@ def delete(*keys: str) -> Record:
 
 @pytest.mark.row("SW1", "TL15")
 def test_a_message_becomes_the_record_of_its_key() -> None:
-    topic = route(SowTopic("orders", ("/id",)))
+    topic = route(SowTable("orders", ("/id",)))
     first = apply(topic, message(b'{"id":1,"n":1}'))
     second = apply(topic, message(b'{"id":1,"n":2}', sequence=2))
     assert first.previous is None
@@ -41,14 +41,14 @@ def test_a_message_becomes_the_record_of_its_key() -> None:
 
 
 def test_a_topic_that_is_not_logged_has_no_bookmarks() -> None:
-    topic = route(SowTopic("orders", ("/id",)), logged=False)
+    topic = route(SowTable("orders", ("/id",)), logged=False)
     apply(topic, message(b'{"id":1}'))
     assert topic.sow is not None
     assert [stored.bookmark for stored in topic.sow] == [""]
 
 
 def test_what_fits_no_key_changes_no_state_and_is_delivered_all_the_same() -> None:
-    topic = route(SowTopic("orders", ("/id",)))
+    topic = route(SowTable("orders", ("/id",)))
     changes = apply(topic, message(b"no json"))
     assert changes.document is not None
     assert (changes.document.body, changes.key, changes.previous) == (b"no json", "", None)
@@ -79,7 +79,7 @@ def test_a_key_named_where_the_topic_had_no_state_is_none_where_its_keys_are_fie
 
 
 def test_a_delete_removes_the_keys_that_it_names() -> None:
-    topic = route(SowTopic("orders"))
+    topic = route(SowTable("orders"))
     for key in (b"a", b" b ", b"c"):
         apply(topic, message(b"x", key=key))
     changes = apply(topic, delete("a", " b ", "unknown"))

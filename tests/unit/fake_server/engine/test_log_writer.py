@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.log_writer import ASSIGNED, NO_EXTRAS, Extras, LogWriter
-from haclient_fake_server.engine.publishers import Publisher, Publishers
+from haclient_fake_server.engine.publishers import KnownPublisher, KnownPublishers
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import (
     MAX_QUEUE_ENTRIES,
@@ -28,7 +28,7 @@ class _LongerJournal(MemoryJournal):
 
 
 def builder() -> LogWriter:
-    log = LogWriter(_LongerJournal(), Publishers("", started_s=0), now_us=77)
+    log = LogWriter(_LongerJournal(), KnownPublishers("", started_s=0), now_us=77)
     log.topic_known(2)
     return log
 
@@ -45,7 +45,7 @@ def test_a_batch_without_records_builds_no_block() -> None:
 
 @pytest.mark.row("TL3")
 def test_a_block_knows_its_span_its_publishers_and_its_definitions() -> None:
-    batch, orders, a, b = builder(), route(), Publisher(1), Publisher(2)
+    batch, orders, a, b = builder(), route(), KnownPublisher(1), KnownPublisher(2)
     for publisher, sequence in ((a, 10), (b, 20), (a, 30)):
         batch.append(orders, publisher, sequence, body=b"x", extras=NO_EXTRAS)
     assert batch.has_data
@@ -63,9 +63,9 @@ def test_a_block_knows_its_span_its_publishers_and_its_definitions() -> None:
 
 def test_a_topic_is_defined_once() -> None:
     batch, orders = builder(), route()
-    batch.append(orders, Publisher(1), 1, body=b"", extras=NO_EXTRAS)
+    batch.append(orders, KnownPublisher(1), 1, body=b"", extras=NO_EXTRAS)
     batch.build()
-    batch.append(orders, Publisher(1), 2, body=b"", extras=NO_EXTRAS)
+    batch.append(orders, KnownPublisher(1), 2, body=b"", extras=NO_EXTRAS)
     block = batch.build()
     assert block is not None
     assert (block.first_position, block.definitions) == (6, ())
@@ -74,14 +74,14 @@ def test_a_topic_is_defined_once() -> None:
 def test_numbers_of_an_earlier_run_are_not_given_again() -> None:
     batch, orders = builder(), route()
     batch.topic_known(9)
-    batch.append(orders, Publisher(1), 1, body=b"", extras=NO_EXTRAS)
+    batch.append(orders, KnownPublisher(1), 1, body=b"", extras=NO_EXTRAS)
     assert orders.topic_id == 10
 
 
 def test_everything_a_publish_may_carry_is_in_its_record() -> None:
     batch = builder()
     extras = Extras(b"key", b"corr", b"\x3c\0\0\0", RecordFlag.USER_KEY)
-    batch.append(route(), Publisher(1), 1, body=b"body", extras=extras)
+    batch.append(route(), KnownPublisher(1), 1, body=b"body", extras=extras)
     block = batch.build()
     assert block is not None
     record = list(read_records(block.records, 0, len(block.records)))[1]
@@ -91,7 +91,7 @@ def test_everything_a_publish_may_carry_is_in_its_record() -> None:
 @pytest.mark.row("ID3")
 def test_a_block_names_publishers_whose_sequences_are_assigned() -> None:
     batch = builder()
-    batch.append(route(), Publisher(4), 1, body=b"", extras=ASSIGNED)
+    batch.append(route(), KnownPublisher(4), 1, body=b"", extras=ASSIGNED)
     block = batch.build()
     assert block is not None
     assert block.assigned == {4}
@@ -99,7 +99,7 @@ def test_a_block_names_publishers_whose_sequences_are_assigned() -> None:
 
 @pytest.mark.row("ID2")
 def test_a_mark_has_its_place_in_the_log_and_is_no_message() -> None:
-    batch, publisher = builder(), Publisher(4)
+    batch, publisher = builder(), KnownPublisher(4)
     publisher.noted = publisher.seen = 7
     batch.set_source("west", is_confirmed=False)
     batch.note_seen(publisher, 9)
@@ -114,7 +114,7 @@ def test_a_mark_has_its_place_in_the_log_and_is_no_message() -> None:
 
 @pytest.mark.row("ID2")
 def test_a_mark_after_a_message_of_its_publisher_widens_what_the_block_has_of_it() -> None:
-    batch, publisher = builder(), Publisher(4)
+    batch, publisher = builder(), KnownPublisher(4)
     batch.append(route(), publisher, 8, body=b"", extras=NO_EXTRAS)
     batch.note_seen(publisher, 9)
     block = batch.build()
@@ -125,7 +125,7 @@ def test_a_mark_after_a_message_of_its_publisher_widens_what_the_block_has_of_it
 
 def test_a_message_of_this_very_batch_can_be_found() -> None:
     batch = builder()
-    batch.append(route(), Publisher(4), 9, body=b"", extras=NO_EXTRAS)
+    batch.append(route(), KnownPublisher(4), 9, body=b"", extras=NO_EXTRAS)
     assert batch.find(4, 9) == 5
     assert batch.find(4, 8) is None
 
@@ -133,9 +133,9 @@ def test_a_message_of_this_very_batch_can_be_found() -> None:
 @pytest.mark.row("QB31")
 def test_removals_from_a_queue_follow_what_was_added_before_and_have_no_position() -> None:
     batch, orders = builder(), route()
-    batch.append(orders, Publisher(1), 1, body=b"x", extras=NO_EXTRAS)
+    batch.append(orders, KnownPublisher(1), 1, body=b"x", extras=NO_EXTRAS)
     batch.remove_from_queue("größe", "json", [(1, 1, RemovalReason.DELIVERED)])
-    batch.append(orders, Publisher(1), 2, body=b"x", extras=NO_EXTRAS)
+    batch.append(orders, KnownPublisher(1), 2, body=b"x", extras=NO_EXTRAS)
     block = batch.build()
     assert block is not None
     assert (block.first_position, block.next_position, block.count) == (5, 7, 4)
@@ -181,5 +181,5 @@ def test_the_time_of_records_never_falls() -> None:
 def test_the_last_bookmark_of_nothing_is_the_epoch() -> None:
     it = builder()
     assert it.last_bookmark == "0"
-    it.append(route(), Publisher(5), 6, body=b"", extras=NO_EXTRAS)
+    it.append(route(), KnownPublisher(5), 6, body=b"", extras=NO_EXTRAS)
     assert it.last_bookmark == "5|6|"

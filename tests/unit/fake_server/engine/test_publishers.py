@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.engine.publishers import Publishers
+from haclient_fake_server.engine.publishers import KnownPublishers
 from support.engine import START_US, World
 
 PUBBER = 7094790850998930143
@@ -12,7 +12,7 @@ PUBBER = 7094790850998930143
 
 @pytest.mark.row("ID1")
 def test_a_publisher_is_the_checksum_of_its_name() -> None:
-    publishers = Publishers("AMPS-Sample", started_s=1_700_000_000)
+    publishers = KnownPublishers("AMPS-Sample", started_s=1_700_000_000)
     assert publishers.of_client("pubber").id == PUBBER
     assert publishers.of_client("pubber") is publishers.of_id(PUBBER)
     assert publishers.of_client("pubber").bookmark(3) == f"{PUBBER}|3|"
@@ -20,14 +20,14 @@ def test_a_publisher_is_the_checksum_of_its_name() -> None:
 
 @pytest.mark.row("ID3")
 def test_an_origin_is_the_checksum_of_client_and_instance() -> None:
-    publishers = Publishers("AMPS-Sample", started_s=1_711_058_949)
+    publishers = KnownPublishers("AMPS-Sample", started_s=1_711_058_949)
     assert publishers.of_origin("pubber").id == 16619966516483552159
     assert publishers.assign() == 1_711_058_949_000_000_001
 
 
 @pytest.mark.row("ID3")
 def test_assigned_sequences_rise_across_restarts_within_one_second() -> None:
-    publishers = Publishers("broker", started_s=5)
+    publishers = KnownPublishers("broker", started_s=5)
     publishers.restore(1, 5_000_000_007, assigned=True)
     publishers.restore(2, 9_000_000_000, assigned=False)
     assert publishers.assign() == 5_000_000_008

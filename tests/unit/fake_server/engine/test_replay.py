@@ -28,7 +28,7 @@ from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
-from haclient_fake_server.engine.publishers import Publishers
+from haclient_fake_server.engine.publishers import KnownPublishers
 from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay
 from haclient_fake_server.engine.replication.durability import Durability
 from haclient_fake_server.engine.routes import Routes
@@ -401,7 +401,7 @@ class _Scanned(dict[int, BookmarkSubscription]):
 
 def test_a_turn_looks_once_for_those_whose_turn_it_is_however_many_wait() -> None:
     settings, journal, clock = EngineSettings(), MemoryJournal(), Clock(0.0, 0)
-    log = LogWriter(journal, Publishers("", started_s=0), now_us=0)
+    log = LogWriter(journal, KnownPublishers("", started_s=0), now_us=0)
     routes, durability = Routes(settings, journal), Durability()
     outbox = Outbox(durability)
     conflation = Conflation(settings, routes, clock, outbox)

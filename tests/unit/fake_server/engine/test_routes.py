@@ -210,5 +210,5 @@ def test_what_is_logged_depends_on_topic_and_message_type() -> None:
 def test_sow_topics_come_in_the_order_of_the_configuration() -> None:
     topics = (SowTopic("b", ("/id",)), SowTopic("x", ("/id",), "bson"), SowTopic("a", ("/id",)))
     it = Routes(EngineSettings(sow_topics=topics), MemoryJournal())
-    assert [topic.name for topic in it.sow_topics("json", TopicMatcher(".*"))] == ["b", "a"]
-    assert it["json"].route("a").sow is it.sow_topics("json", TopicMatcher(".*"))[1]
+    assert [topic.name for topic in it.sow_tables("json", TopicMatcher(".*"))] == ["b", "a"]
+    assert it["json"].route("a").sow is it.sow_tables("json", TopicMatcher(".*"))[1]

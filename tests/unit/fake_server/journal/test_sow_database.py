@@ -19,7 +19,7 @@ from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.engine.sow.table import SowRecord
-from haclient_fake_server.engine.sow.topics import SowTopics
+from haclient_fake_server.engine.sow.tables import SowTables
 from haclient_fake_server.journal import sow_database
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.sow_database import FILE_NAME, SowDatabase
@@ -51,7 +51,7 @@ class DiskWorld(World):
 
     @override
     def _new_engine(self) -> Engine:
-        topics = SowTopics(self.topics, lambda *_: True)
+        topics = SowTables(self.topics, lambda *_: True)
 
         def definition_of(message_type: str, topic: str) -> str:
             found = topics.get_or_make(topic, message_type)

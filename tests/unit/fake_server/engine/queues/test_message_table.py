@@ -15,15 +15,15 @@ from haclient_fake_server.engine.queues.message_table import (
     AVAILABLE,
     LEASED,
     REMOVED,
+    MessageRow,
     MessageTable,
-    Row,
     RowColumns,
     split_place,
     to_place,
 )
 
 
-def small_table(journal: dict[int, Row] | None = None) -> MessageTable:
+def small_table(journal: dict[int, MessageRow] | None = None) -> MessageTable:
     """Chunks of four rows, which are packed when they have more than two.
 
     Args:
@@ -48,12 +48,12 @@ class Model:
     """What a table holds, by position: the row, its priority and its state."""
 
     def __init__(self) -> None:
-        self.journal: dict[int, Row] = {}  # what was removed, too
-        self.rows: dict[int, Row] = {}
+        self.journal: dict[int, MessageRow] = {}  # what was removed, too
+        self.rows: dict[int, MessageRow] = {}
         self.priorities: dict[int, float] = {}
         self.states: dict[int, int] = {}
 
-    def add(self, row: Row, priority: float) -> None:
+    def add(self, row: MessageRow, priority: float) -> None:
         self.journal[row.position] = self.rows[row.position] = row
         self.priorities[row.position] = priority
         self.states[row.position] = AVAILABLE
@@ -127,7 +127,7 @@ def test_the_table_is_a_dictionary_in_the_order_of_the_log(
         if step == "add":
             position += distance  # other topics have positions, too
             sequence = sequences[number] = sequences.get(number, 0) + distance
-            row = Row(position, number, sequence, distance)
+            row = MessageRow(position, number, sequence, distance)
             table.add(row, priority=-distance)
             model.add(row, -distance)
         elif step == "lease" and available:
@@ -164,7 +164,7 @@ def test_the_table_is_a_dictionary_in_the_order_of_the_log(
 def test_equal_sequences_of_different_publishers_are_different_messages() -> None:
     table = small_table()
     for position in range(1, 31):
-        table.add(Row(position, position % 3, (position + 2) // 3, 0))
+        table.add(MessageRow(position, position % 3, (position + 2) // 3, 0))
     assert [table.find(publisher, 4) for publisher in (1, 2, 0)] == [10, 11, 12]
     table.remove([11])
     assert [table.find(publisher, 4) for publisher in (1, 2, 0)] == [10, None, 12]
@@ -172,7 +172,7 @@ def test_equal_sequences_of_different_publishers_are_different_messages() -> Non
 
 def test_the_greatest_numbers_fit() -> None:
     table = MessageTable()
-    row = Row(2**64 - 1, 2**64 - 1, 2**64 - 1, to_place(Cursor(2**24 - 1, 2**40 - 1)))
+    row = MessageRow(2**64 - 1, 2**64 - 1, 2**64 - 1, to_place(Cursor(2**24 - 1, 2**40 - 1)))
     table.add(row)
     assert table.row(row.position) == row
     assert table.find(2**64 - 1, 2**64 - 1) == row.position
@@ -183,7 +183,7 @@ def test_the_greatest_numbers_fit() -> None:
 def test_what_it_does_not_hold_cannot_be_changed(missing: int) -> None:
     table = MessageTable()
     for position in (2, 3, 4):
-        table.add(Row(position, 1, position, 0))
+        table.add(MessageRow(position, 1, position, 0))
     table.remove([3])
     with pytest.raises(KeyError):
         table.lease(missing)
@@ -200,7 +200,7 @@ def test_a_chunk_that_is_empty_or_mostly_gone_is_given_back(kept: int) -> None:
     """One message that is never acknowledged does not keep the memory of all others."""
     table = MessageTable(chunk_rows=256, pack_above=16)
     for position in range(1, 514):  # two whole chunks, and a row
-        table.add(Row(position, 7, position, 0))
+        table.add(MessageRow(position, 7, position, 0))
     for position in range(1, 514):
         if position != kept:
             table.remove([position])
@@ -219,7 +219,7 @@ def test_a_message_takes_a_few_dozen_bytes(publishers: int) -> None:
     try:
         table = MessageTable(chunk_rows=6_553)
         for number in range(count):
-            table.add(Row(number + 1, number % publishers, number // publishers + 1, number))
+            table.add(MessageRow(number + 1, number % publishers, number // publishers + 1, number))
         table.find(0, 1)  # which makes an index
         taken, _ = tracemalloc.get_traced_memory()
     finally:
@@ -240,7 +240,7 @@ def test_a_paged_table_keeps_a_byte_for_a_message() -> None:
     try:
         table = MessageTable(chunk_rows=1_000, reread=reread, resident_chunks=2)
         for number in journal:
-            table.add(Row(number, 0, number, number))
+            table.add(MessageRow(number, 0, number, number))
             if number % 100 == 0:
                 table.page_out()
         taken, _ = tracemalloc.get_traced_memory()
@@ -248,7 +248,7 @@ def test_a_paged_table_keeps_a_byte_for_a_message() -> None:
         tracemalloc.stop()
     assert taken / count < 4
     assert [table.lease(number) for number in (1, 20_000)] == [
-        Row(number, 0, number, number) for number in (1, 20_000)
+        MessageRow(number, 0, number, number) for number in (1, 20_000)
     ]
     assert (table.find(0, 30_000), table.find(0, count + 1)) == (30_000, None)
     assert table.rereads == 3, "a look-up reads the part that has the message, and no other"

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine.filters import Document, compile_filter
-from haclient_fake_server.engine.queues.message_table import AVAILABLE, LEASED, MessageTable, Row
+from haclient_fake_server.engine.queues.message_table import (
+    AVAILABLE,
+    LEASED,
+    MessageRow,
+    MessageTable,
+)
 from haclient_fake_server.engine.queues.roster import FastRoster
 from haclient_fake_server.engine.queues.selector import ScanBudget, Selector
 
@@ -34,7 +39,7 @@ def selector(table: MessageTable, text: str = "", *, by_priority: bool = False) 
 def filled(*positions: int, has_priorities: bool = False) -> MessageTable:
     table = MessageTable(has_priorities=has_priorities)
     for position in positions:
-        table.add(Row(position, 1, position, 0), priority=position % 4)
+        table.add(MessageRow(position, 1, position, 0), priority=position % 4)
     return table
 
 
@@ -141,7 +146,7 @@ def test_it_finds_what_looking_at_every_message_would_find(
         available = [position for position in held if table.state(position) == AVAILABLE]
         if step == "add":
             last += number % 3 + 1
-            table.add(Row(last, 1, last, 0), priority=number % 4)
+            table.add(MessageRow(last, 1, last, 0), priority=number % 4)
         elif step == "other" and available:
             table.lease(available[number % len(available)])
         elif step == "release" and leased:

@@ -10,7 +10,7 @@ from haclient.errors import ProtocolError
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.log_writer import NO_EXTRAS, Extras, LogWriter
-from haclient_fake_server.engine.publishers import Publisher, Publishers
+from haclient_fake_server.engine.publishers import KnownPublisher, KnownPublishers
 from haclient_fake_server.engine.replication.destination import (
     CHUNK_BYTES,
     FRAME_BYTES,
@@ -31,11 +31,11 @@ class Log:
 
     def __init__(self, mode: str = "sync") -> None:
         self.journal = MemoryJournal()
-        self.log = LogWriter(self.journal, Publishers("", started_s=0), now_us=10**15)
+        self.log = LogWriter(self.journal, KnownPublishers("", started_s=0), now_us=10**15)
         self.routes = Routes(EngineSettings(), self.journal)
         to = ReplicateTo("tcp://west:1", "sync" if mode == "sync" else "async")
         self.destination = Destination(to)
-        self.publishers = {number: Publisher(number) for number in (7, 8)}
+        self.publishers = {number: KnownPublisher(number) for number in (7, 8)}
 
     def write(self, *records: tuple[int, int], body: bytes = b"{}", source: str = "") -> Block:
         """A batch of records, `(publisher id, sequence)`."""

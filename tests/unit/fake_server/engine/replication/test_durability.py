@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.replication.durability import (
     MAX_UNCONFIRMED_RANGES,
     Durability,
@@ -20,7 +20,7 @@ def waiting() -> Durability:
 
 
 def write(durability: Durability, first: int, after: int, before: int = 0) -> None:
-    publisher = Publisher(7)
+    publisher = KnownPublisher(7)
     publisher.before_batch = before
     durability.written(first, after, [publisher], last=(7, after - 1), now=float(first))
 
@@ -77,11 +77,14 @@ def test_the_highest_sequence_below_those_that_are_not_confirmed_is_known() -> N
     durability = waiting()
     write(durability, 1, 3, before=10)
     write(durability, 3, 5, before=20)
-    assert [durability.confirmed_of(Publisher(7)), durability.confirmed_of(Publisher(8))] == [10, 0]
+    assert [
+        durability.confirmed_of(KnownPublisher(7)),
+        durability.confirmed_of(KnownPublisher(8)),
+    ] == [10, 0]
     reach(durability, 2, end=5)
-    assert durability.confirmed_of(Publisher(7)) == 20
+    assert durability.confirmed_of(KnownPublisher(7)) == 20
     reach(durability, 4, end=5)
-    assert durability.confirmed_of(Publisher(7)) == 0
+    assert durability.confirmed_of(KnownPublisher(7)) == 0
 
 
 @pytest.mark.row("RE5")
@@ -101,12 +104,12 @@ def test_a_long_outage_makes_confirmation_coarser_and_not_the_queue_longer() -> 
         write(durability, number, number + 1, before=number)
     oldest = durability.oldest
     assert oldest is not None
-    assert (oldest.first, oldest.since, durability.confirmed_of(Publisher(7))) == (1, 1.0, 1)
+    assert (oldest.first, oldest.since, durability.confirmed_of(KnownPublisher(7))) == (1, 1.0, 1)
     assert oldest.after > 2
     assert not reach(durability, 1, end=3 * MAX_UNCONFIRMED_RANGES)
     assert reach(durability, oldest.after - 1, end=3 * MAX_UNCONFIRMED_RANGES)
     assert durability.passed == (7, oldest.after - 1)
-    assert durability.confirmed_of(Publisher(7)) == oldest.after
+    assert durability.confirmed_of(KnownPublisher(7)) == oldest.after
     assert reach(durability, 3 * MAX_UNCONFIRMED_RANGES - 1, end=3 * MAX_UNCONFIRMED_RANGES)
 
 
@@ -115,7 +118,7 @@ def test_a_publisher_is_not_forgotten_when_its_range_is_merged_into_another() ->
     """Each second batch is of another publisher; no order of merging leaves one out."""
     durability = waiting()
     for number in range(1, 3 * MAX_UNCONFIRMED_RANGES):
-        publisher = Publisher(7 + number % 2)
+        publisher = KnownPublisher(7 + number % 2)
         publisher.before_batch = number
         durability.written(
             number,
@@ -124,7 +127,7 @@ def test_a_publisher_is_not_forgotten_when_its_range_is_merged_into_another() ->
             last=(publisher.id, number),
             now=float(number),
         )
-    assert [durability.confirmed_of(Publisher(each)) for each in (7, 8, 9)] == [2, 1, 0]
+    assert [durability.confirmed_of(KnownPublisher(each)) for each in (7, 8, 9)] == [2, 1, 0]
 
 
 @pytest.mark.row("RE11")
@@ -132,6 +135,6 @@ def test_it_goes_on_where_it_was() -> None:
     durability = waiting()
     durability.restore([UnconfirmedRange(4, 6, {7: 40}, (7, 41), 0.0)], limit=4, passed=(7, 39))
     assert (durability.limit, durability.passed) == (4, (7, 39))
-    assert durability.confirmed_of(Publisher(7)) == 40
+    assert durability.confirmed_of(KnownPublisher(7)) == 40
     assert not reach(durability, 3, end=6)
     assert reach(durability, 5, end=6)

@@ -12,7 +12,7 @@ from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine import publishers
 from haclient_fake_server.engine.journal import MemoryJournal, records_of
 from haclient_fake_server.engine.log_writer import NO_EXTRAS, LogWriter
-from haclient_fake_server.engine.publishers import Publisher, Publishers
+from haclient_fake_server.engine.publishers import KnownPublisher, KnownPublishers
 from haclient_fake_server.engine.replication import receiver, wire
 from haclient_fake_server.engine.replication.receiver import Holdings
 from haclient_fake_server.engine.routes import Route
@@ -252,13 +252,13 @@ def test_a_delete_over_several_topics_is_taken_whole_or_not_at_all() -> None:
     assert [each.sequence for each in log(world)] == [5, 5]
 
 
-def lacking(world: World, publisher: Publisher, sequences: range) -> list[int]:
-    found = Holdings(LogWriter(world.journal, Publishers("", started_s=0), now_us=0))
+def lacking(world: World, publisher: KnownPublisher, sequences: range) -> list[int]:
+    found = Holdings(LogWriter(world.journal, KnownPublishers("", started_s=0), now_us=0))
     return [sequence for sequence in sequences if found.lacks(publisher, sequence)]
 
 
 def test_a_publisher_remembers_the_runs_of_its_messages() -> None:
-    publisher = Publisher(1)
+    publisher = KnownPublisher(1)
     for sequence in (5, 6, 7, 10, 10, 11, 20):
         if sequence != publisher.logged + 1:
             publisher.begin_run(sequence)
@@ -277,8 +277,8 @@ def test_a_publisher_remembers_the_runs_of_its_messages() -> None:
 
 
 def test_messages_from_1_on_are_remembered_without_a_look_at_the_journal() -> None:
-    batch = LogWriter(MemoryJournal(), Publishers("", started_s=0), now_us=0)
-    route, publisher = Route("orders", "json", logged=True, sow=None), Publisher(1)
+    batch = LogWriter(MemoryJournal(), KnownPublishers("", started_s=0), now_us=0)
+    route, publisher = Route("orders", "json", logged=True, sow=None), KnownPublisher(1)
     for sequence in (1, 2, 5):
         batch.append(route, publisher, sequence, body=b"{}", extras=NO_EXTRAS)
     assert [publisher.holds(sequence) for sequence in range(7)] == [
@@ -294,7 +294,7 @@ def test_messages_from_1_on_are_remembered_without_a_look_at_the_journal() -> No
 
 def test_of_too_many_runs_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishers, "MAX_RUNS", 4)
-    publisher = Publisher(1)
+    publisher = KnownPublisher(1)
     for sequence in range(2, 22, 2):
         publisher.begin_run(sequence)
         publisher.logged = sequence
@@ -321,7 +321,7 @@ def test_after_a_restart_the_journal_is_looked_at(
     for sequence in (3, 4, 7, 8, 9, 12):
         peer.publish(sequence)
         other.publish(sequence)
-    publisher = Publisher(publisher_id("p"))
+    publisher = KnownPublisher(publisher_id("p"))
     publisher.seen = 12
     assert lacking(world, publisher, range(1, 13)) == [1, 2, 5, 6, 10, 11]
 
@@ -341,18 +341,18 @@ def test_duplicates_of_publishers_who_are_far_apart_in_the_log_are_found_without
     None
 ):
     journal = _CountingJournal()
-    batch = LogWriter(journal, Publishers("", started_s=0), now_us=0)
+    batch = LogWriter(journal, KnownPublishers("", started_s=0), now_us=0)
     route = Route("orders", "json", logged=True, sow=None)
     numbers, sequences = range(1, 21), range(2, 152, 2)
     for number in numbers:
-        publisher = Publisher(number)
+        publisher = KnownPublisher(number)
         for sequence in sequences:
             batch.append(route, publisher, sequence, body=bytes(5000), extras=NO_EXTRAS)
             block = batch.build()
             assert block is not None
             journal.append(block)
     holdings = Holdings(batch)
-    restarted = [Publisher(number) for number in numbers]
+    restarted = [KnownPublisher(number) for number in numbers]
     for sequence in sequences:
         for publisher in restarted:
             assert not holdings.lacks(publisher, sequence)

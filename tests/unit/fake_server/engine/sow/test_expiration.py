@@ -194,7 +194,7 @@ def test_many_records_expire_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_constant_updates_and_deletes_leave_no_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_SLACK", 4)
-    topic = table.SowTopic("orders", expiration_s=1)
+    topic = table.SowTable("orders", expiration_s=1)
     for moment in range(1, 200):
         topic.restore(table.SowRecord("hot", b"", expires_us=moment))
         assert len(topic._deadlines) == 1

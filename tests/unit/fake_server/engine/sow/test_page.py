@@ -13,7 +13,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.filters import Document, compile_filter, parse_order_by
 from haclient_fake_server.engine.settings import SowTopic as SowSettings
 from haclient_fake_server.engine.sow.page import MAX_PAGE_RECORDS, Page, PageChange
-from haclient_fake_server.engine.sow.table import Query, SowTopic
+from haclient_fake_server.engine.sow.table import Query, SowTable
 from support.engine import Peer, World
 
 pytestmark = pytest.mark.row("CC15")
@@ -32,13 +32,13 @@ CHANGES = st.lists(
 )
 
 
-def built(topic: SowTopic, query: Query) -> Page:
+def built(topic: SowTable, query: Query) -> Page:
     page = Page(topic, query)
     assert list(page.build(2**20)) == []
     return page
 
 
-def put(topic: SowTopic, key: str, px: int, kind: int = 0) -> None:
+def put(topic: SowTable, key: str, px: int, kind: int = 0) -> None:
     topic.apply(Document(b'{"px":%d,"kind":%d}' % (px, kind)), key)
 
 
@@ -56,7 +56,7 @@ def test_a_page_is_what_a_query_gives_at_each_moment(
     top_n: int,
     has_filter: bool,  # noqa: FBT001  # Hypothesis calls it
 ) -> None:
-    topic = SowTopic("named")
+    topic = SowTable("named")
     query = Query(
         compile_filter("/kind = 1 OR /px = 1") if has_filter else None,
         order_by=parse_order_by(order),
@@ -87,7 +87,7 @@ def test_a_page_is_what_a_query_gives_at_each_moment(
 
 
 def test_changes_behind_a_full_page_are_not_seen() -> None:
-    topic = SowTopic("named")
+    topic = SowTable("named")
     for number in range(5):
         put(topic, str(number), number)
     page = built(topic, Query(order_by=parse_order_by("/px"), top_n=2, skip_n=1, paged=True))
@@ -359,7 +359,7 @@ def apply_page(
 def test_a_page_that_changes_while_it_is_built_is_what_a_query_gives_then(
     data: st.DataObject, part_bytes: int
 ) -> None:
-    topic, numbers = SowTopic("named"), st.integers(0, 7)
+    topic, numbers = SowTable("named"), st.integers(0, 7)
     query = Query(
         compile_filter("/px != 3"),
         order_by=parse_order_by("/px DESC"),

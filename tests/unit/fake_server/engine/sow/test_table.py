@@ -15,7 +15,7 @@ from haclient_fake_server.engine.sow.table import (
     SowError,
     SowKeyError,
     SowRecord,
-    SowTopic,
+    SowTable,
     generated_key,
     parse_sow_keys,
 )
@@ -25,8 +25,8 @@ def doc(body: str) -> Document:
     return Document(body.encode())
 
 
-def filled(*bodies: str, keys: tuple[str, ...] = ("/id",)) -> SowTopic:
-    topic = SowTopic("orders", keys)
+def filled(*bodies: str, keys: tuple[str, ...] = ("/id",)) -> SowTable:
+    topic = SowTable("orders", keys)
     for body in bodies:
         topic.apply(doc(body))
     return topic
@@ -42,17 +42,17 @@ ONE, TWO, THREE = '{"id":1,"px":30}', '{"id":2,"px":20}', '{"id":3,"px":10}'
 class TestKeys:
     @pytest.mark.row("SW1")
     def test_a_key_is_the_decimal_text_of_64_bits(self) -> None:
-        key = SowTopic("orders", ["/id"]).key_of(doc('{"id":1}'))
+        key = SowTable("orders", ["/id"]).key_of(doc('{"id":1}'))
         assert key == "2713044273251004064"
         assert key == generated_key("orders", ["1"]) == str(crc64(b"6:orders1:1"))
 
     @pytest.mark.row("SW1")
     def test_the_same_values_give_the_same_key_whatever_else_the_body_holds(self) -> None:
-        topic = SowTopic("orders", ["/id", "/leg/no"])
+        topic = SowTable("orders", ["/id", "/leg/no"])
         first = topic.key_of(doc('{"id":1,"leg":{"no":2},"px":3}'))
         assert topic.key_of(doc('{"px":4,"leg":{"no":2,"x":0},"id":1}')) == first
         assert (
-            SowTopic("orders", ["/id", "/leg/no"]).key_of(doc('{"id":1,"leg":{"no":2}}')) == first
+            SowTable("orders", ["/id", "/leg/no"]).key_of(doc('{"id":1,"leg":{"no":2}}')) == first
         )
 
     @pytest.mark.row("SW1")
@@ -61,7 +61,7 @@ class TestKeys:
         ['{"a":"1","b":"12"}', '{"a":2,"b":11}', '{"a":1,"b":"2"}', '{"a":"112","b":"x"}'],
     )
     def test_other_values_give_another_key(self, body: str) -> None:
-        topic = SowTopic("orders", ["/a", "/b"])
+        topic = SowTable("orders", ["/a", "/b"])
         assert topic.key_of(doc(body)) != topic.key_of(doc('{"a":11,"b":2}'))
 
     def test_the_topic_is_part_of_the_key(self) -> None:
@@ -79,7 +79,7 @@ class TestKeys:
         ],
     )
     def test_a_key_value_counts_by_its_text(self, left: str, right: str, *, same: bool) -> None:
-        topic = SowTopic("orders", ["/id"])
+        topic = SowTable("orders", ["/id"])
         assert (topic.key_of(doc(left)) == topic.key_of(doc(right))) is same
 
     @pytest.mark.row("SW1")
@@ -101,12 +101,12 @@ class TestKeys:
         assert isinstance(caught.value, SowError)
 
     def test_a_key_that_is_sent_along_is_not_looked_at_where_keys_are_fields(self) -> None:
-        topic = SowTopic("orders", ["/id"])
+        topic = SowTable("orders", ["/id"])
         assert topic.apply(doc(ONE), "mine").key == topic.key_of(doc(ONE))
 
     @pytest.mark.row("SW1", "SW9")
     def test_a_topic_without_key_fields_takes_the_publishers_key_and_any_body(self) -> None:
-        topic = SowTopic("blobs", message_type="binary")
+        topic = SowTable("blobs", message_type="binary")
         assert topic.has_user_keys
         assert topic.apply(Document(b"\x00\xff", "binary"), "my key").key == "my key"
         record = topic.get("my key")
@@ -118,12 +118,12 @@ class TestKeys:
     @pytest.mark.parametrize("key", ["", "a,b", ","])
     def test_a_publishers_key_must_be_there_and_fit_a_comma_list(self, key: str) -> None:
         with pytest.raises(SowKeyError, match="needs a sow_key without commas") as caught:
-            SowTopic("blobs").apply(doc("x"), key)
+            SowTable("blobs").apply(doc("x"), key)
         assert caught.value.reason == "bad sow key"
 
     def test_a_key_field_that_is_no_path_is_refused_at_once(self) -> None:
         with pytest.raises(FilterError, match="an absolute path"):
-            SowTopic("orders", ["id"])
+            SowTable("orders", ["id"])
 
     @pytest.mark.parametrize(
         ("text", "expected"),
@@ -136,7 +136,7 @@ class TestKeys:
 class TestApply:
     @pytest.mark.row("SW1")
     def test_the_first_publish_of_a_key_inserts_and_the_next_replaces(self) -> None:
-        topic = SowTopic("orders", ["/id"])
+        topic = SowTable("orders", ["/id"])
         assert not topic.has_user_keys
         key, previous = topic.apply(
             doc('{"id":1,"v":1}'), timestamp="20240101T000000Z", correlation_id="c", bookmark="1|1|"
@@ -150,7 +150,7 @@ class TestApply:
         assert len(topic) == 1
 
     def test_a_record_of_an_earlier_run_is_put_back_as_it_was(self) -> None:
-        topic = SowTopic("orders", ["/id"])
+        topic = SowTable("orders", ["/id"])
         record = SowRecord("77", b"anything", bookmark="1|2|")
         assert topic.restore(record) is None
         assert topic.restore(record) is record
@@ -225,7 +225,7 @@ class TestQuery:
         assert [page[0].key for page in pages] == keys[1:]
 
     def test_an_empty_topic_answers_with_nothing(self) -> None:
-        assert SowTopic("orders", ["/id"]).query(Query()) == ((), 0, 0)
+        assert SowTable("orders", ["/id"]).query(Query()) == ((), 0, 0)
 
 
 class TestDelete:
@@ -260,12 +260,12 @@ class TestDelete:
 def test_numbers_that_no_float_holds_are_keys_of_their_own(
     left: str, right: str, *, same: bool
 ) -> None:
-    topic = SowTopic("orders", ["/a/id"])
+    topic = SowTable("orders", ["/a/id"])
     keys = [topic.key_of(doc('{"a":[{"id":' + number + "}]}")) for number in (left, right)]
     assert (keys[0] == keys[1]) is same
 
 
 @pytest.mark.row("SW1")
 def test_a_float_keeps_the_key_that_it_had() -> None:
-    topic = SowTopic("orders", ["/id"])
+    topic = SowTable("orders", ["/id"])
     assert topic.key_of(doc('{"id":1.50}')) == generated_key("orders", ["1.5"])

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 from haclient_fake_server.engine import settings
 from haclient_fake_server.engine.patterns import TopicMatcher
-from haclient_fake_server.engine.sow.table import SowTopic
+from haclient_fake_server.engine.sow.table import SowTable
 
 
-class SowTopics:
+class SowTables:
     """Finds and makes the topics with a state of the world.
 
     Args:
@@ -30,20 +30,20 @@ class SowTopics:
     ) -> None:
         self.is_configured = bool(configured)
         self._is_logged = is_logged
-        self._topics: dict[tuple[str, str], SowTopic] = {}
+        self._topics: dict[tuple[str, str], SowTable] = {}
         self._patterns = [(TopicMatcher(each.name), each) for each in configured if each.is_pattern]
         for each in configured:
             if not each.is_pattern:
                 self._make(each, each.name)
 
-    def __iter__(self) -> Iterator[SowTopic]:
+    def __iter__(self) -> Iterator[SowTable]:
         return iter(self._topics.values())
 
-    def get(self, name: str, message_type: str) -> SowTopic | None:
+    def get(self, name: str, message_type: str) -> SowTable | None:
         """A topic that is known."""
         return self._topics.get((message_type, name))
 
-    def matching(self, matcher: TopicMatcher, message_type: str) -> list[SowTopic]:
+    def matching(self, matcher: TopicMatcher, message_type: str) -> list[SowTable]:
         """The topics that are known and match."""
         found = (topic for (kind, _), topic in self._topics.items() if kind == message_type)
         return [topic for topic in found if matcher.matches(topic.name)]
@@ -56,7 +56,7 @@ class SowTopics:
         """Whether topics may become known."""
         return any(each.message_type == message_type for _, each in self._patterns)
 
-    def get_or_make(self, name: str, message_type: str) -> SowTopic | None:
+    def get_or_make(self, name: str, message_type: str) -> SowTable | None:
         """The topic of this name; `None` if it has no state of the world."""
         topic = self.get(name, message_type)
         if topic is None and (pattern := self._pattern(name, message_type)) is not None:
@@ -69,10 +69,10 @@ class SowTopics:
                 return each
         return None
 
-    def _make(self, configured: settings.SowTopic, name: str) -> SowTopic:
+    def _make(self, configured: settings.SowTopic, name: str) -> SowTable:
         message_type = configured.message_type
         is_logged = self._is_logged(name, message_type)
-        topic = self._topics[message_type, name] = SowTopic(
+        topic = self._topics[message_type, name] = SowTable(
             name,
             configured.keys,
             message_type=message_type,

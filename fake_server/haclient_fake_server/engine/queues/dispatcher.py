@@ -58,7 +58,7 @@ _MAX_CORRELATION_ID: Final = MAX_HEADER_BYTES // 4
 """Bytes of a correlation id with which a client may publish a copy."""
 
 
-class Queues:
+class QueueDispatcher:
     """The queues of a broker, as the rest of the engine uses them."""
 
     def __init__(

@@ -7,7 +7,7 @@ import pytest
 from haclient import DeadLetter
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.journal import records_of
-from haclient_fake_server.engine.queues import queues as queues_module
+from haclient_fake_server.engine.queues import dispatcher
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import (
     Record,
@@ -142,7 +142,7 @@ def test_removals_are_in_the_block_of_their_batch(semantics: str) -> None:
 def test_one_batch_delivers_so_many_messages_and_the_next_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queues_module, "MAX_DELIVERED", 10)
+    monkeypatch.setattr(dispatcher, "MAX_DELIVERED", 10)
     world = QueueWorld(max_per_subscription_backlog=100)
     world.publish_numbers(35)
     worker = world.client("worker")
@@ -159,7 +159,7 @@ def test_one_batch_delivers_so_many_messages_and_the_next_goes_on(
 
 
 def test_one_batch_reads_so_many_messages_for_filters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues_module, "MAX_SCANNED", 10)
+    monkeypatch.setattr(dispatcher, "MAX_SCANNED", 10)
     world = QueueWorld(max_per_subscription_backlog=100)
     world.publish_numbers(35)
     worker = world.client("worker")
@@ -171,7 +171,7 @@ def test_one_batch_reads_so_many_messages_for_filters(monkeypatch: pytest.Monkey
 
 
 def test_one_batch_ends_so_many_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues_module, "MAX_ENDED", 10)
+    monkeypatch.setattr(dispatcher, "MAX_ENDED", 10)
     world = QueueWorld(max_per_subscription_backlog=100, lease_s=5.0, max_deliveries=1)
     world.publish_numbers(35)
     worker = world.consumer(opts="max_backlog=100")
@@ -187,7 +187,7 @@ def test_one_batch_ends_so_many_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_is_given_no_more_than_it_can_send(
     monkeypatch: pytest.MonkeyPatch, semantics: str
 ) -> None:
-    monkeypatch.setattr(queues_module, "MAX_GIVEN_BYTES", 5_000)
+    monkeypatch.setattr(dispatcher, "MAX_GIVEN_BYTES", 5_000)
     world = QueueWorld(max_per_subscription_backlog=100, semantics=semantics)
     world.publish(*(b'{"n": %d, "fill": "%s"}' % (n, b"x" * 1_000) for n in range(1, 21)))
     slow = world.client("slow")
