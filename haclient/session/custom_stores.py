@@ -20,6 +20,7 @@ from typing_extensions import override
 from haclient_stores.bookmark import BookmarkList
 from haclient_stores.errors import PublishGap, StoreError, UsageError
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
+from haclient_stores.publish_stores.segment_log import check_frame
 from haclient_stores.tracker.resumption import Resumption, sequences
 
 _LENGTH_BYTES: Final = 4
@@ -68,6 +69,7 @@ class SendingStore(FrameLog):
 
     @override
     def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        check_frame(len(head) + len(tail) + memoryview(body).nbytes)
         self._is_measured = self._is_measured or not self._store.unpersisted_count
         sequence = self._store.store(head, tail, body)
         rest = b"%b%d%b%b" % (head, sequence, tail, body)  # type: ignore[str-format]  # any buffer

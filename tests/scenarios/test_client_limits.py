@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -108,9 +108,10 @@ async def test_without_a_store_a_lost_link_is_an_error() -> None:
         await close_link(client, peer)
 
 
-async def test_a_body_that_no_server_takes_is_refused() -> None:
+@pytest.mark.parametrize("make", [MemoryPublishStore, DictPublishStore])
+async def test_a_body_that_no_server_takes_is_refused(make: Callable[[], PublishStore]) -> None:
     huge = bytes(2**28)  # never touched: the system gives it no memory
-    async with Client("pub", publish_store=MemoryPublishStore()) as client:
+    async with Client("pub", publish_store=make()) as client:
         with pytest.raises(UsageError, match="is larger than the"):
             await client.publish("orders", huge)
         with pytest.raises(UsageError, match="is larger than the"):

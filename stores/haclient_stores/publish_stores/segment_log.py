@@ -366,10 +366,7 @@ class SegmentLog:
 
     def _make_room(self, length: int) -> None:
         """Make room for a frame of `length` bytes: mark, and begin another segment if needed."""
-        if length > MAX_FRAME_BYTES:
-            raise UsageError(
-                f"a frame of {length} bytes is larger than the {MAX_FRAME_BYTES} that servers take"
-            )
+        check_frame(length)
         with self._lock:
             active = self._active
             if active is not None and not self._jumped:
@@ -676,6 +673,21 @@ class SegmentLog:
             if sequence > self._window.last_persisted:
                 yield sequence, bytes(view[offset:end])
             offset = end
+
+
+def check_frame(length: int) -> None:
+    """Check that a publish is not too long for every server.
+
+    Args:
+        length: Of its frame, in bytes.
+
+    Raises:
+        UsageError: It is: each server would close the connection.
+    """
+    if length > MAX_FRAME_BYTES:
+        raise UsageError(
+            f"a frame of {length} bytes is larger than the {MAX_FRAME_BYTES} that servers take"
+        )
 
 
 def walk(view: memoryview, offset: int, frames: int) -> int:
