@@ -64,8 +64,8 @@ LOGON_LIMIT_S: Final = 10.0
 """How long a client may be connected without being logged on."""
 
 LOGON_BYTES: Final = 64 * 1024
-"""How much of an unfinished frame is kept of a client that has not logged on: a little that is
-compressed would otherwise take as much memory as the largest frame."""
+"""How much a client may send before it has logged on: a little that is compressed would otherwise
+take as much memory as the largest frame, and the time of all others."""
 
 SLOW_CLIENT_LIMIT_S: Final = 10.0
 """How long a slow client has to read the ack that says why it is cut."""
@@ -229,7 +229,7 @@ class Session:
         decoder = MessageDecoder(expand_sow=False)
         await self._read_first(frames)
         link = self._link
-        is_known = False
+        is_known, total = False, 0
         while not self.reason:
             if not is_known and self._hub.is_known(self):
                 is_known, logon.deadline = True, math.inf
@@ -242,8 +242,9 @@ class Session:
             frames.received(count)
             heads, bodies = frames.split()
             await self._execute(decoder.decode(heads, bodies) if heads else [])
-            if frames.pending > LOGON_BYTES and not self._hub.is_known(self):
-                raise ProtocolError(f"a frame of more than {LOGON_BYTES} bytes before the logon")
+            total += count
+            if total > LOGON_BYTES and not is_known and not self._hub.is_known(self):
+                raise ProtocolError(f"more than {LOGON_BYTES} bytes before the logon")
             while self._hub.is_busy(self):
                 await self._pumped.wait()
             await trio.lowlevel.checkpoint()

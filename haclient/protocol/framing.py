@@ -23,6 +23,7 @@ Rules, the most important first:
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 from typing import Final
 
@@ -40,6 +41,7 @@ CAPACITY_BYTES: Final = 256 * 1024
 LENGTH: Final = Struct(">I")
 """The length before each frame, which does not count itself."""
 
+_ZEROS: Final = re.compile(b"\0+")
 _HTTP: Final = int.from_bytes(b"HTTP", "big")  # read as a length, how an HTTP server answers
 # Likewise a TLS alert: its type, two bytes of a version 3.x, and the first of its short length.
 _TLS_ALERT: Final = 0x15030000
@@ -169,6 +171,8 @@ class FrameReader:
                 raise ProtocolError(
                     f"a frame of {length} bytes has no header: wanted an object that ends with '}}'"
                 )
+            elif (zeros := _ZEROS.match(chunk, end)) is not None:  # thousands may follow
+                end += (zeros.end() - end) // LENGTH.size * LENGTH.size
             position = end
         return position
 

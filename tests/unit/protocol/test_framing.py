@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import struct
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from haclient.errors import ProtocolError, UsageError
 from haclient.protocol.framing import CAPACITY_BYTES, MAX_FRAME_BYTES, FrameReader
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 
 def frame(content: bytes) -> bytes:
@@ -45,6 +51,26 @@ def test_an_unfinished_frame_waits_behind_whole_ones() -> None:
 
 def test_zero_length_frames_are_skipped() -> None:
     assert FrameReader().feed(frame(b"") + frame(b"{}") + frame(b"")) == ([b"{}"], [b""])
+
+
+def test_many_zero_length_frames_take_one_step() -> None:
+    reader, lines = FrameReader(), 0
+
+    def count_lines(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        del frame, event, argument
+        nonlocal lines
+        lines += 1
+        return count_lines
+
+    before = sys.gettrace()
+    sys.settrace(count_lines)
+    try:
+        found = reader.feed(bytes(200_000) + frame(b"{}") + bytes(7))
+    finally:
+        sys.settrace(before)
+    assert found == ([b"{}"], [b""])
+    assert reader.pending == 3
+    assert lines < 1000
 
 
 @pytest.mark.row("AT14")
