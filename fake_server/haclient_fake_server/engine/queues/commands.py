@@ -25,7 +25,7 @@ from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.message_table import MessageRow
-from haclient_fake_server.engine.queues.queue import MAX_REREADS, MICROSECONDS, Queue
+from haclient_fake_server.engine.queues.queue import MICROSECONDS, Queue
 from haclient_fake_server.engine.requests import (
     MAX_PENDING_COMMANDS,
     Request,
@@ -127,7 +127,7 @@ class QueueCommands:
                 position = _position(queue, text.strip()) if lease is None else lease.row.position
                 if position is not None:
                     found[position] = None
-                if number % STEP_MESSAGES == 0 or queue.table.rereads >= MAX_REREADS:
+                if number % STEP_MESSAGES == 0 or queue.has_read_enough:
                     yield
         except Refused as error:
             self._outbox.refuse(connection, message, error)
@@ -138,7 +138,7 @@ class QueueCommands:
         some = PAGED_STEP_MESSAGES if queue.settings.file_backed else STEP_MESSAGES
         removed = 0
         for start in range(0, len(positions), some):
-            if start and (start % STEP_MESSAGES == 0 or queue.table.rereads >= MAX_REREADS):
+            if start and (start % STEP_MESSAGES == 0 or queue.has_read_enough):
                 yield
             before = len(queue.removals)
             act(positions[start : start + some])

@@ -180,9 +180,9 @@ class QueueDispatcher:
         self._stopped.discard(queue)
 
     def _deliver(self, queue: Queue) -> None:
-        budget, clock_us = ScanBudget(MAX_SCANNED), self._clock.wall_us
+        budget, clock_us = ScanBudget(MAX_SCANNED, queue), self._clock.wall_us
         left = MAX_DELIVERED
-        while left > 0:
+        while left > 0 and not queue.has_read_enough:
             delivery = queue.next_delivery(left, budget)
             if delivery is None:
                 break
@@ -203,7 +203,7 @@ class QueueDispatcher:
                     f"{delivery.rows[0].bookmark} was removed from the journal before it was "
                     "delivered",
                 )
-        if left <= 0 or budget.is_spent:
+        if left <= 0 or budget.is_spent or queue.has_read_enough:
             self._clock.timers.set(("queue more", queue), self._clock.now, queue.touch)
 
     def _send(

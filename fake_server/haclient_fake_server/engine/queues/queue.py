@@ -30,7 +30,7 @@ from typing_extensions import override
 from haclient.errors import HAClientError
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document, compile_expression, compile_filter
-from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines
+from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines, with_highest_bit
 from haclient_fake_server.engine.queues.message_reader import Content, MessageReader
 from haclient_fake_server.engine.queues.message_table import (
     AVAILABLE,
@@ -58,7 +58,6 @@ MAX_REREADS: Final = 2
 
 _REPLICATED: Final = 1 << 63
 """In a snapshot, the bit of a moment at which another instance expires the message."""
-_HIGHEST_BIT: Final = bytes(byte | 0x80 for byte in range(256))
 
 _LOWEST_PRIORITY: Final = float("-inf")
 """That of a message without a number where the priority should be."""
@@ -215,6 +214,11 @@ class Queue:
         if self.expires_replicated:
             due_us = min(due_us, self._replicated_expirations.next_us)
         return None if due_us == NEVER_US else due_us
+
+    @property
+    def has_read_enough(self) -> bool:
+        """Whether this step has read so much of the journal again that others have their turn."""
+        return self.table.rereads >= MAX_REREADS
 
     def touch(self) -> None:
         """Have the queue looked at in this batch."""
@@ -596,7 +600,7 @@ class Queue:
             state = self.table.state(position)
             if state == AVAILABLE:
                 self._expire(position, RemovalReason.TIME_LIMIT)
-                if self.table.rereads >= MAX_REREADS:
+                if self.has_read_enough:
                     break  # the next batch goes on, as after `limit` of them
             elif state == LEASED:
                 self._expired_meanwhile.add(position)
@@ -636,10 +640,10 @@ class Queue:
         self._dirty[self] = None
 
     def _expire(self, position: int, reason: RemovalReason) -> None:
-        row = self.table.row(position)
+        lease = self._by_position.get(position)
+        row = self.table.row(position) if lease is None else lease.row
         if row is None:
             return
-        lease = self._by_position.get(position)
         deliveries, cancels = self._attempts.get(position, (0, 0))
         if lease is not None:
             deliveries, cancels = lease.deliveries, lease.cancels
@@ -699,7 +703,7 @@ class Queue:
         """What the queue holds; what consumers have is among it."""
         due_us, due_positions = self._expirations.columns()
         moments, positions = self._replicated_expirations.columns()
-        due_us.extend(_with_highest_bit(moments))
+        due_us.extend(with_highest_bit(moments))
         due_positions.extend(positions)
         for position in sorted(self._expired_meanwhile):  # they are due since their leases began
             due_us.append(0)
@@ -777,14 +781,6 @@ class Queue:
         while position is not None:
             yield position
             position = self.table.next_available(position + 1)
-
-
-def _with_highest_bit(numbers: array[int]) -> array[int]:
-    """The same numbers with `_REPLICATED`: without a step for each, since they may be millions."""
-    data = bytearray(numbers)
-    highest = slice(7 if sys.byteorder == "little" else 0, None, 8)
-    data[highest] = data[highest].translate(_HIGHEST_BIT)
-    return array("Q", bytes(data))
 
 
 def _number(value: object) -> float:

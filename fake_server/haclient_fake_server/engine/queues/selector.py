@@ -37,16 +37,31 @@ class Bodies(Protocol):
         """A message, `None` when its record is no longer in the journal."""
 
 
-class ScanBudget:
-    """How many messages may still be read for filters in this batch."""
+class Rereading(Protocol):
+    """What may read the journal again."""
 
-    def __init__(self, messages: int) -> None:
+    @property
+    def has_read_enough(self) -> bool:
+        """Whether others have their turn."""
+        ...
+
+
+class ScanBudget:
+    """How many messages may still be read for filters in this batch.
+
+    Args:
+        messages: So many.
+        queue: Whose messages, if it may have to read the journal again for them.
+    """
+
+    def __init__(self, messages: int, queue: Rereading | None = None) -> None:
         self.left: float = messages
+        self._queue = queue
 
     @property
     def is_spent(self) -> bool:
         """Whether the rest has to wait for a later batch."""
-        return self.left <= 0
+        return self.left <= 0 or (self._queue is not None and self._queue.has_read_enough)
 
 
 class Selector:

@@ -7,7 +7,7 @@ import pytest
 from haclient import DeadLetter
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.journal import records_of
-from haclient_fake_server.engine.queues import dispatcher
+from haclient_fake_server.engine.queues import dispatcher, message_table
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import (
     Record,
@@ -15,7 +15,7 @@ from haclient_fake_server.journal.format import (
     RemovalReason,
     read_removals,
 )
-from support.engine import Peer
+from support.engine import Peer, World
 from support.queue_engine import (
     QueueWorld,
     acknowledge,
@@ -406,3 +406,33 @@ def test_a_dot_in_the_name_of_a_queue_is_no_pattern(bookmark: str) -> None:
     assert world.states("orders.jobs") == (0, 0)
     peer.send(c="sow", cid="3", t="orders_jobs")
     assert [number(each) for each in peer.take() if each.kind == "sow"] == [1]
+
+
+@pytest.mark.row("QB30")
+@pytest.mark.parametrize("priority", ["/p", ""])
+def test_what_is_read_again_for_deliveries_takes_turns(
+    monkeypatch: pytest.MonkeyPatch, priority: str
+) -> None:
+    monkeypatch.setattr(message_table, "PAGED_ROWS", 4)
+    monkeypatch.setattr(message_table, "RESIDENT_CHUNKS", 2)
+    settings = QueueTopic(
+        name="work",
+        topics=("orders",),
+        max_per_subscription_backlog=100,
+        file_backed=True,
+        priority=priority,
+    )
+    world = World(queues=(settings,))
+    publisher, consumer = world.client("pubber"), world.client("consumer")
+    for each in range(80):
+        publisher.publish(None, b'{"p":%d,"k":%d}' % (each * 37 % 80, each % 4))
+    consumer.send(
+        c="subscribe", cid="1", sub_id="1", t="work", opts="max_backlog=100", filter="/k = 1"
+    )
+    found, steps = consumer.bodies(), 0
+    while len(found) < 20:
+        steps += 1
+        world.apply(world.engine.tick(world.now))
+        found += consumer.bodies()
+    assert len(found) == 20
+    assert steps >= 5

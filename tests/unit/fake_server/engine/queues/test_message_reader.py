@@ -11,6 +11,7 @@ from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.outbox import Effects
 from haclient_fake_server.engine.queues import message_reader, message_table
+from haclient_fake_server.engine.queues import queue as queue_module
 from haclient_fake_server.engine.queues.message_table import split_place
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.settings import EngineSettings, QueueTopic
@@ -113,6 +114,7 @@ def file_backed(request: pytest.FixtureRequest) -> Iterator[bool]:
         patch.setattr(message_table, "PAGED_ROWS", 7)
         patch.setattr(message_table, "RESIDENT_CHUNKS", 2)
         patch.setattr(message_reader, "REREAD_BYTES", 600)
+        patch.setattr(queue_module, "MAX_REREADS", 1_000_000)  # of so small parts
         yield request.param
 
 
