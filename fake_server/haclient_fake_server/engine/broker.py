@@ -141,7 +141,16 @@ class Engine:
             settings, log, routes, outbox, conflation, replay, acks, queues
         )
         self._queries = Queries(
-            settings, log, routes, clock, outbox, conflation, applier, self._subscribing, acks
+            settings=settings,
+            log=log,
+            routes=routes,
+            clock=clock,
+            outbox=outbox,
+            conflation=conflation,
+            applier=applier,
+            subscribing=self._subscribing,
+            replay=replay,
+            acks=acks,
         )
         self._queue_commands = QueueCommands(log, routes, clock, outbox, acks)
         self._logons = Logons(settings, self._names, log, durability, outbox)

@@ -14,6 +14,7 @@ intervals.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 from haclient.protocol.messages import Message
@@ -47,10 +48,11 @@ _LOG_ONLY: Final = frozenset({Reason.AUTH_FAILURE, Reason.NAME_IN_USE})
 """Reasons whose detail only the broker's log gets: it names users, and the client is none yet."""
 
 
+@dataclass(eq=False, slots=True)
 class Logons:
     """Admits clients.
 
-    Args:
+    Attributes:
         settings: Who may log on.
         names: Logged-on connections by client name.
         log: Knows the publishers.
@@ -58,26 +60,18 @@ class Logons:
         outbox: Where the answers go.
     """
 
-    def __init__(
-        self,
-        settings: EngineSettings,
-        names: dict[str, Connection],
-        log: LogWriter,
-        durability: Durability,
-        outbox: Outbox,
-    ) -> None:
-        self._settings = settings
-        self._names = names
-        self._log = log
-        self._durability = durability
-        self._outbox = outbox
+    settings: EngineSettings
+    names: dict[str, Connection]
+    log: LogWriter
+    durability: Durability
+    outbox: Outbox
 
     def log_on(self, connection: Connection, message: Message) -> None:
         """Execute a logon, the first command of every connection."""
         if connection.logged_on:
             self._refuse(connection, message, Reason.DUPLICATE_LOGON, "auth")
             return
-        users = self._settings.users
+        users = self.settings.users
         if users is not None and users.get(message.user_id) != message.password:
             self._refuse(
                 connection,
@@ -87,7 +81,7 @@ class Logons:
                 f"user {quoted(message.user_id)}",
             )
             return
-        if problem := _problem_of_type(self._settings, message.message_type):
+        if problem := _problem_of_type(self.settings, message.message_type):
             self._refuse(connection, message, Reason.INVALID_MESSAGE_TYPE, "auth", problem)
             return
         try:
@@ -96,15 +90,15 @@ class Logons:
             self._refuse(connection, message, error.reason, "auth", error.detail)
             return
         name = message.client_name or self._unused_name(connection)
-        holder = self._names.get(name) if self._log.is_logging else None
+        holder = self.names.get(name) if self.log.is_logging else None
         if holder is not None and holder.user != message.user_id:
             whose = f"{quoted(holder.user)}, refused to {quoted(message.user_id)}"
             detail = f"{quoted(name)} belongs to user {whose}"
             self._refuse(connection, message, Reason.NAME_IN_USE, "name in use", detail)
             return
         if holder is not None:
-            self._outbox.send(holder, name_in_use_ack(name))
-            self._outbox.close(holder, "name in use")
+            self.outbox.send(holder, name_in_use_ack(name))
+            self.outbox.close(holder, "name in use")
         self._admit(connection, message, name=name, ack_interval_s=options.ack_conflation_s)
         self._confirm(connection, message)
 
@@ -119,46 +113,44 @@ class Logons:
         connection.logged_on = True
         connection.name = name
         connection.user = message.user_id
-        if self._settings.entitlements:
-            rights = Rights(message.user_id, self._settings.entitlements)
+        if self.settings.entitlements:
+            rights = Rights(message.user_id, self.settings.entitlements)
             connection.reading, connection.publishing = rights.reading, rights.publishing
         connection.message_type = message.message_type or DEFAULT_MESSAGE_TYPE
-        connection.publisher = self._log.publishers.of_client(name)
-        connection.origin = self._log.publishers.of_origin(name)
+        connection.publisher = self.log.publishers.of_client(name)
+        connection.origin = self.log.publishers.of_origin(name)
         connection.ack_interval_s = (
-            self._settings.ack_interval_s if ack_interval_s is None else ack_interval_s
+            self.settings.ack_interval_s if ack_interval_s is None else ack_interval_s
         )
-        self._names[name] = connection
+        self.names[name] = connection
 
     def _confirm(self, connection: Connection, message: Message) -> None:
         wanted = requested(message.ack_type)
         if "received" in wanted:
-            self._outbox.send(connection, ack("received", message.command_id))
+            self.outbox.send(connection, ack("received", message.command_id))
         if "processed" not in wanted:
             return
         publisher = connection.publisher
         more: dict[str, str | int] = {
             "s": publisher.seen,
-            "bm": publisher.bookmark(self._durability.confirmed_of(publisher)),
+            "bm": publisher.bookmark(self.durability.confirmed_of(publisher)),
             "client_name": connection.name,
-            "version": self._settings.version,
+            "version": self.settings.version,
             "log_starts": self._log_starts(),
         }
-        reason = "authentication disabled" if self._settings.users is None else ""
-        self._outbox.send(
-            connection, ack("processed", message.command_id, reason=reason, more=more)
-        )
+        reason = "authentication disabled" if self.settings.users is None else ""
+        self.outbox.send(connection, ack("processed", message.command_id, reason=reason, more=more))
 
     def _unused_name(self, connection: Connection) -> str:
         """A unique name for a client without one, across instances and restarts.
 
         The name identifies the publisher: with a reused one its messages would be duplicates.
         """
-        return f"unnamed-{self._log.journal.log_starts[-1].id:016x}-{connection.id}"
+        return f"unnamed-{self.log.journal.log_starts[-1].id:016x}-{connection.id}"
 
     def _log_starts(self) -> str:
         """The identity of the log: `<id hex>@<first position>` of its last starts, oldest first."""
-        starts = self._log.journal.log_starts[-_ACKED_STARTS:]
+        starts = self.log.journal.log_starts[-_ACKED_STARTS:]
         return ",".join(f"{start.id:016x}@{start.first_position}" for start in starts)
 
     def _refuse(
@@ -169,12 +161,12 @@ class Logons:
         closing: str,
         detail: str = "",
     ) -> None:
-        more = {"version": self._settings.version}
+        more = {"version": self.settings.version}
         sent_detail = "" if reason in _LOG_ONLY else detail
         answer = failure_ack(message, reason, detail=sent_detail, more=more)
-        self._outbox.send(connection, answer or end_ack(reason, detail=sent_detail))
+        self.outbox.send(connection, answer or end_ack(reason, detail=sent_detail))
         text = f"logon of client {quoted(message.client_name)} refused: {reason}"
-        self._outbox.close(connection, closing, f"{text}: {detail}" if detail else text)
+        self.outbox.close(connection, closing, f"{text}: {detail}" if detail else text)
 
 
 def _problem_of_type(settings: EngineSettings, message_type: str) -> str:

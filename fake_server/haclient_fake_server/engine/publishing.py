@@ -12,6 +12,7 @@ is not logged, or that has no sequence, is acknowledged alone, since nothing lat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from haclient.protocol.codec import encode_string
@@ -51,24 +52,16 @@ RESERVED: Final = "/AMPS"
 DEVNULL: Final = "/AMPS/devnull"
 
 
+@dataclass(eq=False, slots=True)
 class Publishing:
     """Executes publishes."""
 
-    def __init__(
-        self,
-        settings: EngineSettings,
-        log: LogWriter,
-        routes: Routes,
-        outbox: Outbox,
-        applier: Applier,
-        acks: PersistedAcks,
-    ) -> None:
-        self._settings = settings
-        self._log = log
-        self._routes = routes
-        self._outbox = outbox
-        self._applier = applier
-        self._acks = acks
+    settings: EngineSettings
+    log: LogWriter
+    routes: Routes
+    outbox: Outbox
+    applier: Applier
+    acks: PersistedAcks
 
     def publish(
         self, connection: Connection, message: Message, routes: Mapping[str, Route]
@@ -87,12 +80,12 @@ class Publishing:
             self._publish_with_care(connection, message)
             return
         sequence = message.sequence
-        publisher, log = connection.publisher, self._log
+        publisher, log = connection.publisher, self.log
         extras = NO_EXTRAS
         if not sequence:
             publisher, sequence, extras = connection.origin, log.publishers.assign(), ASSIGNED
         elif sequence <= publisher.seen:
-            self._acks.acknowledge_duplicate(connection, message)
+            self.acks.acknowledge_duplicate(connection, message)
             return
         if correlation_id:
             extras = Extras(correlation_id=to_bytes(correlation_id), flags=extras.flags)
@@ -104,10 +97,10 @@ class Publishing:
             if route.queues:
                 row = MessageRow(position, publisher.id, sequence, offset)
                 content = Content(body, extras.correlation_id, log.now_us)
-                self._routes.queues.enter(route.queues, row, content)
+                self.routes.queues.enter(route.queues, row, content)
         elif message.sequence:
             log.unnoted[publisher.id] = publisher
-        plan = route.plan or self._routes[connection.message_type].plan(route)
+        plan = route.plan or self.routes[connection.message_type].plan(route)
         if plan.subscriptions:
             groups = (
                 plan.matching(Document(body, route.message_type))
@@ -116,7 +109,7 @@ class Publishing:
             )
             bookmark = b"%b%d|" % (publisher.prefix, sequence) if route.logged else b""
             more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
-            self._applier.fan_out(groups, body, bookmark, more=more)
+            self.applier.fan_out(groups, body, bookmark, more=more)
         self._conflate(route, publisher, sequence, message)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
@@ -131,12 +124,12 @@ class Publishing:
             position=0,
             publisher_id=publisher.id,
             sequence=sequence,
-            timestamp_us=self._log.now_us,
+            timestamp_us=self.log.now_us,
             topic_id=0,
             correlation_id=to_bytes(message.correlation_id),
             payload=message.data,
         )
-        self._applier.conflate(route, record, Changes(Document(message.data, route.message_type)))
+        self.applier.conflate(route, record, Changes(Document(message.data, route.message_type)))
 
     def _publish_with_care(self, connection: Connection, message: Message) -> None:
         """Execute a publish: the first of its topic, with rare headers, or to a SOW topic."""
@@ -144,15 +137,15 @@ class Publishing:
         if problem is not None:
             self.refuse(connection, message, *problem)
             return
-        table = self._routes[connection.message_type]
+        table = self.routes[connection.message_type]
         known = message.topic in table.targets
-        queue = self._routes.queues.get(message.topic, connection.message_type)
+        queue = self.routes.queues.get(message.topic, connection.message_type)
         if not known and queue is not None and not queue.settings.publish_target:
             detail = "this queue has no topic that a publish to its name goes to"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
-        if not known and not self._routes.has_room_for(message.topic):
-            limit = self._settings.max_topic_bytes
+        if not known and not self.routes.has_room_for(message.topic):
+            limit = self.settings.max_topic_bytes
             detail = f"a new topic, and all together may take {limit} bytes"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
@@ -167,7 +160,7 @@ class Publishing:
                 self.refuse(connection, message, error.reason, str(error))
                 return
         if message.kind == "delta_publish" and _complete(message, route, key):
-            if len(message.data) > self._settings.max_message_bytes:  # no reader would take it
+            if len(message.data) > self.settings.max_message_bytes:  # no reader would take it
                 detail = f"the record would have {len(message.data)} bytes"
                 self.refuse(connection, message, Reason.BAD_MESSAGE, detail)
                 return
@@ -175,15 +168,15 @@ class Publishing:
         # After all reasons to refuse it: a publisher that has not read the failure ack sends the
         # message again, and must not be acknowledged as persisted.
         if message.sequence and message.sequence <= connection.publisher.seen:
-            self._acks.acknowledge_duplicate(connection, message)
+            self.acks.acknowledge_duplicate(connection, message)
             return
         sequence = message.sequence
         publisher = connection.publisher if sequence else connection.origin
         record = Record(
             position=0,
             publisher_id=publisher.id,
-            sequence=sequence or self._log.publishers.assign(),
-            timestamp_us=self._log.now_us,
+            sequence=sequence or self.log.publishers.assign(),
+            timestamp_us=self.log.now_us,
             topic_id=0,
             flags=(RecordFlag.USER_KEY if key and key == message.sow_key else 0)
             | (0 if sequence else RecordFlag.ASSIGNED),
@@ -192,7 +185,7 @@ class Publishing:
             expiration_s=message.expiration,
             payload=message.data,
         )
-        self._applier.apply(route, publisher, record, document)
+        self.applier.apply(route, publisher, record, document)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
 
@@ -200,12 +193,12 @@ class Publishing:
         self, connection: Connection, message: Message, reason: str, detail: str = ""
     ) -> None:
         """Refuse a publish or delete: acknowledge everything before it, then report its failure."""
-        self._outbox.report_refusal(connection, message, reason, detail)
+        self.outbox.report_refusal(connection, message, reason, detail)
         sequence = message.sequence or 0
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
-            self._acks.flush(connection, before=sequence, always=True)
-        self._log.note_seen(connection.publisher, sequence)
+            self.acks.flush(connection, before=sequence, always=True)
+        self.log.note_seen(connection.publisher, sequence)
         more = {"s": sequence} if sequence else None
         for kind in ("processed", "persisted"):
             if kind in wanted:
@@ -217,9 +210,7 @@ class Publishing:
                     detail=detail,
                     more=more,
                 )
-                send = (
-                    self._outbox.confirm if kind == "persisted" and sequence else self._outbox.send
-                )
+                send = self.outbox.confirm if kind == "persisted" and sequence else self.outbox.send
                 send(connection, frame)
 
     def _acknowledge(
@@ -228,21 +219,21 @@ class Publishing:
         """Send the acks for an applied publish; its record names `publisher`."""
         collected = route.logged and publisher is connection.publisher
         if collected and message.ack_type == "persisted":
-            self._acks.schedule(connection)
+            self.acks.schedule(connection)
             return
         wanted = requested(message.ack_type)
         more: dict[str, str | int] = {"s": message.sequence} if message.sequence else {}
-        self._outbox.acknowledge(
+        self.outbox.acknowledge(
             connection, message, "received", "processed", "completed", more=more
         )
         if "persisted" not in wanted:
             return
         if collected:
-            self._acks.schedule(connection)
+            self.acks.schedule(connection)
             return
         if route.logged:
             more["bm"] = publisher.bookmark(publisher.seen)
-        self._outbox.confirm(connection, ack("persisted", message.command_id, more=more))
+        self.outbox.confirm(connection, ack("persisted", message.command_id, more=more))
 
 
 def _complete(message: Message, route: Route, key: str) -> bool:

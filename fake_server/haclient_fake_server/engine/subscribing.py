@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
 from dataclasses import replace
 from itertools import count
 
@@ -272,18 +271,6 @@ class Subscribing:
                 self._outbox.send(connection, SLOW_CLIENT_ACK)
                 detail = f"{outlet.held_bytes} bytes wait behind the query of {item.id!r}"
                 self._outbox.close(connection, "slow client", detail)
-
-    def pass_covered(self, item: BookmarkSubscription) -> Generator[None, None, int]:
-        """Pass the messages that its bookmarks cover; see `Replay.pass_covered`."""
-        return self._replay.pass_covered(item)
-
-    def query_answered(self, item: BookmarkSubscription) -> None:
-        """Start the replay of a subscription whose query was answered."""
-        self._replay.query_answered(item)
-
-    def rest_of(self, item: BookmarkSubscription) -> Span:
-        """The part of the log that a subscription has not passed yet."""
-        return self._replay.rest_of(item)
 
     def _log_subscription(
         self, connection: Connection, request: Request, sub_id: str, conflator: Conflator | None

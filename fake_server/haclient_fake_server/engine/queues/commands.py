@@ -9,7 +9,7 @@ of the queue, and hold nothing up.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from haclient.errors import UsageError
@@ -48,26 +48,19 @@ _NO_OPTIONS: Final = Options()
 Action: TypeAlias = Callable[[Collection[int]], None]
 
 
+@dataclass(eq=False, slots=True)
 class QueueCommands:
     """Executes acknowledgements and queries of queues."""
 
-    def __init__(
-        self,
-        log: LogWriter,
-        routes: Routes,
-        clock: Clock,
-        outbox: Outbox,
-        acks: PersistedAcks,
-    ) -> None:
-        self._log = log
-        self._routes = routes
-        self._clock = clock
-        self._outbox = outbox
-        self._acks = acks
+    log: LogWriter
+    routes: Routes
+    clock: Clock
+    outbox: Outbox
+    acks: PersistedAcks
 
     def queue_of(self, connection: Connection, topic: str) -> Queue | None:
         """The queue of this name, if there is one."""
-        return self._routes.queues.get(topic, connection.message_type)
+        return self.routes.queues.get(topic, connection.message_type)
 
     # --- acknowledgements ------------------------------------------------------------------------
 
@@ -87,19 +80,19 @@ class QueueCommands:
             request = read_request(message, _literal(options), connection.reading)
             _check_pending(connection)
             if not self._is_duplicate(connection, message, queue):
-                self._log.note_seen(connection.publisher, message.sequence or 0)
+                self.log.note_seen(connection.publisher, message.sequence or 0)
                 self._begin(connection, self._end_matching(connection, request, queue, act))
             return
         steps = self._end_listed(connection, message, queue, act)
         if next(steps, self) is not self:
             connection.delete = steps
-            self._outbox.wake(connection)
+            self.outbox.wake(connection)
 
     def _is_duplicate(self, connection: Connection, message: Message, queue: Queue) -> bool:
         """Whether a command was carried out before; then it is confirmed again."""
         if not message.sequence or message.sequence > connection.publisher.seen:
             return False
-        self._acks.acknowledge_duplicate(connection, message)
+        self.acks.acknowledge_duplicate(connection, message)
         self._stats(connection, message, queue)
         return True
 
@@ -108,7 +101,7 @@ class QueueCommands:
         if options.lease_extension_s is not None:
             extension_us = round(options.lease_extension_s * MICROSECONDS)
             return lambda positions: queue.extend(
-                positions, connection, self._clock.wall_us + extension_us
+                positions, connection, self.clock.wall_us + extension_us
             )
         if options.cancel:
             return lambda positions: queue.cancel(positions, connection)
@@ -130,7 +123,7 @@ class QueueCommands:
                 if number % STEP_MESSAGES == 0 or queue.has_read_enough:
                     yield
         except Refused as error:
-            self._outbox.refuse(connection, message, error)
+            self.outbox.refuse(connection, message, error)
             return
         if self._is_duplicate(connection, message, queue):
             return
@@ -143,7 +136,7 @@ class QueueCommands:
             before = len(queue.removals)
             act(positions[start : start + some])
             removed += len(queue.removals) - before
-        self._log.note_seen(
+        self.log.note_seen(
             connection.publisher, message.sequence or 0
         )  # a client that is cut before sends it again
         if message.ack_type:
@@ -172,11 +165,11 @@ class QueueCommands:
     ) -> None:
         wanted = requested(message.ack_type)
         more = {"s": message.sequence} if message.sequence else None
-        self._outbox.acknowledge(
+        self.outbox.acknowledge(
             connection, message, "received", "processed", "completed", more=more
         )
         if "persisted" in wanted:
-            self._outbox.confirm(connection, ack("persisted", message.command_id, more=more))
+            self.outbox.confirm(connection, ack("persisted", message.command_id, more=more))
         self._stats(connection, message, queue, matches=matches, removed=removed)
 
     def _stats(
@@ -197,7 +190,7 @@ class QueueCommands:
         }
         if message.query_id:
             counts["query_id"] = message.query_id
-        self._outbox.send(connection, ack("stats", message.command_id, more=counts))
+        self.outbox.send(connection, ack("stats", message.command_id, more=counts))
 
     # --- browsing --------------------------------------------------------------------------------
 
@@ -215,13 +208,13 @@ class QueueCommands:
         _check_pending(connection)
         query_id = message.query_id or message.sub_id or message.command_id
         more = {"query_id": query_id}
-        self._outbox.acknowledge(connection, message, "received", "processed", more=more)
+        self.outbox.acknowledge(connection, message, "received", "processed", more=more)
         self._begin(connection, self._answer(connection, request, queue, query_id))
 
     def _answer(
         self, connection: Connection, request: Request, queue: Queue, query_id: str
     ) -> LongCommand:
-        answer = Answer(self._outbox, connection, request.message, {"query_id": query_id})
+        answer = Answer(self.outbox, connection, request.message, {"query_id": query_id})
         matches = examined = size = 0
         skipped = request.options.skip_n or 0
         for position in queue.available():
@@ -244,7 +237,7 @@ class QueueCommands:
 
     def _begin(self, connection: Connection, command: LongCommand) -> None:
         connection.queries.append(command)
-        self._outbox.wake(connection)
+        self.outbox.wake(connection)
 
 
 def _check_pending(connection: Connection) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from haclient.protocol.messages import Message
@@ -43,6 +43,7 @@ from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.publishing import problem_of_headers
+from haclient_fake_server.engine.replay import Replay
 from haclient_fake_server.engine.requests import (
     DELTA_COMMANDS,
     MAX_PENDING_COMMANDS,
@@ -74,30 +75,20 @@ MAX_KEYS: Final = 100_000
 """Keys that one query or delete may name: they are looked up in one step, a tenth of a second."""
 
 
+@dataclass(eq=False, slots=True)
 class Queries:
     """Executes queries and deletes of the state of the world."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  # its collaborators
-        self,
-        settings: EngineSettings,
-        log: LogWriter,
-        routes: Routes,
-        clock: Clock,
-        outbox: Outbox,
-        conflation: Conflation,
-        applier: Applier,
-        subscribing: Subscribing,
-        acks: PersistedAcks,
-    ) -> None:
-        self._settings = settings
-        self._log = log
-        self._routes = routes
-        self._clock = clock
-        self._outbox = outbox
-        self._conflation = conflation
-        self._applier = applier
-        self._subscribing = subscribing
-        self._acks = acks
+    settings: EngineSettings
+    log: LogWriter
+    routes: Routes
+    clock: Clock
+    outbox: Outbox
+    conflation: Conflation
+    applier: Applier
+    subscribing: Subscribing
+    replay: Replay
+    acks: PersistedAcks
 
     def sow(self, connection: Connection, message: Message) -> None:
         """Answer a query.
@@ -117,7 +108,7 @@ class Queries:
         is_long = self._takes_steps(searches)
         if is_long:
             _check_pending(connection)
-        self._outbox.acknowledge(connection, message, "received", "processed", more=ids)
+        self.outbox.acknowledge(connection, message, "received", "processed", more=ids)
         if position is None:
             steps = self._answer(connection, request, searches, query, ids)
             self._begin(connection, steps, is_long=is_long)
@@ -127,7 +118,7 @@ class Queries:
 
     def _takes_steps(self, searches: list[Search]) -> bool:
         """Whether these searches take more than one step."""
-        step_bytes, cost_bytes = self._settings.query_step_bytes, 0
+        step_bytes, cost_bytes = self.settings.query_step_bytes, 0
         return any(
             (cost_bytes := cost_bytes + part.cost_bytes) >= step_bytes
             for search in searches
@@ -147,7 +138,7 @@ class Queries:
     def _add_query(self, connection: Connection, steps: LongCommand) -> None:
         """Answer a query in steps, after those that came before it."""
         connection.queries.append(steps)
-        self._outbox.wake(connection)
+        self.outbox.wake(connection)
 
     def _position(
         self, connection: Connection, request: Request, topics: list[SowTable]
@@ -161,7 +152,7 @@ class Queries:
         text = request.message.bookmark
         if not text or _is_now(text):
             return None
-        span = span_of(self._log, text, not_found="fail")
+        span = span_of(self.log, text, not_found="fail")
         if span.last_position is not None or span.last_us is not None:
             raise Refused(Reason.INVALID_BOOKMARK, f"a query is of one moment, not of {text!r}")
         forgetful = _without_history(topics)
@@ -177,7 +168,7 @@ class Queries:
         Raises:
             Refused: The beginning of the log was removed.
         """
-        first = self._log.journal.first_position
+        first = self.log.journal.first_position
         if first > 1:
             detail = f"the log begins at position {first}, not at 1"
             raise Refused(Reason.BOOKMARK_NOT_FOUND, detail)
@@ -199,7 +190,7 @@ class Queries:
     def _records_at(
         self, topics: list[SowTable], position: int
     ) -> Generator[None, None, list[SowTable]]:
-        return records_at(self._log, self._routes, self._clock, topics, position)
+        return records_at(self.log, self.routes, self.clock, topics, position)
 
     def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
         """Answer a query and go on with what changes its result.
@@ -208,12 +199,12 @@ class Queries:
             Refused: Why.
         """
         request = read_request(message, read_options(message), connection.reading)
-        if self._routes.queues.matching(request.matcher, connection.message_type):
+        if self.routes.queues.matching(request.matcher, connection.message_type):
             detail = f"{message.topic!r} is a queue: subscribe to it, or browse it with sow"
             raise Refused(Reason.INVALID_TOPIC, detail)
         ids = _ids(message)
         sub_id = str(ids["sub_id"])
-        replaced = self._subscribing.check_id(connection, request, sub_id)
+        replaced = self.subscribing.check_id(connection, request, sub_id)
         query = _query(request)
         topics = self._topics(connection, request)
         span = self._span(request, topics, replaced, paged=query.paged)
@@ -223,16 +214,16 @@ class Queries:
             check_live_only(request)
             if replaced is not None:
                 _check_replaced(replaced, request, paged=query.paged)
-        conflator = self._conflation.conflator_of(request, connection.message_type)
+        conflator = self.conflation.conflator_of(request, connection.message_type)
         leaving = [] if span is not None or query.paged else self._leaving(request, replaced, query)
         if self._takes_steps(leaving):
             _check_pending(connection)
         if replaced is not None:
-            self._conflation.flush(replaced)
-            self._subscribing.release(replaced)
-        self._outbox.acknowledge(connection, message, "received", "processed", more=ids)
+            self.conflation.flush(replaced)
+            self.subscribing.release(replaced)
+        self.outbox.acknowledge(connection, message, "received", "processed", more=ids)
         if span is not None:
-            item = self._subscribing.subscribe_after_query(
+            item = self.subscribing.subscribe_after_query(
                 connection, request, sub_id, span, conflator
             )
             self._answer_before(item, request, topics, query, ids)
@@ -240,7 +231,7 @@ class Queries:
         if query.paged:
             self._subscribe_page(connection, request, topics, query, ids, replaced)
         else:
-            live = self._subscribing.subscribe_live(connection, request, sub_id, conflator)
+            live = self.subscribing.subscribe_live(connection, request, sub_id, conflator)
             # With a key of its own, conflation merges the messages of several records into one.
             merges_records = conflator is not None and bool(conflator.paths)
             is_partial = query.top_n is not None or query.keys is not None
@@ -261,7 +252,7 @@ class Queries:
         if not request.options.oof:
             return []
         message_type = replaced.connection.message_type
-        topics = self._routes.sow_tables(message_type, replaced.matcher)
+        topics = self.routes.sow_tables(message_type, replaced.matcher)
         return [Search(topic, Query(weight=query.weight)) for topic in topics]
 
     def _begin_leaving(
@@ -275,7 +266,7 @@ class Queries:
         Returns:
             Whether steps have to follow.
         """
-        connection, step_bytes = item.connection, self._settings.query_step_bytes
+        connection, step_bytes = item.connection, self.settings.query_step_bytes
 
         def leave() -> LongCommand:
             spent_bytes = 0
@@ -291,7 +282,7 @@ class Queries:
                         if replaced.selects(topic.name, document := topic.document(record))
                         and not item.selects(topic.name, document)
                     ]
-                    self._applier.leave(item, topic.name, left)
+                    self.applier.leave(item, topic.name, left)
                     spent_bytes += part.cost_bytes
                     if spent_bytes >= step_bytes:
                         spent_bytes = 0
@@ -315,11 +306,11 @@ class Queries:
         def answer_then_live() -> LongCommand:
             yield from self._answer(item.connection, request, searches, query, ids)
             item.has_records = keeps_all
-            self._subscribing.go_on(item)
+            self.subscribing.go_on(item)
 
         is_long = follows or self._takes_steps(searches)
         if self._begin(item.connection, answer_then_live(), is_long=is_long):
-            self._subscribing.hold(item)
+            self.subscribing.hold(item)
 
     def _subscribe_page(  # the parts of one answer
         self,
@@ -336,23 +327,23 @@ class Queries:
         """
         topic, page = topics[0], Page(topics[0], query)
         had = replaced.records if isinstance(replaced, PageSubscription) else ()
-        item = self._subscribing.subscribe_page(connection, request, str(ids["sub_id"]), page)
+        item = self.subscribing.subscribe_page(connection, request, str(ids["sub_id"]), page)
         item.had = had
 
         def build_then_answer() -> LongCommand:
-            yield from page.build(self._settings.query_step_bytes)
+            yield from page.build(self.settings.query_step_bytes)
             records, item.had = topic.records(page.keys), ()
             if item.oof:
                 now = frozenset(page.keys)
                 left = [topic.get(each.key) or each for each in had if each.key not in now]
-                self._applier.leave(item, topic.name, left)
+                self.applier.leave(item, topic.name, left)
             # All of it in one step: it has few records, and they change while it is sent.
-            answer = Answer(self._outbox, connection, request.message, ids)
+            answer = Answer(self.outbox, connection, request.message, ids)
             for record in records:
                 body = request.wanted_of(record.body, topic.message_type)
                 answer.add(topic.name, _fields(record, request.style), body)
             answer.end(topic_matches=len(topic), matches=page.matches)
-            self._subscribing.go_on(item)
+            self.subscribing.go_on(item)
 
         if self._begin(connection, build_then_answer()):
             item.query = connection.queries[-1]
@@ -379,14 +370,14 @@ class Queries:
             if _is_now(text) and (paged or forgetful):
                 return None
             not_found = request.options.bookmark_not_found or "fail"
-            span = span_of(self._log, text, not_found=not_found)._replace(covered=covered_by(text))
+            span = span_of(self.log, text, not_found=not_found)._replace(covered=covered_by(text))
         elif isinstance(replaced, BookmarkSubscription):
             if request.message.kind in DELTA_COMMANDS:
                 detail = f"{replaced.id!r} has a bookmark, and gets whole messages"
                 raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")
             if request.options.oof:
                 raise Refused(Reason.INVALID_OPTIONS, f"oof: {replaced.id!r} has a bookmark")
-            span = self._subscribing.rest_of(replaced)
+            span = self.replay.rest_of(replaced)
         else:
             return None
         if forgetful:
@@ -400,7 +391,7 @@ class Queries:
 
     def _is_of_now(self, span: Span) -> bool:
         """Whether nothing was recorded since the beginning of a span."""
-        return span.start >= self._log.messages_end
+        return span.start >= self.log.messages_end
 
     def _answer_before(
         self,
@@ -411,22 +402,22 @@ class Queries:
         ids: dict[str, str | int],
     ) -> None:
         """Answer the query of a subscription to the log, whose replay begins afterwards."""
-        span = self._subscribing.rest_of(item)
+        span = self.replay.rest_of(item)
 
         is_of_now = self._is_of_now(span)  # there is nothing that could be covered, either
 
         def answer_then_replay(found: list[SowTable]) -> LongCommand:
             if not is_of_now:
-                position = yield from self._subscribing.pass_covered(item)
+                position = yield from self.replay.pass_covered(item)
                 if not self._is_of_now(Span(position)):
                     found = yield from records_at(
-                        self._log, self._routes, self._clock, topics, position
+                        self.log, self.routes, self.clock, topics, position
                     )
             searches = [Search(topic, query) for topic in found]
             # `completed` belongs to the replay: the end of the group is the end of the query.
             connection = item.connection
             yield from self._answer(connection, request, searches, query, ids, completes=False)
-            self._subscribing.query_answered(item)
+            self.replay.query_answered(item)
 
         steps = answer_then_replay(topics)
         if is_of_now:
@@ -451,7 +442,7 @@ class Queries:
         queries = [(topic, _query_of_delete(topic, request)) for topic in topics]
         sequence = message.sequence
         if sequence and sequence <= connection.publisher.seen:
-            self._acks.acknowledge_duplicate(connection, message)
+            self.acks.acknowledge_duplicate(connection, message)
             self._stats(connection, message, [])
             return
         searches = [Search(topic, query) for topic, query in queries]
@@ -459,10 +450,10 @@ class Queries:
             steps = self._delete_in_steps(connection, message, searches)
             if next(steps, self) is not self:
                 connection.delete = steps
-                self._outbox.wake(connection)
+                self.outbox.wake(connection)
             return
         found = [(topic, topic.query(query)) for topic, query in queries]
-        self._log.note_seen(connection.publisher, message.sequence or 0)
+        self.log.note_seen(connection.publisher, message.sequence or 0)
         for topic, result in found:
             if result.records:
                 publisher = connection.publisher if sequence else connection.origin
@@ -474,7 +465,7 @@ class Queries:
     ) -> LongCommand:
         """Delete what each step finds; the sequence is used up with the last step."""
         results: list[QueryResult] = []
-        step_bytes = self._settings.query_step_bytes
+        step_bytes = self.settings.query_step_bytes
         for search in searches:
             topic, matches, count = search.topic, search.query.matches, 0
             for part in search.all_parts(step_bytes):
@@ -489,11 +480,11 @@ class Queries:
                     self._delete(connection.origin, message, topic, deleted, None)
                 yield
             results.append(QueryResult((), search.topic_matches, count))
-        self._log.note_seen(connection.publisher, message.sequence or 0)
+        self.log.note_seen(connection.publisher, message.sequence or 0)
         self._confirm_deleted(connection, message, results)
 
     def _topics(self, connection: Connection, request: Request) -> list[SowTable]:
-        return self._routes.sow_tables(connection.message_type, request.matcher)
+        return self.routes.sow_tables(connection.message_type, request.matcher)
 
     def _required_topics(self, connection: Connection, request: Request) -> list[SowTable]:
         """The topics of a query or delete; a pattern may match some of which none is known yet.
@@ -502,7 +493,7 @@ class Queries:
             Refused: There are none.
         """
         topics = self._topics(connection, request)
-        may_come = request.matcher.is_regex and self._routes.sow.has_patterns(
+        may_come = request.matcher.is_regex and self.routes.sow.has_patterns(
             connection.message_type
         )
         if not topics and not may_come:
@@ -521,9 +512,9 @@ class Queries:
         completes: bool = True,
     ) -> LongCommand:
         """Send the result of a query."""
-        answer = Answer(self._outbox, connection, request.message, ids)
+        answer = Answer(self.outbox, connection, request.message, ids)
         room = sys.maxsize if query.top_n is None else query.top_n
-        step_bytes = self._settings.query_step_bytes
+        step_bytes = self.settings.query_step_bytes
         spent_bytes = 0
         for search in searches:
             topic = search.topic
@@ -553,27 +544,27 @@ class Queries:
         record = Record(
             position=0,
             publisher_id=publisher.id,
-            sequence=sequence or self._log.publishers.assign(),
-            timestamp_us=self._log.now_us,
+            sequence=sequence or self.log.publishers.assign(),
+            timestamp_us=self.log.now_us,
             topic_id=0,
             command=RecordCommand.SOW_DELETE,
             flags=0 if sequence else RecordFlag.ASSIGNED,
             correlation_id=to_bytes(message.correlation_id),
             payload=to_bytes(",".join(each.key for each in records)),
         )
-        route = self._routes[topic.message_type].route(topic.name)
-        self._applier.apply(route, publisher, record)
+        route = self.routes[topic.message_type].route(topic.name)
+        self.applier.apply(route, publisher, record)
 
     def _confirm_deleted(
         self, connection: Connection, message: Message, results: list[QueryResult]
     ) -> None:
         wanted = requested(message.ack_type)
-        self._outbox.acknowledge(connection, message, "received", "processed", "completed")
-        if "persisted" in wanted and message.sequence and self._log.is_logging:
-            self._acks.schedule(connection)
+        self.outbox.acknowledge(connection, message, "received", "processed", "completed")
+        if "persisted" in wanted and message.sequence and self.log.is_logging:
+            self.acks.schedule(connection)
         elif "persisted" in wanted:
             more = {"s": message.sequence} if message.sequence else None
-            self._outbox.confirm(connection, ack("persisted", message.command_id, more=more))
+            self.outbox.confirm(connection, ack("persisted", message.command_id, more=more))
         self._stats(connection, message, results)
 
     def _stats(self, connection: Connection, message: Message, results: list[QueryResult]) -> None:
@@ -586,7 +577,7 @@ class Queries:
         }
         if message.query_id:
             more["query_id"] = message.query_id
-        self._outbox.send(connection, ack("stats", message.command_id, more=more))
+        self.outbox.send(connection, ack("stats", message.command_id, more=more))
 
 
 def _without_history(topics: list[SowTable]) -> str:
