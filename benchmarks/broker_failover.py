@@ -131,7 +131,7 @@ async def _fail_over(run: _Run, pair: Pair, publisher: HAClient, index: int) -> 
         pair.kill(index)
         await run.first.wait()
     timeline = run.timeline
-    await trio.to_thread.run_sync(pair.bury, index)
+    await trio.to_thread.run_sync(pair.wait_killed, index)
     await trio.to_thread.run_sync(pair.start, index)
     await run.caught_up(publisher)
     return timeline

@@ -100,8 +100,8 @@ class Pair:
         assert process is not None
         process.kill()
 
-    def bury(self, index: int) -> None:
-        """After `kill`: wait until it has gone."""
+    def wait_killed(self, index: int) -> None:
+        """Wait for the end of a broker after `kill`, and release it."""
         process = self._processes[index]
         assert process is not None
         process.wait()
@@ -117,4 +117,4 @@ class Pair:
         for index, process in enumerate(self._processes):
             if process is not None:
                 self.kill(index)
-                self.bury(index)
+                self.wait_killed(index)

@@ -108,7 +108,7 @@ async def _steps(pair: Pair, kills: int) -> dict[str, list[float]]:
                 await watch.first.wait()
             for name, value in watch.timeline.rows("fail-over", _STEPS).items():
                 rows.setdefault(name, []).append(value)
-            await trio.to_thread.run_sync(pair.bury, number % 2)
+            await trio.to_thread.run_sync(pair.wait_killed, number % 2)
             await trio.to_thread.run_sync(pair.start, number % 2)
         nursery.cancel_scope.cancel()
     return rows

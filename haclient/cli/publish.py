@@ -186,12 +186,12 @@ def make_plan(run: PublishRun) -> PublishPlan:
     store = run.store
     last = store.last_sequence
     missing = store.missing_after(run.ledger.counted_to)
-    settled = run.ledger.close_open_file(store.last_used_sequence, missing)
+    closed = run.ledger.close_open_file(store.last_used_sequence, missing)
     if run.source is None:
-        if settled != run.ledger:
-            run.note(settled)
+        if closed != run.ledger:
+            run.note(closed)
         return PublishPlan(skip=0, base=last)
-    ledger, plan = settled.begin(run.source, run.scan, last)
+    ledger, plan = closed.begin(run.source, run.scan, last)
     run.note(ledger)
     return plan
 

@@ -157,7 +157,7 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         return PublishLedger(files={**self.files, self.open: closed})
 
     def begin(self, source: Source, scan: FileScan, last: int) -> tuple[PublishLedger, PublishPlan]:
-        """Open a source for publishing; the ledger has to be settled.
+        """Open a source for publishing; no file may be open in the ledger.
 
         Args:
             source: What is published.

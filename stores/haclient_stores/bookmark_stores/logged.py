@@ -92,7 +92,7 @@ class OpenLog:
     Attributes:
         file: The file that records are written to.
         gate: Closed while no record may be written.
-        publishers: All publishers; `introduced` of them are in the log.
+        publishers: All publishers; `publishers_written` of them are in the log.
         trackers: All trackers.
         resize: Asked with the new size in bytes before messages make the file larger.
 
@@ -110,8 +110,8 @@ class OpenLog:
         "_skips",
         "file",
         "gate",
-        "introduced",
         "publishers",
+        "publishers_written",
         "resize",
         "trackers",
     )
@@ -129,7 +129,7 @@ class OpenLog:
         self.resize = resize
         self.gate = Gate()
         self.publishers = publishers
-        self.introduced = len(publishers.ids)
+        self.publishers_written = len(publishers.ids)
         self.trackers: list[SubscriptionTracker] = []
         self._promised = 0  # at most so many entries are undiscarded
         self._skips = False  # an optional record had no room, and the file has not grown since
@@ -160,7 +160,7 @@ class OpenLog:
         Raises:
             StoreFull: There is none; nothing has changed.
         """
-        records = self._seals * (records + len(self.publishers.ids) - self.introduced)
+        records = self._seals * (records + len(self.publishers.ids) - self.publishers_written)
         if not self.file.has_room(records + self._seals * self._promised):
             self._promised = sum(each.undiscarded_count for each in self.trackers)
             self.file.reserve(records + self._seals * self._promised)
@@ -204,12 +204,12 @@ class OpenLog:
         self._promised = sum(each.undiscarded_count for each in self.trackers)
         file.reserve(_ROOM + self._seals * self._promised)
 
-    def introduce(self) -> None:
+    def write_new_publishers(self) -> None:
         """Write records for new publishers."""
         ids = self.publishers.ids
-        while self.introduced < len(ids):
-            self.file.put(*publisher_record(self.introduced, ids[self.introduced]))
-            self.introduced += 1
+        while self.publishers_written < len(ids):
+            self.file.put(*publisher_record(self.publishers_written, ids[self.publishers_written]))
+            self.publishers_written += 1
 
 
 class LogNotes(StoreNotes):
@@ -267,7 +267,7 @@ class LogNotes(StoreNotes):
 
     @override
     def note_logged(self, pieces: Sequence[Chunk | Alias | None]) -> None:
-        self._log.introduce()
+        self._log.write_new_publishers()
         file = self._log.file
         base = word(RecordKind.LOGGED, self.index)
         for piece in pieces:
@@ -297,7 +297,7 @@ class LogNotes(StoreNotes):
                 return
         elif kind not in _DISCARDS:
             self._log.reserve_moves(1)
-        self._log.introduce()
+        self._log.write_new_publishers()
         self._log.file.put(word(kind, self.index, publisher), value)
 
     @override
@@ -320,7 +320,7 @@ class LogNotes(StoreNotes):
     def _put(self, records: Iterable[tuple[int, int]]) -> None:
         made = list(records)  # which may meet publishers that are new
         self._log.reserve_moves(len(made))
-        self._log.introduce()
+        self._log.write_new_publishers()
         self._log.file.put_all(made)
 
 

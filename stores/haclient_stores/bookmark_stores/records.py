@@ -115,7 +115,7 @@ def begun_flags(*, acked: bool, conflated: bool) -> int:
 
 
 def name_records(subscription: int, sub_id: str) -> Iterator[tuple[int, int]]:
-    """The records that introduce a subscription."""
+    """The records that begin a subscription."""
     return _text_records(subscription, sub_id, RecordKind.NAME, RecordKind.NAME_END)
 
 
@@ -438,7 +438,7 @@ class BookmarkLogReader:
         return gathered.logged
 
     def _known_publisher(self, first: int) -> int:
-        """The publisher's index in the first word of a record, which an earlier one introduced."""
+        """The publisher's index in the first word of a record, which an earlier one has defined."""
         publisher = first & _PUBLISHER_MASK
         if publisher >= len(self.publishers.ids):
             raise BadRecord(f"a record {first:#018x} of an unknown publisher")

@@ -47,7 +47,7 @@ def test_the_killed_one_is_gone_and_comes_back_on_its_port(tmp_path: Path) -> No
     with far_ends(free_ports(2), tmp_path / "log") as pair:
         assert pair.uris[0] == f"tcp://127.0.0.1:{pair.ports[0]}/amps/json"
         pair.kill(0)
-        pair.bury(0)
+        pair.wait_killed(0)
         assert [listens(port) for port in pair.ports] == [False, True]
         pair.start(0)
         assert listens(pair.ports[0])

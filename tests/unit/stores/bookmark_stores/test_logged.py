@@ -530,7 +530,7 @@ def test_a_record_of_an_unknown_kind_is_corrupt(path: Path) -> None:
 @pytest.mark.row("PS21")
 @pytest.mark.parametrize("kind", [RecordKind.LOGGED, RecordKind.SEEN, RecordKind.START_BOOKMARK])
 def test_a_damaged_record_behind_the_last_seal_is_corrupt(path: Path, kind: RecordKind) -> None:
-    """The publisher that it names was never introduced."""
+    """The publisher that it names was never defined."""
     store = LoggedBookmarkStore(path)
     store.subscription("s")
     store._log.file.put(word(kind, 0, 1), 1)
