@@ -457,11 +457,12 @@ class JournalFiles(JournalReader):
         # At least half of a segment is for blocks: a long prologue must not fill all of it.
         size = max(self._segment_bytes, end + max(room, self._segment_bytes // 2))
         path = self._directory / segment_name(number)
+        file, temporary = None, path.with_name(path.name + ".new")
         if size == self._segment_bytes and self._spares:
-            temporary = self._spares.popleft()
-            file = self._disk.open(temporary)
-        else:
-            temporary = path.with_name(path.name + ".new")
+            spare = self._spares.popleft()
+            with suppress(StoreError):  # somebody may have removed it, to have more room
+                file, temporary = self._disk.open(spare), spare
+        if file is None:
             file = self._disk.create_new(temporary)
         try:
             file.allocate(size)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from haclient_fake_server.engine.journal import Block, Cursor, records_of
-from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.files import SPARE_PREFIX, JournalFiles
 from haclient_fake_server.journal.format import (
     SEGMENT_HEADER_BYTES,
     Record,
@@ -128,6 +128,16 @@ def test_a_start_with_the_archive_of_another_log_removes_nothing_of_it(tmp_path:
             archive=tmp_path / ARCHIVE,
         )
     assert sorted((tmp_path / ARCHIVE).iterdir()) == before
+
+
+def test_a_file_that_was_allocated_and_removed_is_made_again(tmp_path: Path) -> None:
+    journal = filled(tmp_path)
+    (spare,) = (tmp_path / HOME).glob(f"{SPARE_PREFIX}*")
+    spare.unlink()
+    append(journal, 30)
+    assert positions(journal) == list(range(1, 61))
+    journal.close()
+    assert positions(opened(tmp_path)) == list(range(1, 61))
 
 
 def test_blocks_that_reach_over_the_parts_of_a_compressed_file_are_read(tmp_path: Path) -> None:
