@@ -46,7 +46,7 @@ from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
-from haclient_fake_server.journal.sow_database import SowDatabase
+from haclient_fake_server.journal.sow_database import SowDatabase, report_unused
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, has_room, listen, server_context
 from haclient_fake_server.maintenance import JournalMaintenance
@@ -406,7 +406,10 @@ class BrokerServer:
     def _open_sow_database(self, journal: JournalFiles | MemoryJournal) -> SowDatabase | None:
         config = self._config
         definitions = frozenset(each.definition for each in config.sow_topics if each.file_backed)
-        if config.data_dir is None or isinstance(journal, MemoryJournal) or not definitions:
+        if config.data_dir is None or isinstance(journal, MemoryJournal):
+            return None
+        if not definitions:
+            report_unused(config.data_dir, journal)
             return None
 
         def is_logged(topic: str, message_type: str) -> bool:

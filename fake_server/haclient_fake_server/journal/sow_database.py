@@ -232,7 +232,7 @@ class SowDatabase:
         with database:
             for (topic,) in database.execute("select distinct topic from records").fetchall():
                 if self._definition_of(*_names(topic)) not in known:
-                    database.execute("delete from records where topic = ?", (topic,))
+                    self._drop_topic(database, topic)
             self._write_definitions(database, known)
         (free,), (pages,) = (
             database.execute(f"pragma {name}").fetchone()
@@ -243,6 +243,16 @@ class SowDatabase:
         records = list(_records(database))
         self._place = place
         return SavedRecords(place.end, next_position, frozenset(known), records)
+
+    def _drop_topic(self, database: sqlite3.Connection, topic: bytes) -> None:
+        """Drop the records of a topic, which are read from the log, as far as that has them."""
+        count = database.execute("delete from records where topic = ?", (topic,)).rowcount
+        first = self._journal.first_position
+        if first > 1:
+            what = f"{count} records of topic {_names(topic)[1]!r} are dropped"
+            why = "since it is configured in another way"
+            lost = f"those from before position {first} of the log are lost"
+            _log.warning("%s: %s, %s; %s", self._path, what, why, lost)
 
     def _write_place(self, database: sqlite3.Connection, place: LogPlace) -> None:
         database.execute("delete from place")
@@ -257,6 +267,14 @@ class SowDatabase:
         database.execute("delete from definitions")
         rows = ((text,) for text in definitions)
         database.executemany("insert into definitions values (?)", rows)
+
+
+def report_unused(directory: Path, journal: JournalFiles) -> None:
+    """Report a database that no topic uses any more, if the log has less than it."""
+    path, first = directory / FILE_NAME, journal.first_position
+    if first > 1 and path.exists():
+        what = f"what it alone has from before position {first} of the log is missing"
+        _log.warning("%s: not read, since no topic is file-backed: %s", path, what)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -201,7 +201,7 @@ async def test_actions_are_begun_over_the_admin_interface(
 
 @pytest.mark.row("SW10", "TL11")
 async def test_records_of_a_file_backed_topic_outlive_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     topics = (SowTopic("orders", ("/id",), file_backed=True),)
     settings = replace(config(tmp_path), sow_topics=topics)
@@ -225,6 +225,9 @@ async def test_records_of_a_file_backed_topic_outlive_the_log(
         await reader.logon("reader")
         await reader.send(c="sow", cid="1", t="orders", a="stats")
         assert (await reader.ack("stats", "1")).topic_matches == 60
+    assert "sow.db" not in caplog.text
+    async with running_broker(replace(settings, sow_topics=())):
+        assert "sow.db: not read, since no topic is file-backed" in caplog.text
 
 
 async def test_records_that_are_written_while_the_broker_is_closed_are_kept(

@@ -272,6 +272,26 @@ def test_a_topic_that_is_new_or_has_changed_is_rebuilt_and_others_are_not(
         peer = world.reopen()
 
 
+@pytest.mark.parametrize("file_backed", [True, False])
+def test_what_only_the_database_had_and_is_dropped_is_told(
+    world_of: Callable[..., DiskWorld], caplog: pytest.LogCaptureFixture, *, file_backed: bool
+) -> None:
+    other = SowTopic("others", ("/id",), file_backed=True)
+    world = world_of(TOPIC, other)
+    put(world.client(), *range(200))
+    world.checkpoint()
+    world.drop_old_log()
+    world.reopen(TOPIC, other)
+    assert caplog.records == []
+    first = world.files.first_position
+    world.reopen(SowTopic("orders", ("/v",), file_backed=file_backed), other)
+    (report,) = (each.message for each in caplog.records)
+    assert report.endswith(
+        "200 records of topic 'orders' are dropped, since it is configured in another way; "
+        f"those from before position {first} of the log are lost"
+    )
+
+
 def test_a_write_that_fails_changes_nothing_and_is_made_up_for(
     world_of: Callable[..., DiskWorld],
 ) -> None:
