@@ -8,6 +8,11 @@ records all messages that the bookmark covers.
 
 A publisher's messages have the same order on every server, so all missing messages of a publisher
 come after the message that is named.
+
+The records may lack a delivered message all the same: the server lags, or its log has another
+order, or an earlier process has discarded the message before an earlier one. Such a message comes
+in the replay, where the bookmark store knows it, and is delivered as a record: dropped, it would
+leave the older value for good.
 """
 
 from __future__ import annotations

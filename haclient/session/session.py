@@ -233,6 +233,12 @@ class Session:
             for message in run:
                 message.number = message.number or UNTRACKED
             return run
+        if subscription.query_id:  # the records lack what the replay has: see `historical`
+            for message in run:
+                if not message.number:
+                    message.kind, message.query_id = "sow", subscription.query_id
+                    message.owner = None
+            return run
         out.duplicates.extend(message for message in run if not message.number)
         return [message for message in run if message.number]
 

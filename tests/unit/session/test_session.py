@@ -355,9 +355,12 @@ def test_records_and_messages_under_one_id_are_told_apart(session: Session) -> N
     log = TrackedLog()
     enter(session, "1", query_id="1", log=log)
     record = Message(kind="sow", query_id="1", data=b"r")
-    received = session.receive([record, message("1", b"m", "7|2|"), message("1", b"m", "7|2|")])
-    assert told(received) == [("1", [b"r"]), ("1", [b"m"])]
+    first, again = message("1", b"m", "7|2|"), message("1", b"m", "7|2|")
+    received = session.receive([record, first, again])
+    assert told(received) == [("1", [b"r"]), ("1", [b"m", b"m"])]
     assert log.undiscarded_count == 1
+    # The records cannot have had what follows them, so the repetition is one that they lack.
+    assert (first.command, again.command, again.number) == ("publish", "sow", 0)
 
 
 def test_group_frames_are_delivered_only_where_they_are_wanted(session: Session) -> None:
