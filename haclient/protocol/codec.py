@@ -370,18 +370,26 @@ _LARGEST: Final = 2**64 - 1
 _MOST_DIGITS: Final = 20
 
 
+MAX_FIELDS: Final = 1000
+"""Fields of a header that is read leniently; a million of them would take two seconds."""
+
+
 def parse_header(data: bytes, start: int = 0) -> tuple[HeaderFields, int]:
     """Read the header that begins at `start`: its fields, and where it ends.
 
     Raises:
-        ProtocolError: No header begins there.
+        ProtocolError: No header begins there, or it has too many fields.
     """
     fields: HeaderFields = {}
+    count = 0
     position = _match(_START, data, start).end()
     while (end := _END.match(data, position)) is None:
         name = _match(_NAME, data, position)
         value = _match(_VALUE, data, name.end())
         position = value.end()
+        count += 1
+        if count > MAX_FIELDS:
+            raise ProtocolError(f"a header has more than {MAX_FIELDS} fields")
         header = BY_SPELLING.get(header_text(name[1] if name[2] is None else name[2]))
         if header is not None:
             fields[header.attribute] = _value(value, number=header.kind is int)

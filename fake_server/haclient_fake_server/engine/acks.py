@@ -77,13 +77,16 @@ _COMMON: Final = {
     "": _NOTHING,
 }
 
+_MAX_TOKENS: Final = 100
+"""Ack types that are read; a text of millions of them would take seconds."""
+
 
 def requested(ack_type: str) -> frozenset[str]:
     """The ack types in a command's `a`: spaces, empty tokens and `none` are tolerated."""
     known = _COMMON.get(ack_type)
     if known is not None:
         return known
-    tokens = {token.strip().lower() for token in ack_type.split(",")}
+    tokens = {token.strip().lower() for token in ack_type.split(",", _MAX_TOKENS)}
     return frozenset(tokens - {"", "none"})
 
 

@@ -8,6 +8,7 @@ import pytest
 from haclient.errors import ProtocolError, UsageError
 from haclient.protocol.codec import (
     MAX_BATCH_RECORDS,
+    MAX_FIELDS,
     PUBLISH_TAIL,
     MessageDecoder,
     as_bytes,
@@ -474,3 +475,12 @@ def test_text_that_is_no_unicode_is_refused_with_its_place() -> None:
     for refuse in (check_payload, as_bytes):
         with pytest.raises(UsageError, match="half of a surrogate pair at 1"):
             refuse("a\udc80")
+
+
+@pytest.mark.parametrize("body", [b"", b"}"])
+def test_a_header_with_a_flood_of_unknown_fields_is_refused(body: bytes) -> None:
+    fields = [f"x{number}" for number in range(MAX_FIELDS)]
+    accepted, refused = (json.dumps(dict.fromkeys(names, 1)) for names in (fields, [*fields, "y"]))
+    assert one(accepted.encode()).kind == ""
+    with pytest.raises(ProtocolError, match=f"more than {MAX_FIELDS} fields"):
+        one(refused.encode(), body)

@@ -133,3 +133,8 @@ def test_the_log_describes_a_limited_number_of_refusals() -> None:
     peer.send_all([encode_frame({"c": "subscribe", "cid": "1", "t": "("})] * 1000)
     assert len(world.events) == MAX_REFUSALS_REPORTED + 1
     assert "980 further refusals" in world.events[-1]
+
+
+def test_of_a_flood_of_ack_types_the_first_hundred_are_read() -> None:
+    assert requested("x," * 99 + "processed,y") == {"x", "processed", "y"}
+    assert "processed" not in requested("x," * 1000 + "processed")
