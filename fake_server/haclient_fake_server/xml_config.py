@@ -27,6 +27,7 @@ from haclient_fake_server.engine.settings import (
     ReplicateTo,
     SowTopic,
 )
+from haclient_fake_server.listener import check_reachable
 
 MAX_FILE_BYTES: Final = 2**20
 """A longer file is refused."""
@@ -215,9 +216,11 @@ def read_config(path: Path, *, users: Mapping[str, str] | None = None) -> Broker
         for each in to
     )
     try:
-        return BrokerConfig(**cast("dict[str, Any]", values), users=users)
+        config = BrokerConfig(**cast("dict[str, Any]", values), users=users)
+        check_reachable(config.listen)
     except HAClientError as error:  # also a malformed pattern or expression
         raise UsageError(f"{path}: {error}") from error
+    return config
 
 
 # --- XML -----------------------------------------------------------------------------------------
@@ -364,7 +367,11 @@ def _transports(element: _Element) -> dict[str, object]:
         if (address is None) == (path is None) or (kind == "unix") != (path is not None):
             raise transport.refusal("wanted an <InetAddr>, or a <FileSystemPath> of type unix")
         scheme = "tcps" if kind == "tcps" else "tcp"
-        listen.append(f"{scheme}://{address}" if path is None else f"unix://{quote(str(path))}")
+        listen.append(
+            f"{scheme}://{address}"
+            if path is None
+            else f"unix://{quote(str(Path(str(path)).absolute()))}"
+        )
         if "message_type" in values and values["message_type"] not in MESSAGE_TYPES:
             types.append(str(values["message_type"]))
         if "ack_interval_s" in values:
@@ -468,7 +475,11 @@ def _destination(element: _Element) -> ReplicateTo:
             raise topic.refusal("everything that is logged is replicated: wanted <Name>.*</Name>")
     if len(found["Transport"]) != 1:
         raise element.refusal("wanted one <Transport>")
-    fields = {"Type": ("type", _one_of("amps-replication")), "InetAddr": ("address", _address)}
+    fields = {
+        "Name": ("name", str),
+        "Type": ("type", _one_of("amps-replication")),
+        "InetAddr": ("address", _address),
+    }
     transport, _ = _contents(found["Transport"][0], fields)
     if "address" not in transport:
         raise found["Transport"][0].refusal("needs an <InetAddr>")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -285,3 +286,25 @@ def test_what_is_no_such_file_is_refused(data: bytes, told: str, tmp_path: Path)
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.xml: No such file or directory"):
         read_config(tmp_path / "none.xml")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:95294", "127.0.0.1", "127.0.0.1:x"])
+def test_an_address_that_nobody_can_listen_on_is_refused_with_the_file(
+    address: str, tmp_path: Path
+) -> None:
+    transport = f"<Transport><InetAddr>{address}</InetAddr></Transport>"
+    assert "cannot listen on" in refusal(tmp_path, f"<Transports>{transport}</Transports>")
+
+
+def test_a_relative_socket_counts_from_the_working_directory(tmp_path: Path) -> None:
+    transport = "<Transport><Type>unix</Type><FileSystemPath>./b.sock</FileSystemPath></Transport>"
+    config = config_of(tmp_path, f"<Transports>{transport}</Transports>")
+    assert config.listen == (f"unix://{quote(str(Path('b.sock').absolute()))}",)
+
+
+def test_the_transport_of_a_destination_may_have_a_name(tmp_path: Path) -> None:
+    transport = "<Transport><Name>r</Name><InetAddr>h:1</InetAddr></Transport>"
+    topic = "<Topic><Name>.*</Name></Topic>"
+    log = f"<TransactionLog><JournalDirectory>j</JournalDirectory>{topic}</TransactionLog>"
+    replication = f"<Replication><Destination>{transport}</Destination></Replication>"
+    assert config_of(tmp_path, log, replication).replicate_to[0].address == "tcp://h:1"
