@@ -67,6 +67,9 @@ LOGON_BYTES: Final = 64 * 1024
 """How much a client may send before it has logged on: a little that is compressed would otherwise
 take as much memory as the largest frame, and the time of all others."""
 
+MAX_HEADER_BYTES: Final = 16 * 1024 * 1024
+"""The longest header of a client's command: it is read in one step. Bodies may be longer."""
+
 SLOW_CLIENT_LIMIT_S: Final = 10.0
 """How long a slow client has to read the ack that says why it is cut."""
 
@@ -241,6 +244,11 @@ class Session:
                 return
             frames.received(count)
             heads, bodies = frames.split()
+            # A frame that is longer than an idle buffer is the first of its read.
+            if heads and len(heads[0]) > MAX_HEADER_BYTES:
+                raise ProtocolError(
+                    f"a header of {len(heads[0])} bytes; the limit is {MAX_HEADER_BYTES} bytes"
+                )
             await self._execute(decoder.decode(heads, bodies) if heads else [])
             total += count
             if total > LOGON_BYTES and not is_known and not self._hub.is_known(self):

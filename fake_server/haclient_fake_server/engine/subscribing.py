@@ -304,9 +304,11 @@ class Subscribing:
         """End some or all subscriptions; unknown ids are fine.
 
         Raises:
-            Refused: It has no id, or options.
+            Refused: It has no id, more than a connection can have, or options.
         """
         read_options(message)
+        if message.sub_id.count(",") + message.query_id.count(",") >= MAX_SUBSCRIPTIONS:
+            raise Refused(Reason.INVALID_SUBID, f"more than {MAX_SUBSCRIPTIONS} ids in a command")
         if message.sub_id.strip() == "all":
             ids = list(connection.subscriptions)
         else:

@@ -68,6 +68,20 @@ async def test_bytes_that_are_no_commands_end_the_connection(data: bytes) -> Non
             await client.closed()
 
 
+async def test_a_header_is_limited_and_a_body_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header is read in one step, during which nobody else is served."""
+    monkeypatch.setattr(session, "MAX_HEADER_BYTES", KIB * KIB)
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        await client.send(b"x" * 2 * KIB * KIB, c="p", t="orders", s=1)
+        await client.send(c="flush", cid="1", a="processed")
+        await client.ack("processed", "1")
+        await client.send(c="flush", cid="2" * KIB * KIB, a="processed")
+        with trio.fail_after(LIMIT_S):
+            assert (await client.ack("processed")).reason == "unknown command"
+            await client.closed()
+
+
 async def test_an_answer_of_any_size_reaches_a_reader_that_reads_it() -> None:
     config = BrokerConfig(
         sow_topics=(SowTopic("orders", ()),),

@@ -6,7 +6,7 @@ import pytest
 
 from haclient_fake_server.engine import subscribing
 from haclient_fake_server.engine.patterns import MAX_TOPIC_CHARACTERS
-from haclient_fake_server.engine.subscribing import MAX_SUB_ID_CHARACTERS
+from haclient_fake_server.engine.subscribing import MAX_SUB_ID_CHARACTERS, MAX_SUBSCRIPTIONS
 from support.engine import World
 
 
@@ -123,6 +123,17 @@ def test_unsubscribing_the_unknown_is_fine() -> None:
     peer.send(c="unsubscribe", sub_id="nope", cid="1", a="processed")
     (ack,) = peer.take()
     assert ack.status == "success"
+
+
+def test_an_unsubscribe_names_no_more_ids_than_a_connection_can_have() -> None:
+    peer = World().client()
+    peer.subscribe("1")
+    peer.take()
+    peer.send(c="unsubscribe", sub_id="1," * MAX_SUBSCRIPTIONS, cid="2", a="processed")
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("failure", "invalid subid")
+    peer.publish(1, a="")
+    assert [message.sids for message in peer.take()] == ["1"]
 
 
 def test_an_id_is_free_again_after_its_unsubscribe() -> None:
