@@ -444,6 +444,7 @@ class BrokerServer:
             kill_points=self._points,
             archive=config.archive_dir,
             preallocated_files=config.preallocated_files,
+            copies=[to.address for to in config.replicate_to],
         )
 
     def _close(self) -> None:

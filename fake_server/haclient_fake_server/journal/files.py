@@ -30,7 +30,7 @@ import struct
 import threading
 import zlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -95,6 +95,7 @@ class JournalFiles(JournalReader):
         archive: Where sealed segments can be moved to; `None` for nowhere.
         preallocated_files: How many files of segments are allocated, the live one included: from
             the first roll on, a thread keeps the next ones ready.
+        copies: Where copies of the log are, which each error about damage names.
 
     Raises:
         StoreLocked: Another broker has the directory.
@@ -114,8 +115,10 @@ class JournalFiles(JournalReader):
         kill_points: KillPoints | None = None,
         archive: Path | None = None,
         preallocated_files: int = 1,
+        copies: Sequence[str] = (),
     ) -> None:
         self._directory = directory
+        self._copies = copies
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._instance_id = instance_id
@@ -152,6 +155,9 @@ class JournalFiles(JournalReader):
             self._segments, self._prologue = recover_segments(directory, disk, self._places)
             self._bring_to_disk()
             self._append_start(start_id)
+        except StoreCorrupt as error:
+            self._close_files()
+            raise _with_copies(error, copies) from error
         except BaseException:  # nobody can close a journal that was never opened
             self._close_files()
             raise
@@ -588,7 +594,7 @@ class JournalFiles(JournalReader):
 
     @override
     def damage(self, number: int, offset: int, what: str) -> StoreCorrupt:
-        return StoreCorrupt(self._places.path(number), offset, what)
+        return _with_copies(StoreCorrupt(self._places.path(number), offset, what), self._copies)
 
     @override
     def whole_blocks(self, data: bytes, number: int, offset: int) -> int:
@@ -596,6 +602,13 @@ class JournalFiles(JournalReader):
             return checked_blocks(data, segment=number, base=offset)
         except JournalFormatError as error:
             raise self.damage(number, error.offset, error.what) from error
+
+
+def _with_copies(error: StoreCorrupt, copies: Sequence[str]) -> StoreCorrupt:
+    if not copies:
+        return error
+    what = f"{error.what}; what was replicated is also at {', '.join(copies)}"
+    return StoreCorrupt(error.path, error.offset, what)
 
 
 # -- the progress of replication -----------------------------------------------------------------

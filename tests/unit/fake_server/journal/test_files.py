@@ -269,6 +269,27 @@ def test_damage_in_a_sealed_segment_is_refused_when_it_is_read(tmp_path: Path) -
         open_journal(tmp_path)
 
 
+def test_an_error_about_damage_says_where_copies_are(tmp_path: Path) -> None:
+    copies = ("tcp://east:9007", "tcp://west:9007")
+
+    def opened() -> JournalFiles:
+        disk = RealDisk()
+        return JournalFiles(
+            tmp_path, disk, segment_bytes=SEGMENT_BYTES, instance_id=1, copies=copies
+        )
+
+    told = "also at tcp://east:9007, tcp://west:9007"
+    filled(tmp_path).close()
+    _change(tmp_path / segment_name(1), lambda data, end: data[: end - 5])
+    journal = opened()
+    with pytest.raises(StoreCorrupt, match=told):
+        everything(journal)
+    journal.close()
+    (tmp_path / manifest_name(1)).unlink()
+    with pytest.raises(StoreCorrupt, match=told):
+        opened()
+
+
 def lose_power(directory: Path, boot: bytes = b"the next boot...") -> JournalFiles:
     """Open a journal as after another start of the machine."""
     disk = WatchedDisk(boot=boot)
