@@ -385,7 +385,9 @@ class Change:
             return  # a later one, whose answer came first, is in force
         subscription.replaced_by = self._order
         router.name_command(subscription, self._command_id)
-        subscription.request = request
+        subscription.request, position = request, subscription.position
+        # What the replaced command has had held back may be missing until the next subscribe.
+        position.server_holds_s = max(position.server_holds_s, request.server_holds_s)
         if self._on_replaced is not None:
             self._on_replaced()
         if subscription.leases is not None:

@@ -65,6 +65,7 @@ remaining risk is a clock that was ahead when the client started and was not cor
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -124,18 +125,17 @@ class CaughtUpClock:
 
     Args:
         now: When the link was opened.
+
+    Attributes:
+        caught_up_until: The caught-up time: everything sent before it has been received.
     """
 
-    __slots__ = ("_behind_s", "_empty_at")
+    __slots__ = ("_behind_s", "_empty_at", "caught_up_until")
 
     def __init__(self, now: float) -> None:
         self._empty_at = now
         self._behind_s = 0.0
-
-    @property
-    def caught_up_until(self) -> float:
-        """The caught-up time: everything sent before it has been received."""
-        return self._empty_at - self._behind_s
+        self.caught_up_until = now
 
     def lag_s(self, now: float, *, is_idle: bool) -> float:
         """How many seconds lie between the caught-up time and now.
@@ -146,7 +146,7 @@ class CaughtUpClock:
         """
         if is_idle:
             return catching_up(self._behind_s, now - self._empty_at)
-        return max(0.0, now - self.caught_up_until)
+        return max(0.0, now - self._empty_at + self._behind_s)
 
     def drained(self, now: float) -> None:
         """Everything that has arrived was read and processed."""
@@ -154,9 +154,13 @@ class CaughtUpClock:
         if busy_s > _BUSY_S:
             self._behind_s += busy_s
         self._empty_at = now
+        self.caught_up_until = now - self._behind_s
 
     def arrived(self, now: float) -> None:
-        """There is something to read again, after the link was empty."""
+        """There is something to read again, after the link was empty.
+
+        The caught-up time stays: it may have come while this process was held, with more behind it.
+        """
         self._behind_s = catching_up(self._behind_s, now - self._empty_at)
         self._empty_at = now
 
@@ -333,6 +337,8 @@ class ResumePosition:
             noted in the store.
         busy_since: When a message arrived last while nothing was undiscarded: everything earlier is
             discarded. `None` before the first one.
+        server_holds_s: How long the server itself holds messages back, as the options ask it to;
+            infinite where nobody knows.
     """
 
     __slots__ = (
@@ -348,10 +354,12 @@ class ResumePosition:
         "last_bookmark",
         "last_persisted",
         "log",
+        "server_holds_s",
     )
 
     def __init__(self, log: SubscriptionLog | None = None) -> None:
         self.log = log
+        self.server_holds_s = 0.0
         self.is_complete = False
         self.is_ahead_of_note = False
         self.last_bookmark = ""
@@ -422,11 +430,11 @@ class ResumePosition:
             link_until: The same of the link as a whole.
             now: The time.
         """
-        if not self.is_complete:
+        if not self.is_complete or self.server_holds_s == math.inf:
             return None
         if self._held_at is not None:
             now = self._held_at
-        return min(link_until, now) - self._behind(now)
+        return min(link_until, now) - self._behind(now) - self.server_holds_s
 
     def _behind(self, now: float) -> float:
         """How many seconds the server lags, once its replay is complete."""

@@ -25,6 +25,7 @@ the last ones are remembered; of older ones it is known that there were some.
 from __future__ import annotations
 
 import enum
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -178,6 +179,9 @@ LASTING: Final = frozenset(
 """Commands whose messages come until `unsubscribe`."""
 
 _MOST_RECENT: Final = str(MOST_RECENT)
+LONGEST_AUTO_CONFLATION_S: Final = 10.0
+"""The longest interval that a server chooses by itself."""
+
 _REMEMBERED_ROUTES = 1024  # distinct `sids` texts; more than any client has subscriptions
 
 
@@ -324,6 +328,18 @@ class SubscribeRequest:
     def is_conflated(self) -> bool:
         """Whether messages are held back and merged, so that acks are no recovery points."""
         return self.parsed.conflation not in {None, "none"}
+
+    @property
+    def server_holds_s(self) -> float:
+        """How long the server holds messages back as it is asked to; infinite where that depends.
+
+        A `fully_durable` message waits for replicas, which may be down.
+        """
+        if self.parsed.fully_durable:
+            return math.inf
+        if self.parsed.conflation == "auto":
+            return LONGEST_AUTO_CONFLATION_S
+        return self.parsed.conflation_s or 0.0
 
     @property
     def is_in_log_order(self) -> bool:
@@ -479,6 +495,7 @@ class Subscription:
         """Its command is about to be sent, on this connection or a new one."""
         is_paused = self.request.is_paused
         self.position.sending(now)
+        self.position.server_holds_s = self.request.server_holds_s
         self.is_query_answered = False
         self.pauses.begin(is_paused=is_paused)
         if is_paused:

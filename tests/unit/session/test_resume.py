@@ -21,6 +21,8 @@ from haclient.session.resume import (
     resume_bookmarks,
     resume_options,
 )
+from haclient.session.subscriptions import SubscribeRequest, Subscription
+from haclient.transport.message_queue import MessageQueue
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
 from haclient_stores.bookmark import BookmarkList, Timestamp
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -512,9 +514,20 @@ def test_who_reads_slowly_may_read_what_is_old() -> None:
     hearing.drained(30.0)
     assert hearing.caught_up_until == 10.0
     hearing.arrived(40.0)  # so long it had nothing to say: it has made up for some of it
+    hearing.drained(40.0)
     assert hearing.caught_up_until == 40.0 - 19.0
     hearing.arrived(40.0 + 190.0)
+    hearing.drained(40.0 + 190.0)
     assert hearing.caught_up_until == 230.0
+
+
+def test_what_a_held_process_reads_first_does_not_say_that_it_has_read_all() -> None:
+    hearing = CaughtUpClock(10.0)
+    hearing.drained(11.0)
+    hearing.arrived(71.0)  # the process was held for a minute, and has read one chunk since
+    assert hearing.caught_up_until == 11.0
+    hearing.drained(71.5)
+    assert hearing.caught_up_until == 71.5
 
 
 def test_a_link_lags_by_what_it_has_not_read_and_not_while_it_is_empty() -> None:
@@ -526,6 +539,26 @@ def test_a_link_lags_by_what_it_has_not_read_and_not_while_it_is_empty() -> None
     hearing.drained(520.0)
     assert hearing.lag_s(520.0, is_idle=True) == 20.0  # what the server wrote may be as old
     assert hearing.lag_s(620.0, is_idle=True) == 10.0
+
+
+def test_what_the_server_is_asked_to_hold_back_does_not_count_as_received() -> None:
+    def caught_up_until(options: str) -> float | None:
+        request = SubscribeRequest.complete(
+            {"c": "subscribe", "t": "t", "bm": "0", "opts": options},
+            b"",
+            command_id="1",
+            has_store=True,
+        )
+        subscription = Subscription(request, MessageQueue())
+        subscription.sending(100.0)
+        subscription.position.completed(100.0)
+        subscription.position.caught_up_until(100.0, 100.0)
+        return subscription.position.caught_up_until(200.0, 200.0)
+
+    assert caught_up_until("") == 200.0
+    assert caught_up_until("conflation=30s,conflation_key=[/k]") == 170.0
+    assert caught_up_until("conflation=auto") == 190.0
+    assert caught_up_until("fully_durable") is None
 
 
 def test_it_catches_up_slowly_and_not_beyond_the_present() -> None:
