@@ -120,7 +120,7 @@ def _brokers(scratch: Path) -> Pair:
         uri, other = (f"tcp://127.0.0.1:{ports[number]}" for number in (index, 1 - index))
         data = str(scratch / _NAMES[index])
         own = ("--name", _NAMES[index], "--listen", uri, "--data", data)
-        return ["haclient_fake_server", *own, "--replicate-to", other]
+        return ["haclient", "broker", "run", *own, "--replicate-to", other]
 
     return Pair(command, ports, log=scratch / "brokers.log")
 

@@ -77,8 +77,10 @@ _COMMON: Final = {
     "": _NOTHING,
 }
 
+_KINDS: Final = ("completed", "persisted", "processed", "received", "stats")
+
 _MAX_TOKENS: Final = 100
-"""Ack types that are read; a text of millions of them would take seconds."""
+"""Ack types that are read one by one; a text of millions of them would take seconds."""
 
 
 def requested(ack_type: str) -> frozenset[str]:
@@ -86,8 +88,9 @@ def requested(ack_type: str) -> frozenset[str]:
     known = _COMMON.get(ack_type)
     if known is not None:
         return known
-    tokens = {token.strip().lower() for token in ack_type.split(",", _MAX_TOKENS)}
-    return frozenset(tokens - {"", "none"})
+    *tokens, rest = ack_type.lower().split(",", _MAX_TOKENS)
+    tokens += [kind for kind in _KINDS if kind in rest] if "," in rest else [rest]
+    return frozenset(map(str.strip, tokens)) - {"", "none"}
 
 
 def ack(
