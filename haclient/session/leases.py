@@ -32,7 +32,8 @@ repeat an acknowledgement whose lease has ended.
 
 **The grant.** The `processed` ack of a subscribe has the effective backlog in its options
 (`max_backlog=10`). The reference broker adds the lease of the queues (`lease=30.0`, in seconds) if
-it is the same for all; other servers do not send it. An ack without options does not show whether
+it is the same for all, and `semantics=at-most-once` if none of their messages comes again; other
+servers do not send them. An ack without options does not show whether
 the topic is a queue.
 
 **The lease of a message** ends at the time in its header (`lp`), by the clock of the server. Two
@@ -442,10 +443,12 @@ class Grant(NamedTuple):
     Attributes:
         backlog: How many messages may be unacknowledged; `None` if the server does not say.
         lease_s: The lease of its queues in seconds; `None` if the server does not say.
+        is_once: Whether the server has removed a message before it sends it: it never comes again.
     """
 
     backlog: int | None = None
     lease_s: float | None = None
+    is_once: bool = False
 
 
 def parse_grant(options: str) -> Grant:
@@ -456,13 +459,16 @@ def parse_grant(options: str) -> Grant:
     """
     backlog: int | None = None
     lease_s: float | None = None
+    is_once = False
     for item in options.split(","):
         name, _, value = (part.strip() for part in item.partition("="))
         if name == "max_backlog" and _NUMBER.fullmatch(value):
             backlog = int(value)
         elif name == "lease":
             lease_s = _interval(value)
-    return Grant(backlog, lease_s)
+        elif name == "semantics":
+            is_once = value == "at-most-once"
+    return Grant(backlog, lease_s, is_once)
 
 
 def lease_left_s(lease_period: str, wall_us: int, lease_s: float | None) -> float | None:
@@ -545,6 +551,7 @@ class QueueLeases:
         batch: Acknowledgements that are not sent yet.
         extended: The later end of each lease that was extended, by queue and bookmark.
         is_closed: Whether the subscription has ended, and each lease with it.
+        is_once: Whether no message comes again, as far as the server says.
     """
 
     def __init__(
@@ -565,6 +572,7 @@ class QueueLeases:
         self.batch = AckBatch(timeout_s=acks.timeout_s)
         self.extended: dict[tuple[str, str], float] = {}
         self.is_closed = False
+        self.is_once = False
         self._topic = topic
         self._new_lease = new_lease
         self._asked = asked
@@ -589,6 +597,7 @@ class QueueLeases:
             return
         self.is_queue = True
         self.backlog, self.lease_s = grant.backlog or None, grant.lease_s
+        self.is_once = grant.is_once
         if grant.backlog == 0:
             self.warn_once(
                 "nothing",
@@ -641,6 +650,8 @@ class QueueLeases:
     def is_deliverable(self, receipt: Receipt, message: Message, now: float) -> bool:
         """Whether a message has yet to be processed; see `MessageLease.is_deliverable`."""
         acks = self.acks
+        if self.is_once:
+            return True
         if receipt.link != acks.link or self.is_closed:
             return False
         processed = acks.processed
@@ -701,6 +712,8 @@ class QueueLeases:
         topic, bookmark = message.topic, message.bookmark
         self._forget(topic, bookmark)
         if receipt.link != self.acks.link:
+            if self.is_once:  # it is not in the queue, and not in a backlog any more
+                return False
             self.acks.acknowledge_late(topic, bookmark)
             return False
         batch = self.batch

@@ -179,9 +179,7 @@ LASTING: Final = frozenset(
 """Commands whose messages come until `unsubscribe`."""
 
 _MOST_RECENT: Final = str(MOST_RECENT)
-LONGEST_AUTO_CONFLATION_S: Final = 10.0
-"""The longest interval that a server chooses by itself."""
-
+_LONGEST_AUTO_CONFLATION_S: Final = 10.0  # of an interval that a server chooses by itself
 _REMEMBERED_ROUTES = 1024  # distinct `sids` texts; more than any client has subscriptions
 
 
@@ -331,14 +329,11 @@ class SubscribeRequest:
 
     @property
     def server_holds_s(self) -> float:
-        """How long the server holds messages back as it is asked to; infinite where that depends.
-
-        A `fully_durable` message waits for replicas, which may be down.
-        """
-        if self.parsed.fully_durable:
+        """Seconds for which the server is asked to hold messages back; infinite if unknown."""
+        if self.parsed.fully_durable:  # its messages wait for replicas, which may be down
             return math.inf
         if self.parsed.conflation == "auto":
-            return LONGEST_AUTO_CONFLATION_S
+            return _LONGEST_AUTO_CONFLATION_S
         return self.parsed.conflation_s or 0.0
 
     @property
@@ -386,6 +381,11 @@ class SubscribeRequest:
         """The same request with other values for some fields; the ids stay."""
         kept = {name: value for name, value in fields.items() if name not in {"cid", "sub_id"}}
         header = {**self.fields, **kept, "a": self.fields["a"]}
+        changed, backlog = replace(self, fields=MappingProxyType(header)), self.parsed.max_backlog
+        if backlog is None or changed.parsed.max_backlog is not None:
+            return changed
+        # A consumer of a queue gives its backlog apart from its options: new ones have none.
+        header["opts"] = str(replace(changed.parsed, max_backlog=backlog))
         return replace(self, fields=MappingProxyType(header))
 
     def paused(self, *, is_paused: bool) -> SubscribeRequest:
@@ -479,7 +479,10 @@ class Subscription:
     @property
     def is_redelivered(self) -> bool:
         """Whether messages that it has not finished come again after a lost connection."""
-        return self.log is not None or self.is_of_queue
+        leases = self.leases
+        return self.log is not None or (
+            leases is not None and leases.is_queue and not leases.is_once
+        )
 
     @property
     def is_paused(self) -> bool:
@@ -787,7 +790,7 @@ def kind_of(subscription: Subscription, *, is_kept: bool) -> Kind:
         return Kind.OPENING
     if subscription.is_query:
         return Kind.QUERY
-    if subscription.is_of_queue:
+    if subscription.is_of_queue and subscription.is_redelivered:
         return Kind.QUEUE if is_kept else Kind.UNKEPT_QUEUE
     if not is_kept:
         return Kind.UNKEPT

@@ -65,7 +65,7 @@ def test_the_grant_is_read_leniently(options: str, grant: Grant) -> None:
 
 @given(st.text())
 def test_no_options_of_a_peer_are_an_error(options: str) -> None:
-    backlog, lease_s = parse_grant(options)
+    backlog, lease_s, _ = parse_grant(options)
     assert backlog is None or backlog > 0
     assert lease_s is None or 0 < lease_s <= LONGEST_LEASE_S
 

@@ -114,6 +114,8 @@ class QueueDispatcher:
         """What the ack of a subscribe says of its backlog and its lease."""
         limits = [queue.settings.max_per_subscription_backlog for queue in queues]
         text = f"max_backlog={min(wanted or 1, *limits)}"
+        if all(queue.is_at_most_once for queue in queues):
+            text += ",semantics=at-most-once"
         leases = [queue.settings.lease_s for queue in queues if not queue.is_at_most_once]
         # With several leases only the end of each message's own one says which it has.
         known = {lease_s for lease_s in leases if lease_s is not None}

@@ -54,11 +54,22 @@ def test_a_delivery_has_the_headers_of_a_queue() -> None:
     assert first.data == b'{"n": 1}'
 
 
-@pytest.mark.parametrize("options", [{}, {"semantics": "at-most-once", "lease_s": 30.0}])
-def test_without_a_lease_that_ends_no_lease_is_named(options: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("options", "granted"),
+    [
+        ({}, "max_backlog=1"),
+        (
+            {"semantics": "at-most-once", "lease_s": 30.0},
+            "max_backlog=1,semantics=at-most-once",
+        ),
+    ],
+)
+def test_without_a_lease_that_ends_no_lease_is_named(
+    options: dict[str, object], granted: str
+) -> None:
     world = QueueWorld(**options)
     worker = world.client("worker")
-    assert consume(worker) == "max_backlog=1"
+    assert consume(worker) == granted
     world.publish_numbers(1)
     (message,) = delivered(worker)
     assert message.lease_period == ""
