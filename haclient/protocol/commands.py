@@ -412,7 +412,7 @@ def _acknowledges_messages(command: Command) -> None:
 
 def _id_is_one(command: Command) -> None:
     """Servers send several ids joined by commas, and tolerate blanks around each."""
-    for name in ("sub_id", "query_id"):
+    for name in ("sub_id", "query_id", "command_id"):  # the last one where no other is given
         text: str = getattr(command, name)
         if "," in text or text != text.strip() or text == "all":
             raise UsageError(

@@ -339,6 +339,7 @@ class ResumePosition:
             discarded. `None` before the first one.
         server_holds_s: How long the server itself holds messages back, as the options ask it to;
             infinite where nobody knows.
+        is_paced: Whether a replay comes at a rate, so that nobody knows when it has caught up.
     """
 
     __slots__ = (
@@ -351,6 +352,7 @@ class ResumePosition:
         "busy_since",
         "is_ahead_of_note",
         "is_complete",
+        "is_paced",
         "last_bookmark",
         "last_persisted",
         "log",
@@ -360,6 +362,7 @@ class ResumePosition:
     def __init__(self, log: SubscriptionLog | None = None) -> None:
         self.log = log
         self.server_holds_s = 0.0
+        self.is_paced = False
         self.is_complete = False
         self.is_ahead_of_note = False
         self.last_bookmark = ""
@@ -388,6 +391,8 @@ class ResumePosition:
     def release(self, now: float) -> None:
         """Note that the server sends again, beginning with the messages that it held back."""
         held_at, self._held_at = self._held_at, None
+        if held_at is not None and self.is_paced:  # what was held back comes at its rate
+            self.is_complete = False
         if held_at is not None and self.is_complete:
             behind_s = self._behind(held_at)
             self._complete_at, self._behind_s = now, behind_s + now - held_at

@@ -499,6 +499,7 @@ class Subscription:
         is_paused = self.request.is_paused
         self.position.sending(now)
         self.position.server_holds_s = self.request.server_holds_s
+        self.position.is_paced = self.request.parsed.rate is not None
         self.is_query_answered = False
         self.pauses.begin(is_paused=is_paused)
         if is_paused:

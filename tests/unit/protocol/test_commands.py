@@ -301,3 +301,9 @@ def test_a_refused_logon_is_a_connection_that_failed() -> None:
 
 def test_a_refusal_without_a_reason_says_so() -> None:
     assert str(command_error("sow", "")) == "sow: refused without a reason"
+
+
+@pytest.mark.parametrize("command_id", [" c1", "c1 ", "a,b", "all"])
+def test_a_command_id_that_becomes_the_id_of_a_subscription_is_one_word(command_id: str) -> None:
+    with pytest.raises(UsageError, match="a command_id has no comma and no blank"):
+        Command("subscribe", topic="t", command_id=command_id).validate()

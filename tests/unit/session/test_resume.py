@@ -561,6 +561,17 @@ def test_what_the_server_is_asked_to_hold_back_does_not_count_as_received() -> N
     assert caught_up_until("fully_durable") is None
 
 
+def test_a_replay_with_a_rate_that_was_held_has_no_known_end() -> None:
+    position = ResumePosition()
+    position.sending(100.0)
+    position.is_paced = True
+    position.completed(100.0)
+    assert position.caught_up_until(100.0, 100.0) == 100.0
+    position.hold(110.0)
+    position.release(111.0)
+    assert position.caught_up_until(500.0, 500.0) is None
+
+
 def test_it_catches_up_slowly_and_not_beyond_the_present() -> None:
     assert catching_up(5.0, 10.0) == 4.0
     assert catching_up(5.0, 100.0) == 0.0
