@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251  # what is tested
+import logging
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
+from support.threads import until
 
 T = TypeVar("T")
 CONFIG = BrokerConfig(queues=(QueueTopic(name="jobs"),))
@@ -147,14 +149,18 @@ def test_sigint_is_told_of_also_when_main_returns_by_itself() -> None:
 
 
 @pytest.mark.row("HA24")
-def test_a_handler_finishes_its_message_and_gets_no_further_one(broker: BrokerThread) -> None:
+def test_a_handler_finishes_its_message_and_gets_no_further_one(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="haclient")
     seen: list[str] = []
     goes_on = threading.Event()
 
     def handle(message: Message) -> None:
         seen.append(message.text)
         signalled()
-        goes_on.wait(0.05)  # the second message has arrived by now, or will be dropped later
+        until(lambda: "finishing what was begun" in caplog.text)  # in the main thread
+        goes_on.wait(0.2)  # the second message has arrived by now, or will be dropped later
         seen.append("finished")
 
     def main() -> None:
