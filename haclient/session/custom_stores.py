@@ -232,9 +232,7 @@ class StoreSubscription(Resumption, SubscriptionLog):
         self._store = store
         self._sub_id = sub_id
         self._undiscarded: dict[int, str] = {}  # bookmarks by number, of what was logged here
-        self._awaited: dict[
-            str, int
-        ] = {}  # of these, numbers by bookmark of what has to come again
+        self._awaited: dict[str, int] = {}  # numbers by bookmark, of those that have to come again
         super().__init__()  # for as long as this object lives; the store knows only messages
         self._nothing_came = True
         self._seen: dict[int, int] = {}

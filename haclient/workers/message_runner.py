@@ -269,17 +269,17 @@ class MessageRunner:
             Exception: `error`, if the policy is `raise`; what a policy raised.
         """
         policy = self._policy
-        # What leaves the client's block is reported there. A shutdown goes on.
-        if policy == "raise" and not is_only(error, ShuttingDown):
-            raise error
         if self._is_caused_by_end(error):  # the message has not failed, and is redelivered
             self._log.warning(
-                "the handler of subscription %s used its client when that had ended: %s",
+                "the handler of subscription %s used its client when that was left or had ended: "
+                "%s",
                 message.sub_id,
                 error,
                 extra={"sub_id": message.sub_id},
             )
             return
+        if policy == "raise":  # what leaves the client's block is reported there
+            raise error
         if self._reporter is not None:
             self._reporter.exception(error)
         lease = message.lease
@@ -305,10 +305,10 @@ class MessageRunner:
             _give_back(message, failures)
 
     def _is_caused_by_end(self, error: Exception) -> bool:
-        """Whether a call of the client has failed since no connection will follow."""
+        """Whether a call of the client has failed since no connection will follow by itself."""
         status = self._queue.status
         reason = None if status is None else status.stop_reason
-        if reason is None:
+        if status is None or (reason is None and (status.reconnects or status.is_connected)):
             return is_only(error, ShuttingDown)
         return error is reason or is_only(error, DisconnectedError)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
@@ -18,7 +19,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.disk.files import PAGE_BYTES
 from support.clock import in_virtual_time
-from support.peer import Server, answering, together
+from support.peer import Server, answering, close_link, together
 
 LIMIT_S = 300.0
 
@@ -195,3 +196,30 @@ async def test_messages_for_which_the_store_may_not_grow_are_not_delivered(
     assert store.subscription("s").undiscarded_count == taken
     store.discard_up_to("s", store.log("s", f"7|{taken}|"))
     store.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize("policy", ["discard", "raise"])
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_call_that_fails_since_its_client_is_disconnected_finishes_no_message(
+    server: Server, policy: Literal["discard", "raise"], *, is_lost: bool
+) -> None:
+    """The handler has not failed: its message comes again when the client has connected again."""
+    store, began = MemoryBookmarkStore(), trio.Event()
+
+    async def flush(_: Message) -> None:
+        began.set()
+        await client.flush()
+
+    async with Client("sub", bookmark_store=store, on_handler_error=policy) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=flush)
+        await peer.publish("s", b"a", bm="7|1|")
+        await began.wait()
+        if is_lost:
+            await close_link(client, peer)
+        else:
+            await client.disconnect()
+        await wait_all_tasks_blocked()
+        assert store.subscription("s").undiscarded_count == 1
