@@ -268,7 +268,7 @@ class ConnectionStatus:
         reconnects: As above. It stays true after the client has stopped; see `expects_connection`.
         state: The state last reported to the application.
         address: Host and port of the current server, or of the last one; empty before the first.
-        is_connected: Whether there is a link to a server.
+        connection: The number of the current connection, from 1 on; 0 while there is none.
         is_logged_on: Whether the server has accepted the logon: commands may be sent.
         is_live: Whether the recovery is complete, so that calls waiting for a connection continue.
         server: The server's answer to the last logon; `None` before the first.
@@ -279,9 +279,10 @@ class ConnectionStatus:
     """
 
     __slots__ = (
+        "_connections",
         "address",
+        "connection",
         "failure",
-        "is_connected",
         "is_live",
         "is_logged_on",
         "lost_reason",
@@ -295,7 +296,8 @@ class ConnectionStatus:
         self.reconnects = reconnects
         self.state = ConnectionState.DISCONNECTED
         self.address = ""
-        self.is_connected = False
+        self._connections = 0  # how many there were
+        self.connection = 0
         self.is_logged_on = False
         self.is_live = False
         self.server: LoggedOn | None = None
@@ -309,6 +311,11 @@ class ConnectionStatus:
         return "" if self.server is None else self.server.server_version
 
     @property
+    def is_connected(self) -> bool:
+        """Whether there is a link to a server."""
+        return self.connection > 0
+
+    @property
     def expects_connection(self) -> bool:
         """Whether the client will connect again when there is no connection."""
         return self.reconnects and self.stop_reason is None
@@ -316,7 +323,8 @@ class ConnectionStatus:
     def connected(self, address: str) -> None:
         """There is a link to the server at this address."""
         self.address = address
-        self.is_connected = True
+        self._connections += 1
+        self.connection = self._connections
         self.lost_reason = None
 
     def logged_on(self, server: LoggedOn) -> None:
@@ -331,7 +339,8 @@ class ConnectionStatus:
 
     def lost(self, reason: HAClientError) -> None:
         """The link has ended."""
-        self.is_connected = self.is_logged_on = self.is_live = False
+        self.connection = 0
+        self.is_logged_on = self.is_live = False
         self.lost_reason = reason
 
     def stop(self, reason: HAClientError) -> None:

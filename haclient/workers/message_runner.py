@@ -218,6 +218,7 @@ class MessageRunner:
         self._letters = letters
         self._watch = watch
         self._reporter = reporter
+        self._connection = 0 if queue.status is None else queue.status.connection
         self._log = _logger if reporter is None else reporter.log
 
     async def run(self, messages: Iterable[Message], handler: Handler | None = None) -> None:
@@ -305,10 +306,16 @@ class MessageRunner:
             _give_back(message, failures)
 
     def _is_caused_by_end(self, error: Exception) -> bool:
-        """Whether a call of the client has failed since no connection will follow by itself."""
+        """Whether a call of the client has failed since no connection will follow by itself.
+
+        The application may have connected a `Client` again, which continues no subscription.
+        """
         status = self._queue.status
-        reason = None if status is None else status.stop_reason
-        if status is None or (reason is None and (status.reconnects or status.is_connected)):
+        if status is None:
+            return is_only(error, ShuttingDown)
+        has_same = 0 < self._connection == status.connection
+        reason = status.stop_reason
+        if reason is None and (status.reconnects or has_same):
             return is_only(error, ShuttingDown)
         return error is reason or is_only(error, DisconnectedError)
 

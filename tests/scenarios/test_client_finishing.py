@@ -15,6 +15,7 @@ from haclient.errors import StoreFull
 from haclient.protocol.messages import Message
 from haclient.stores import LoggedBookmarkStore, PrunePolicy, UndiscardedWatch
 from haclient.transport import store_maintenance
+from haclient.transport.message_queue import HandlerErrorPolicy
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.disk.files import PAGE_BYTES
@@ -223,3 +224,43 @@ async def test_a_call_that_fails_since_its_client_is_disconnected_finishes_no_me
             await client.disconnect()
         await wait_all_tasks_blocked()
         assert store.subscription("s").undiscarded_count == 1
+
+
+@in_virtual_time
+@pytest.mark.parametrize("policy", ["discard", "raise", "function"])
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_handler_that_raises_when_its_client_has_connected_again_has_not_failed(
+    server: Server, policy: str, *, is_lost: bool
+) -> None:
+    """What counts is the connection on which its message came, not the one after it."""
+    store, began, may_raise = MemoryBookmarkStore(), trio.Event(), trio.Event()
+    asked: list[Exception] = []
+    policies: dict[str, HandlerErrorPolicy] = {
+        "discard": "discard",
+        "raise": "raise",
+        "function": lambda _, error: asked.append(error),
+    }
+
+    async def flush(_: Message) -> None:
+        try:
+            began.set()
+            await client.flush()
+        finally:
+            with trio.CancelScope(shield=True):
+                await may_raise.wait()  # it cleans up
+
+    policy_given = policies[policy]
+    async with Client("sub", bookmark_store=store, on_handler_error=policy_given) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=flush)
+        await peer.publish("s", b"a", bm="7|1|")
+        await began.wait()
+        if is_lost:
+            await close_link(client, peer)
+        else:
+            await client.disconnect()
+        await server.log_on(client)
+        may_raise.set()
+        await wait_all_tasks_blocked()
+        assert (store.subscription("s").undiscarded_count, asked) == (1, [])

@@ -42,7 +42,7 @@ def test_a_lost_connection_is_neither_logged_on_nor_live_and_remembers_its_serve
     assert (status.address, status.server_version) == ("a:9007", "5.3")
     assert status.why_not_connected() is reason
     status.connected("b:9007")
-    assert status.lost_reason is None
+    assert (status.lost_reason, status.connection) == (None, 2)
     with pytest.raises(DisconnectedError, match="not logged on"):
         status.check_logged_on()
 

@@ -92,6 +92,6 @@ async def test_commands_need_a_connection_that_has_logged_on(bench: Bench) -> No
     with pytest.raises(DisconnectedError, match="not logged on"):
         bench.commands.connected()
     bench.commands.connection = None
-    bench.status.is_connected = False
+    bench.status.connection = 0
     with pytest.raises(DisconnectedError, match="not connected"):
         bench.commands.connected()
