@@ -14,12 +14,7 @@ from inspect import isawaitable
 
 import trio
 
-from haclient.errors import (
-    DisconnectedError,
-    HAClientError,
-    TimedOut,
-    UsageError,
-)
+from haclient.errors import HAClientError, TimedOut, UsageError
 from haclient.options import TIMEOUT_S
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
@@ -36,7 +31,6 @@ from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue, QueryQueue
 from haclient.transport.subscriber import Subscriber
 from haclient.transport.subscription_changes import timeout_of
-from haclient.transport.tasks import is_only
 from haclient.workers.message_runner import MessageRunner
 from haclient.workers.queue_handlers import QueueHandlerOptions, QueueHandling, serve_queue
 from haclient_stores.checks import check_callable, check_texts
@@ -282,17 +276,6 @@ class Receiver:
         async def serve_until_ended() -> None:
             try:
                 await serving()
-            except Exception as error:
-                if self._core.entered or not is_only(error, DisconnectedError):
-                    raise
-                # As with other callbacks, a call to a client that is being left is no failure.
-                self._core.reporter.log.warning(
-                    "the handler of subscription %s used its client when that was left: %s",
-                    subscription.sub_id,
-                    error,
-                    extra={"sub_id": subscription.sub_id},
-                )
-                return
             finally:
                 self._subscriber.logs.served(subscription)
                 self._core.consumers.remove(queue)

@@ -32,6 +32,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.facade.shutdown import ThreadShutdown
 from haclient.facade.thread import F, MainEnded, TrioThread, Waiter
 from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
+from haclient.transport.message_queue import NeverCalled, ShuttingDown
 from haclient.transport.tasks import in_handler
 
 _T = TypeVar("_T")
@@ -171,7 +172,7 @@ class _InLoop:
             context.run(in_handler.set, in_handler.get())
             loop.call_soon_threadsafe(run.start, context=context)
         except RuntimeError:
-            raise UsageError(
+            raise NeverCalled(
                 f"the event loop of the client {self.thread.name!r} was closed before the "
                 "client, which has something for a callback: close the client first"
             ) from None
@@ -263,7 +264,10 @@ class _CallbackRun:
         try:
             result = future.result()
         except asyncio.CancelledError:
-            raise DisconnectedError(
+            # By somebody else, such as `asyncio.run` at its end; or it has raised this itself.
+            was_cancelled = isinstance(future, asyncio.Task) and future.cancelling()
+            kind = ShuttingDown if was_cancelled else DisconnectedError
+            raise kind(
                 f"the task of the callback {self._callback.function!r} was cancelled"
             ) from None
         finally:

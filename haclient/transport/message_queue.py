@@ -40,7 +40,11 @@ DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 
 
 class ShuttingDown(DisconnectedError):
-    """A stream has ended early, since its client shuts down in order."""
+    """A stream or handler has ended early, since its client or program ends in order."""
+
+
+class NeverCalled(UsageError):
+    """A handler cannot be called any more: no policy for what handlers raise may be asked."""
 
 
 class MessageQueue(SubscriptionQueue):

@@ -31,7 +31,7 @@ from haclient.errors import DisconnectedError, HAClientError, WorkerError, failu
 from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
-from haclient.transport.message_queue import Handler, MessageQueue, ShuttingDown
+from haclient.transport.message_queue import Handler, MessageQueue, NeverCalled, ShuttingDown
 from haclient.transport.reporter import Reporter
 from haclient.transport.tasks import Turn, call_handlers, is_only
 from haclient_stores.logs import SafeLogger, logger_of
@@ -269,18 +269,22 @@ class MessageRunner:
         Raises:
             Exception: `error`, if the policy is `raise`; what a policy raised.
         """
-        policy = self._policy
-        if self._is_caused_by_end(error):  # the message has not failed, and is redelivered
-            self._log.warning(
-                "the handler of subscription %s used its client when that was left or had ended: "
-                "%s",
+        try:
+            await self._apply_policy(message, error)
+        except Exception as raised:  # by the handler, or by the function that is the policy
+            if not self._is_caused_by_end(raised):
+                raise
+            self._log.warning(  # the message is redelivered
+                "the handler of subscription %s was cut short, and its message is not finished: %s",
                 message.sub_id,
-                error,
+                raised,
                 extra={"sub_id": message.sub_id},
             )
-            return
-        if policy == "raise":  # what leaves the client's block is reported there
-            raise error
+
+    async def _apply_policy(self, message: Message, error: Exception) -> None:
+        policy = self._policy
+        if policy == "raise" or isinstance(error, NeverCalled) or self._is_caused_by_end(error):
+            raise error  # what leaves the client's block is reported there
         if self._reporter is not None:
             self._reporter.exception(error)
         lease = message.lease

@@ -264,3 +264,24 @@ async def test_a_handler_that_raises_when_its_client_has_connected_again_has_not
         may_raise.set()
         await wait_all_tasks_blocked()
         assert (store.subscription("s").undiscarded_count, asked) == (1, [])
+
+
+@in_virtual_time
+async def test_a_policy_that_uses_its_client_when_that_is_disconnected_does_not_end_it(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = trio.Event()
+
+    async def report(_: Message, __: Exception) -> None:
+        began.set()
+        await client.flush()
+
+    async with Client("sub", on_handler_error=report) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=fail_on_b)
+        await peer.publish("s", b"b")
+        await began.wait()
+        await client.disconnect()
+        await wait_all_tasks_blocked()
+    assert "the handler of subscription s was cut short" in caplog.text

@@ -15,13 +15,16 @@ import trio
 from haclient import EPOCH, Command, Message, Topic, TypedStream
 from haclient.aio import BaseClient, HAClient
 from haclient.errors import UsageError
+from haclient.transport.message_queue import HandlerErrorPolicy
 from haclient_fake_server.testing.processes import BrokerProcess
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.broker_thread import BrokerThread, broker_thread
 from support.loops import in_loop, until
 from support.process import interrupted, run_script
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 300.0
+THREAD_LIMIT_S = 30.0
 T = TypeVar("T")
 
 
@@ -286,20 +289,57 @@ async def in_coroutine(call: Awaitable[object]) -> None:
     await call
 
 
-def test_a_message_for_a_closed_loop_ends_the_client(
-    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("policy", ["raise", "continue", "discard"])
+def test_a_message_for_a_closed_loop_ends_the_client_and_stays_undiscarded(
+    broker: BrokerThread, policy: HandlerErrorPolicy, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """No handler has seen it, so no policy for what handlers raise is asked."""
+    store = MemoryBookmarkStore()
+
     async def main() -> HAClient:
-        client = await HAClient.memory_backed("orders-7", servers=[broker.uri]).open()
-        await client.subscribe("orders", handler=print)
+        client = await HAClient(
+            "orders-7", servers=[broker.uri], bookmark_store=store, on_handler_error=policy
+        ).open()
+        await client.bookmark_subscribe("orders", sub_id="s", handler=print, bookmark=EPOCH)
         return client
 
     client = in_loop(main)()
     thread = client.__bridge__.thread
     with caplog.at_level(logging.ERROR):
         client.publish_nowait("orders", b"1")
-        thread.join()
+        thread.join(THREAD_LIMIT_S)
     assert "the event loop of the client 'orders-7' was closed before the client" in caplog.text
+    assert store.subscription("s").undiscarded_count == 1
+
+
+@pytest.mark.parametrize("policy", ["raise", "continue", "discard"])
+@in_loop
+async def test_a_handler_whose_task_is_cancelled_has_not_failed(
+    broker: BrokerThread, policy: HandlerErrorPolicy
+) -> None:
+    """So a loop that ends before its client finishes no message: `asyncio.run` cancels all."""
+    store, begun, handled = MemoryBookmarkStore(), asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.data == b"2":
+            handled.set()
+            return
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with HAClient(
+        "orders-7", servers=[broker.uri], bookmark_store=store, on_handler_error=policy
+    ) as client:
+        await client.bookmark_subscribe(
+            "orders", sub_id="s", handler=handle, bookmark=EPOCH, auto_discard=True
+        )
+        await client.publish_many("orders", [b"1", b"2"])
+        before = asyncio.all_tasks()
+        await begun.wait()
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+        await handled.wait()
+    assert [done for _, _, done in store.entries("s")] == [False, True]
 
 
 def test_a_handler_of_a_loop_that_has_stopped_does_not_hold_the_client_up(
