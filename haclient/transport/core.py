@@ -193,14 +193,15 @@ class Core:
         if self.connection is not None:
             self._send_acks()
             self.connection.close()
+        for subscription in self.kept:  # first: a handler in a thread may wait for their consumers
+            if subscription not in self.session.router:  # else they end with their connection
+                subscription.end(reason)
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:
             with self.reporter.reporting(apart_from=error):
                 await self._stack.__aexit__(kind, error, traceback)
         finally:
-            for subscription in self.kept:  # no connection ends them if there is none
-                subscription.end(reason)
             try:
                 self.set_state(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:

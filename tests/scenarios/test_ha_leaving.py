@@ -39,6 +39,7 @@ from support.recovery import World, drop, entered, live, lose, not_answering, ru
 
 pytestmark = in_virtual_time
 
+LIMIT_S = 300.0
 DRAIN_S = 5.0  # leaving waits so long for what may still be persisted
 STATES = [
     Recovery.WAITING,
@@ -246,28 +247,42 @@ async def test_a_publish_that_waits_for_room_outside_of_the_block_ends_with_it(
 
 
 @pytest.mark.row("HA8")
-@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("state", [Recovery.LIVE, Recovery.LOGGING_ON, Recovery.WAITING])
 async def test_a_stream_that_is_read_outside_of_the_block_ends_with_it(
-    server: Server, *, connected: bool
+    server: Server, state: Recovery
 ) -> None:
-    store = MemoryBookmarkStore()
+    """At once: a handler that cannot be cancelled may wait for whoever reads it."""
+    store, began, ended = MemoryBookmarkStore(), trio.Event(), trio.Event()
     client = HAClient(
         "ha", servers=[server.uri], bookmark_store=store, heartbeat=None, exit_timeout=0
     )
     stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+
+    async def handle(_: Message) -> None:
+        began.set()
+        with trio.move_on_after(LIMIT_S, shield=True):  # as work in a thread
+            await ended.wait()
+
+    async def consume() -> None:
+        assert [message async for message in stream] == []
+        ended.set()
+
     async with open_nursery() as nursery, entered(client, partial(live, server)) as peer:
         async with answering(peer):
+            await client.subscribe("others", sub_id="o", handler=handle)
             await stream.open()
         nursery.start_soon(stream.wait_caught_up)
-
-        async def consume() -> None:
-            assert [message async for message in stream] == []
-
         nursery.start_soon(consume)
-        await wait_all_tasks_blocked()
-        if not connected:
-            server.stop_listening()
+        await peer.publish("o", b"1")
+        await began.wait()
+        if state is not Recovery.LIVE:
             await lose(peer)
+            again = await server.accept()
+            if state is Recovery.WAITING:
+                await drop(again)
+            await wait_all_tasks_blocked()
+        left_at = trio.current_time()
+    assert trio.current_time() == left_at
     assert isinstance(stream.end_reason, DisconnectedError)
 
 
