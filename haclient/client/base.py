@@ -405,7 +405,8 @@ class BaseClient(PublishingClient):
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
 
         Raises:
-            UsageError: One of them is no active bookmark subscription of this client.
+            UsageError: One of them is no active bookmark subscription of this client, or has the
+                option `live`.
             CommandError: The server refused it; nothing has changed.
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.

@@ -139,7 +139,8 @@ class KeptSubscriptions:
             word: What is to be done with them, for errors.
 
         Raises:
-            UsageError: One of them is not active, or has no bookmark; or there is no id.
+            UsageError: One of them is not active, has no bookmark, or cannot be paused; or there is
+                no id.
         """
         if not ids:
             raise UsageError(f"{word} needs the id of a subscription, or several")
@@ -151,6 +152,8 @@ class KeptSubscriptions:
                     f"{word} takes active bookmark subscriptions, and {sub_id!r} is none: "
                     "subscribe with a bookmark first"
                 )
+            if word == "pause" and active.request.parsed.live:
+                raise UsageError(f"{sub_id!r} has the option live, and cannot be paused")
             chosen.append(active)
         return chosen
 
@@ -163,6 +166,8 @@ class KeptSubscriptions:
         active = self.find(sub_id)
         if active is None:
             raise UsageError(f"there is no active subscription {sub_id!r} to replace")
+        if active.is_paused and Options.parse(str(fields.get("opts", ""))).live:
+            raise UsageError(f"{sub_id!r} is paused, and cannot get the option live: resume it")
         if fields.get("orderby") and not active.request.query_id:
             raise UsageError(f"the subscription {sub_id!r} has no query that could have an order")
         return active

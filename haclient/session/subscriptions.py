@@ -389,8 +389,9 @@ class SubscribeRequest:
         return replace(self, fields=MappingProxyType(header))
 
     def paused(self, *, is_paused: bool) -> SubscribeRequest:
-        """The same request, begun paused or not."""
-        options = replace(self.parsed, pause=is_paused, resume=False)
+        """The same request, begun paused or not; `live`, which excludes a pause, gives way."""
+        live = self.parsed.live and not is_paused
+        options = replace(self.parsed, pause=is_paused, resume=False, live=live)
         return self.changed({"opts": str(options)})
 
 
@@ -496,11 +497,10 @@ class Subscription:
 
     def sending(self, now: float) -> None:
         """Its command is about to be sent, on this connection or a new one."""
-        is_paused = self.request.is_paused
+        is_paused, self.is_query_answered = self.request.is_paused, False
         self.position.sending(now)
         self.position.server_holds_s = self.request.server_holds_s
         self.position.is_paced = self.request.parsed.rate is not None
-        self.is_query_answered = False
         self.pauses.begin(is_paused=is_paused)
         if is_paused:
             self.position.hold(now)

@@ -18,6 +18,7 @@ from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.subscription_manager import MemorySubscriptionManager
+from haclient.transport.tasks import open_nursery
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.broker import running_broker
@@ -156,6 +157,35 @@ async def test_only_active_bookmark_subscriptions_can_be_paused(server: Server) 
         with pytest.raises(UsageError, match="use execute_async"):
             await client.execute(Command("subscribe", sub_id="plain,x", options="pause"))
         assert len(peer.heard) == 2
+
+
+@virtual
+@pytest.mark.row("CC22", "CC23")
+async def test_the_option_live_excludes_a_pause_whichever_comes_first(server: Server) -> None:
+    async with with_subscriptions(server, "s", "t") as (client, peer, _):
+        await together(
+            lambda: client.replace("s", options="live"), lambda: peer.answer("subscribe")
+        )
+        with pytest.raises(UsageError, match="'s' has the option live"):
+            await client.pause("s")
+        await together(lambda: client.pause("t"), lambda: peer.answer("subscribe"))
+        with pytest.raises(UsageError, match="'t' is paused"):
+            await client.replace("t", options="live")
+
+
+@virtual
+@pytest.mark.row("CC22", "CC23")
+async def test_a_pause_on_the_way_with_the_option_live_is_in_force(server: Server) -> None:
+    async with with_subscriptions(server, "s") as (client, peer, _), open_nursery() as nursery:
+        nursery.start_soon(partial(client.replace, "s", options="live"))
+        replacing = await peer.expect("subscribe")
+        nursery.start_soon(client.pause, "s")
+        pausing = await peer.expect("subscribe")
+        await peer.ack(replacing)
+        await peer.ack(pausing)
+        await wait_all_tasks_blocked()
+        (active,) = client._core.session.router.all()
+        assert (active.is_paused, active.request.options) == (True, "pause")
 
 
 @virtual
