@@ -650,7 +650,9 @@ def _pass_chunk(item: BookmarkSubscription, chunk: bytes, last: Record) -> None:
 def _is_past(item: BookmarkSubscription, record: Record) -> bool:
     """Whether a record lies after the end of a subscription's span."""
     if item.last_us is not None and record.timestamp_us > item.last_us:
-        item.last_position = record.position - 1
+        # The first such record ends the span; a shared or paced replay looks at later ones, too.
+        ends = record.position - 1, item.last_position
+        item.last_position = min(end for end in ends if end is not None)
     return item.remaining == 0 or (
         item.last_position is not None and record.position > item.last_position
     )

@@ -316,12 +316,14 @@ def test_the_tick_at_the_end_of_a_range_comes_once_however_its_seconds_are_round
 
 
 @pytest.mark.row("RB8")
-def test_a_range_ends_at_the_first_message_behind_its_time() -> None:
+@pytest.mark.parametrize("opts", ["", "rate=1000"])
+def test_a_range_ends_at_the_first_message_behind_its_time(opts: str) -> None:
     world = filled(1)
     reader, publisher = world.client("reader"), world.client("pubber")
     world.advance(30)
-    publisher.publish(2, b"2")
-    reader.subscribe(bm="[0:20231114T221510]", a="completed")
+    for number in (2, 3, 4):
+        publisher.publish(number, b"%d" % number)
+    reader.subscribe(bm="[0:20231114T221510]", opts=opts, a="completed")
     assert shape(reader.take()) == ["1", "completed@['1']"]
 
 

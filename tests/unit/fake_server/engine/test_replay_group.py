@@ -97,6 +97,17 @@ def test_replays_with_an_end_may_be_shared(fields: dict[str, str | int]) -> None
     assert len(found) == (6 if "top_n" in fields else 9)
 
 
+def test_shared_replays_end_at_the_first_message_behind_their_time() -> None:
+    world = published(9)
+    world.advance(30)
+    pubber = world.client("another")
+    for number, topic in enumerate("abcabc"):
+        pubber.publish(number + 1, b"99", topic=topic, a="")
+    reader = paused(world, bm="[0:20231114T221510]", a="completed")
+    resume(reader)
+    assert [message.kind for message in reader.take()] == ["p"] * 9 + ["ack"] * 3
+
+
 def test_a_rate_is_that_of_the_shared_replay() -> None:
     world = published(6)
     reader = paused(world, opts="pause,rate=10")
