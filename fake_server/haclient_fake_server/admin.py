@@ -99,6 +99,7 @@ _REASONS: Final = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    409: "Conflict",
     500: "Internal Server Error",
 }
 
@@ -146,7 +147,8 @@ class Administered(Protocol):
         """Begin to archive, compress or remove a segment of the log.
 
         Raises:
-            UsageError: That is not possible; the text says why, and who needs the segment.
+            UsageError: There is no such segment.
+            ConflictError: That is not possible; the text says why, and who needs the segment.
         """
 
 
@@ -165,6 +167,10 @@ ACTIONS: Final[Mapping[tuple[str, str], Callable[[Administered, str], None]]] = 
     ("transaction_log", "remove"): _begin("remove"),
 }
 """What `/amps/administrator/KIND/NAME/ACTION` does, by kind and action."""
+
+
+class ConflictError(UsageError):
+    """An action on something that exists is not possible; the text says why."""
 
 
 class _Refused(Exception):
@@ -251,8 +257,8 @@ def _act(broker: Administered, method: str, path: str, head: bytes) -> bytes:
     name = unquote(name)
     try:
         do(broker, name)
-    except UsageError as error:  # there is nothing of this name
-        raise _Refused(404, str(error)) from error
+    except UsageError as error:  # there is nothing of this name, or not in such a state
+        raise _Refused(409 if isinstance(error, ConflictError) else 404, str(error)) from error
     _log.warning("admin: %s %s: %s", kind, printable(name), action)
     return _json({"amps": {"administrator": {"kind": kind, "name": name, "action": action}}})
 

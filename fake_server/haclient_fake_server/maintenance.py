@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from haclient.errors import UsageError
-from haclient_fake_server.admin import JournalAction
+from haclient_fake_server.admin import ConflictError, JournalAction
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.engine.holders import sow_holder
 from haclient_fake_server.engine.journal import MemoryJournal
@@ -65,26 +65,26 @@ class JournalMaintenance:
         if segment is None:
             raise UsageError(f"{action} {name}: the log has no such segment")
         if not segment.manifest.sealed:
-            raise UsageError(f"{action} {name}: it is still written")
+            raise ConflictError(f"{action} {name}: it is still written")
         if action == "remove":
             self._check_unneeded(journal, segment)
         elif action == "archive" and self._config.archive_dir is None:
-            raise UsageError(f"{action} {name}: the broker has no archive directory")
+            raise ConflictError(f"{action} {name}: the broker has no archive directory")
         elif action == "archive" and journal.is_archived(number):
-            raise UsageError(f"{action} {name}: it is in the archive already")
+            raise ConflictError(f"{action} {name}: it is in the archive already")
         elif action == "compress" and journal.is_compressed(number):
-            raise UsageError(f"{action} {name}: it is compressed already")
+            raise ConflictError(f"{action} {name}: it is compressed already")
         return journal
 
     def _check_unneeded(self, journal: JournalFiles, segment: JournalSegment) -> None:
         name, first = segment_name(segment.number), next(iter(journal.segments))
         if segment.number != first:
-            raise UsageError(
+            raise ConflictError(
                 f"remove {name}: it would leave a gap: remove {segment_name(first)} first"
             )
         holder = self._hub.log_holder(segment.manifest.next_position) or self._export_of(segment)
         if holder:
-            raise UsageError(f"remove {name}: {holder}")
+            raise ConflictError(f"remove {name}: {holder}")
 
     def _export_of(self, segment: JournalSegment) -> str:
         config = self._config

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from haclient.errors import HAClientError
+from haclient_fake_server.engine.filters.bodies import is_too_large
 from haclient_fake_server.engine.filters.parser import FilterError, parse_path
 
 MAX_DIRECTIVES: Final = 1000
@@ -79,7 +80,7 @@ class FieldSelection:
 
     def apply(self, body: bytes, message_type: str) -> bytes:
         """The wanted part of a body; the whole body if it has no fields."""
-        if message_type != "json":
+        if message_type != "json" or is_too_large(body, message_type):
             return body
         text = body.decode("utf-8", "surrogateescape")
         start = _skip(text, 0)

@@ -21,6 +21,7 @@ from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.filters.bodies import TOO_LARGE, is_too_large
 from haclient_fake_server.engine.log_writer import ASSIGNED, NO_EXTRAS, Extras, LogWriter
 from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_bytes, topic_problem
@@ -160,8 +161,8 @@ class Publishing:
                 self.refuse(connection, message, error.reason, str(error))
                 return
         if message.kind == "delta_publish" and _complete(message, route, key):
-            if len(message.data) > self.settings.max_message_bytes:  # no reader would take it
-                detail = f"the record would have {len(message.data)} bytes"
+            detail = _problem_of_record(message.data, route.message_type, self.settings)
+            if detail:
                 self.refuse(connection, message, Reason.BAD_MESSAGE, detail)
                 return
             document = Document(message.data, route.message_type)
@@ -244,6 +245,15 @@ def _complete(message: Message, route: Route, key: str) -> bool:
     message.data = merge_delta(stored.body, message.data, route.message_type)
     message.correlation_id = message.correlation_id or stored.correlation_id
     return True
+
+
+def _problem_of_record(body: bytes, message_type: str, settings: EngineSettings) -> str:
+    """Why a merged record cannot be kept; empty if it can."""
+    if len(body) > settings.max_message_bytes:  # no reader would take it
+        return f"the record would have {len(body)} bytes"
+    if is_too_large(body, message_type):  # the next delta could not be merged
+        return f"the record would be {TOO_LARGE}"
+    return ""
 
 
 def _problem(message: Message) -> tuple[str, str] | None:

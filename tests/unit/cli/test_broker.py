@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -160,3 +161,23 @@ def test_a_broker_that_cannot_listen_leaves_no_directory(
     assert address in err
     assert told in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_has_survived_a_collection_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    survivors: list[list[int]] = []
+    looked_at: list[bool] = []
+
+    def stop(_text: str, *, aside: bool) -> None:
+        assert aside
+        survivors.append([len(survivors)])
+        gc.collect()
+        looked_at.append(any(each is survivors[0] for each in gc.get_objects(generation=2)))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("haclient.cli.broker.print_result", stop)
+    before = list(gc.callbacks)
+    assert run(["broker", "run", "--listen", "tcp://127.0.0.1:0", "--in-memory"]) == 0
+    assert looked_at == [False]
+    assert (gc.callbacks, gc.get_freeze_count()) == (before, 0)

@@ -20,6 +20,7 @@ from haclient_fake_server.admin import (
     MAX_REQUEST_BYTES,
     REQUEST_LIMIT_S,
     AdminServer,
+    ConflictError,
     answer,
     parse_admin,
 )
@@ -64,6 +65,8 @@ class Broker:
         self.done.append((str(enabled), uri))
 
     def begin_journal_action(self, action: str, segment: str) -> None:
+        if action == "remove":
+            raise ConflictError("remove 1: a guard needs it")
         self.done.append((action, segment))
 
 
@@ -148,6 +151,9 @@ def test_what_an_operator_does_is_posted() -> None:
     for path in ("clients/x/hug", "clients//disconnect", "clients", "nothing/x/disconnect"):
         response = act(f"/amps/administrator/{path}")
         assert (response.split(b" ")[1], b"clients/NAME/disconnect" in response) == (b"404", True)
+    response = act("/amps/administrator/transaction_log/1/remove")
+    assert response.startswith(b"HTTP/1.1 409 Conflict\r\n")
+    assert b"a guard needs it" in response
     assert get("/amps/administrator/clients/x/disconnect").split(b" ")[1] == b"405"
     from_a_page = act("/amps/administrator/clients/x/disconnect", more="\r\nOrigin: http://y")
     assert from_a_page.split(b" ")[1] == b"403"

@@ -15,7 +15,7 @@ import trio.testing
 
 from haclient.errors import UsageError
 from haclient_fake_server import hub
-from haclient_fake_server.admin import ACTIONS
+from haclient_fake_server.admin import ACTIONS, ConflictError
 from haclient_fake_server.config import BrokerConfig, QueueTopic, ReplicateTo, SowTopic
 from haclient_fake_server.engine.sow.saved import SowChanges
 from haclient_fake_server.journal.files import JournalFiles
@@ -85,14 +85,15 @@ async def test_a_replay_reads_what_was_archived_and_compressed(tmp_path: Path) -
 
 async def test_what_cannot_be_done_is_refused(tmp_path: Path) -> None:
     async with filled(replace(config(tmp_path), archive_dir=None)) as (server, _):
-        assert "no archive directory" in await act(server, "archive")
+        with pytest.raises(ConflictError, match="no archive directory"):
+            await server.maintain_journal("archive", 1)
         assert await act(server, "compress") == ""
         assert "compressed already" in await act(server, "compress")
         assert "no such segment" in await act(server, "remove", 999)
         with pytest.raises(UsageError, match="wanted the number"):
             server.begin_journal_action("remove", "one")
         live = int(server.rows("transaction_log")[-1]["number"])
-        with pytest.raises(UsageError, match="still written"):
+        with pytest.raises(ConflictError, match="still written"):
             await server.maintain_journal("remove", live)
     async with running_broker() as server:
         assert "no journal on disk" in await act(server, "remove")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from haclient.errors import StoreFull, StoreLocked, UsageError
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy, QueueTopic, ReplicateTo
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, QueueTopic, ReplicateTo, SowTopic
 from haclient_fake_server.journal.queue_points import QUEUE_POINTS_NAME
 from haclient_fake_server.journal.queue_snapshots import snapshot_name
 from haclient_fake_server.server import BrokerServer, serve
@@ -256,3 +260,56 @@ async def test_the_data_stay_where_the_broker_began(
     config = BrokerConfig(data_dir=tmp_path / "here" / "data", segment_bytes=4096)
     async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
         assert (await client.logon("pubber")).sequence == 10
+
+
+@contextmanager
+def cyclic_garbage() -> Iterator[list[object]]:
+    """What is left within for the garbage collector, once it has ended."""
+    gc.collect()
+    gc.disable()
+    found: list[object] = []
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+    finally:
+        gc.set_debug(0)
+        found += gc.garbage
+        gc.garbage.clear()
+        gc.enable()
+
+
+COMMANDS = (
+    {"c": "p", "t": "sow"},
+    {"c": "subscribe", "t": "sow", "sub_id": "1", "filter": "/id = 1 AND /a LIKE 'x'"},
+    {"c": "subscribe", "t": "sow", "sub_id": "2", "bm": "0"},
+    {"c": "sow_and_subscribe", "t": "sow", "sub_id": "3", "opts": "oof"},
+    {"c": "subscribe", "t": "jobs", "sub_id": "4"},
+    {"c": "subscribe", "t": "^j", "sub_id": "5", "opts": "conflation=1s,conflation_key=[/id]"},
+    {"c": "sow_and_subscribe", "t": "sow", "sub_id": "6", "opts": "skip_n=1,top_n=5"},
+    {"c": "sow", "t": "sow", "query_id": "7", "orderby": "/id"},
+    {"c": "sow_delete", "t": "sow", "filter": "/id = 1"},
+    {"c": "subscribe", "t": "sow", "sub_id": "8", "filter": "wrong"},
+)
+
+
+@pytest.mark.parametrize("last", [b"", b"\xff\xff\xff\xff", b'\0\0\0\x09{"c":"?"}'])
+async def test_what_a_client_leaves_is_freed_without_the_garbage_collector(last: bytes) -> None:
+    config = BrokerConfig(
+        sow_topics=(SowTopic("sow", ("/id",)),), queues=(QueueTopic(name="jobs"),)
+    )
+    async with running_broker(config) as server:
+        with cyclic_garbage() as found:
+            async with RawClient.connect(server.uris[0]) as client:
+                await client.logon("client")
+                for number, command in enumerate(COMMANDS):
+                    await client.send(b'{"id":1}', **command, cid=str(number), a="processed")
+                    await client.ack("processed", str(number))
+                await client.send_bytes(last)
+                if last:
+                    await client.closed()
+            while not server.ended_connections:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+        ours = [each for each in found if type(each).__module__.startswith("haclient_fake_server")]
+        assert not ours

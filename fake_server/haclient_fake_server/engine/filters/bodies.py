@@ -9,7 +9,8 @@
 * `composite-global-TYPE-TYPE`: one object of the fields of all parts; what several of them have is
   an array.
 
-Bodies of other types have no fields, and neither have damaged ones.
+Bodies of other types have no fields, and neither have damaged ones, nor those that are too large to
+be parsed in one step.
 """
 
 from __future__ import annotations
@@ -31,8 +32,22 @@ Parser: TypeAlias = Callable[[bytes], Json]
 Pairs: TypeAlias = "list[tuple[str, str | bytes]]"
 
 MAX_FIELDS: Final = 50_000
-"""Fields of a FIX or NVFIX body, parts of a composite one, which Python takes apart one by one: a
-body with more is as a damaged one."""
+"""Values of a body, or parts of a composite one, which Python takes apart one by one: a body with
+more is as a damaged one."""
+
+MAX_PARSED_BYTES: Final = 16 * 2**20
+"""A longer body is as a damaged one, too."""
+
+MAX_MSGPACK_BYTES: Final = 2**19
+"""A longer body of MessagePack is, whose values cannot be counted before they are parsed."""
+
+TOO_LARGE: Final = (
+    f"a body with more than {MAX_FIELDS} values or {MAX_PARSED_BYTES} bytes, "
+    f"{MAX_MSGPACK_BYTES} of msgpack"
+)
+
+_MARKS: Final = (b",", b"[", b"{", b"\x01")
+"""What is before or behind each value; those within texts count, too."""
 
 COMPOSITE_PREFIX: Final = "composite-"
 """What the names of composite message types begin with."""
@@ -62,8 +77,19 @@ def _no_fields(body: bytes) -> Json:
     return None
 
 
+def is_too_large(body: bytes, message_type: str) -> bool:
+    """Whether parsing a body would hold up all clients."""
+    if "msgpack" in message_type:
+        return len(body) > MAX_MSGPACK_BYTES
+    if len(body) <= MAX_FIELDS:
+        return False
+    return len(body) > MAX_PARSED_BYTES or sum(map(body.count, _MARKS)) > MAX_FIELDS
+
+
 def parse_json(body: bytes) -> Json:
     """The value of a JSON body; `None` when it is not JSON."""
+    if is_too_large(body, "json"):
+        return None
     try:
         fast: Json = msgspec.json.decode(body)
     except (ValueError, RecursionError):  # also undecodable text and numbers out of range
@@ -87,6 +113,8 @@ def _refuse(name: str) -> float:
 
 
 def _parse_msgpack(body: bytes) -> Json:
+    if is_too_large(body, "msgpack"):
+        return None
     try:
         found: Json = msgpack.unpackb(
             body, strict_map_key=False, unicode_errors="surrogateescape", ext_hook=_no_value
@@ -102,7 +130,7 @@ def _no_value(code: int, data: bytes) -> None:
 
 def pairs_of(body: bytes, message_type: str) -> Pairs | None:
     """The fields of a FIX or NVFIX body, in their order; `None` for a damaged one."""
-    if body.count(b"\x01") > MAX_FIELDS:
+    if is_too_large(body, message_type):
         return None
     try:
         if message_type == "nvfix":
@@ -152,7 +180,7 @@ def type_of_part(message_type: str, number: int) -> str:
 
 
 def _parse_composite(message_type: str, body: bytes) -> Json:
-    parts = parts_of(body)
+    parts = None if is_too_large(body, message_type) else parts_of(body)
     if parts is None:
         return None
     trees: list[Json] = []

@@ -31,6 +31,7 @@ from haclient_fake_server.engine.filters.bodies import (
     COMPOSITE_PREFIX,
     Json,
     is_global,
+    is_too_large,
     pairs_of,
     parts_of,
     type_of_part,
@@ -139,8 +140,10 @@ def has_deltas(message_type: str) -> bool:
 def merge_delta(stored: bytes, delta: bytes, message_type: str = "json") -> bytes:
     """The message that a delta publish makes of a stored one.
 
-    A body without fields, or a damaged one, is the whole message.
+    A body without fields, a damaged one or one that is too large is the whole message.
     """
+    if is_too_large(stored, message_type) or is_too_large(delta, message_type):
+        return delta
     if message_type.startswith(COMPOSITE_PREFIX):
         return _merge_parts(stored, delta, message_type)
     form = _FORMATS.get(message_type)
@@ -193,7 +196,7 @@ class Delta:
         message_type: That of the topic.
     """
 
-    __slots__ = ("_after", "_before", "_bodies", "_keys", "_message_type")
+    __slots__ = ("_after", "_before", "_bodies", "_is_too_large", "_keys", "_message_type")
 
     def __init__(
         self, before: bytes, after: bytes, keys: Sequence[Path], message_type: str = "json"
@@ -203,6 +206,7 @@ class Delta:
         self._keys = keys
         self._message_type = message_type
         self._bodies: dict[int, bytes | None] = {}
+        self._is_too_large = any(is_too_large(each, message_type) for each in (before, after))
 
     def body(self, style: int) -> bytes | None:
         """What a subscription of this style receives; `None` for nothing.
@@ -211,7 +215,7 @@ class Delta:
         messages has no fields.
         """
         style &= Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS
-        if not style & Style.DELTA:
+        if not style & Style.DELTA or self._is_too_large:
             return self._after
         if style not in self._bodies:
             composite = self._message_type.startswith(COMPOSITE_PREFIX)

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from haclient.errors import HAClientError
 from haclient.protocol.identity import crc64
 from haclient_fake_server.engine.field_selection import FieldSelection
+from haclient_fake_server.engine.filters.bodies import TOO_LARGE, is_too_large
 from haclient_fake_server.engine.filters.compiler import Filter
 from haclient_fake_server.engine.filters.document import Document, Path
 from haclient_fake_server.engine.filters.ordering import OrderBy, Rank
@@ -263,6 +264,8 @@ class SowTable:
             return self._checked(key)
         if not document.has_fields:
             kind = self.message_type.upper()
+            if is_too_large(document.body, self.message_type):
+                raise SowBodyError(f"no key is looked for in {TOO_LARGE}")
             raise SowBodyError(f"topic {self.name!r} takes {kind} bodies only, to find their keys")
         return generated_key(self.name, [self._key_field(document, path) for path in self._paths])
 

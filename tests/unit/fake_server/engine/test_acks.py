@@ -7,6 +7,7 @@ import pytest
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import BEAT, ack, failure_ack, name_in_use_ack, requested
+from haclient_fake_server.engine.filters.bodies import MAX_FIELDS
 from haclient_fake_server.engine.outbox import MAX_REFUSALS_REPORTED
 from haclient_fake_server.engine.settings import SowTopic
 from support.engine import World, decode
@@ -113,6 +114,22 @@ def test_a_body_that_is_no_json_is_told_of_with_its_topic() -> None:
     (failure,) = peer.take()
     assert failure.reason == "bad message"
     assert failure.detail == "topic 'prices' takes JSON bodies only, to find their keys"
+
+
+def test_a_body_that_is_too_large_to_find_its_key_is_refused() -> None:
+    world = World(sow_topics=(SowTopic("prices", ("/id",)),))
+    peer = world.client()
+    peer.send(b'{"id":1,"a":[%b1]}' % (b"1," * MAX_FIELDS), c="p", t="prices", cid="1")
+    body = b'{"id":1,"%b":[%b1]}'
+    for name in (b"a", b"b"):
+        delta = body % (name, b"1," * (MAX_FIELDS // 2))
+        peer.send(delta, c="delta_publish", t="prices", cid=name.decode(), a="processed")
+    assert [(each.status, each.reason) for each in peer.take()] == [
+        ("success", ""),
+        ("failure", "bad message"),
+    ]
+    assert "no key is looked for in a body with more than 50000 values" in world.events[0]
+    assert "the record would be a body with more than 50000 values" in world.events[1]
 
 
 def test_a_failure_that_nobody_wants_to_hear_is_not_told() -> None:

@@ -16,6 +16,7 @@ from haclient_fake_server.engine.field_selection import (
     FieldSelection,
     SelectError,
 )
+from haclient_fake_server.engine.filters.bodies import MAX_FIELDS
 
 pytestmark = pytest.mark.row("OP16")
 
@@ -214,3 +215,10 @@ def test_a_body_of_too_many_levels_is_sent_whole(
 ) -> None:
     deep = opening * (MAX_DEPTH + 2) + "1" + closing * (MAX_DEPTH + 2)
     assert select(f'{{"a":{deep},"b":1}}', *selected) == f'{{"a":{deep},"b":1}}'
+
+
+def test_a_body_of_very_many_values_is_sent_whole() -> None:
+    body = '{"id":1,"a":[%s1]}'
+    assert select(body % ("1," * (MAX_FIELDS - 3)), "-/", "+/id") == '{"id":1}'
+    whole = body % ("1," * MAX_FIELDS)
+    assert select(whole, "-/", "+/id") == whole

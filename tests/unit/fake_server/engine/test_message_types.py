@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters import Document, compile_filter, parse_path
-from haclient_fake_server.engine.filters.bodies import MAX_FIELDS, parser_of
+from haclient_fake_server.engine.filters.bodies import (
+    MAX_FIELDS,
+    MAX_MSGPACK_BYTES,
+    MAX_PARSED_BYTES,
+    parser_of,
+)
 from haclient_fake_server.engine.settings import QueueTopic, SowTopic
 from haclient_fake_server.engine.sow.delta import Delta, merge_delta
 from support.engine import Peer, World
@@ -178,7 +183,12 @@ def test_what_filters_see(kind: str, body: bytes, expression: str) -> None:
         ("msgpack", b"\x81\x90\x01"),
         ("msgpack", b"\xdd\x7f\xff\xff\xff"),
         ("msgpack", b"\x00\x00"),
+        ("msgpack", b"\x91\xc6" + struct.pack(">I", MAX_MSGPACK_BYTES) + bytes(MAX_MSGPACK_BYTES)),
+        ("json", b"[1" + b",1" * MAX_FIELDS + b"]"),
+        ("json", b"[[" + b"[]," * (MAX_FIELDS // 2) + b"[]]]"),
+        ("json", b'["%b"]' % (b"x" * MAX_PARSED_BYTES)),
         ("fix", b"1=\x01" * (MAX_FIELDS + 1)),
+        ("composite-json", 2 * composite(b"[1" + b",1" * (MAX_FIELDS // 2) + b"]")),
         ("fix", b"95=9\x0196=a\x01"),
         ("composite-json", b"\0\0\0\0" * (MAX_FIELDS + 1)),
         ("composite-json", b"\0\0\0"),

@@ -8,7 +8,7 @@ from haclient_fake_server.engine.filters import (
     compile_expression,
     compile_filter,
 )
-from haclient_fake_server.engine.filters.parser import MAX_FILTER_CHARACTERS, MAX_NESTING
+from haclient_fake_server.engine.filters.parser import MAX_NESTING, MAX_TOKENS
 from haclient_fake_server.engine.patterns import MAX_PATTERN_BYTES
 
 BODY = b"""{
@@ -271,7 +271,7 @@ def test_an_unknown_function_is_named() -> None:
 def test_the_deepest_and_the_longest_filters_that_are_allowed_also_run() -> None:
     for opening, closing in (("(", ")"), ("NOT ", ""), ("-", "")):
         assert matches(opening * MAX_NESTING + "1" + closing * MAX_NESTING)
-    terms = MAX_FILTER_CHARACTERS // len("1 + ")
+    terms = MAX_TOKENS // 2
     assert matches("0" + " + 1" * (terms - 1))
     assert matches("1" + " * 9" * (terms - 1))
 

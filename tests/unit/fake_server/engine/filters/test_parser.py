@@ -10,6 +10,7 @@ from haclient_fake_server.engine.filters.parser import (
     MAX_FILTER_CHARACTERS,
     MAX_NESTING,
     MAX_PATTERNS,
+    MAX_TOKENS,
     TokenKind,
     parse_filter,
     tokenize,
@@ -151,6 +152,13 @@ def test_nesting_has_a_limit(opening: str, closing: str) -> None:
 def test_long_chains_are_not_deep() -> None:
     for operator in (" + ", " * ", " AND ", " OR "):
         parse_filter(operator.join(["1"] * 9000))
+
+
+def test_the_tokens_have_a_limit() -> None:
+    chain = "/a+" * (MAX_TOKENS // 2)
+    parse_filter(f"{chain[:-3]}/a")
+    with pytest.raises(FilterError, match=f"at most {MAX_TOKENS} paths.* found more"):
+        parse_filter(f"{chain}/a")
 
 
 def test_the_length_has_a_limit() -> None:
