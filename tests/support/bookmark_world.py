@@ -33,6 +33,7 @@ class World:
         kept: Handed out and not discarded, but no handler's since the id was entered again.
         discarded: Messages whose discard returned, and that the store has to remember.
         arrived: Messages that were delivered at least once to this process.
+        newest: The number of the last copy of each message.
     """
 
     subscription: SubscriptionLog
@@ -45,6 +46,7 @@ class World:
     kept: dict[int, Message] = field(default_factory=dict)
     discarded: set[Message] = field(default_factory=set)
     arrived: set[Message] = field(default_factory=set)
+    newest: dict[Message, int] = field(default_factory=dict)
     last_number: int = 0
     reached: dict[int, int] = field(default_factory=dict)  # by the recovery points until now
 
@@ -102,7 +104,7 @@ class World:
                 assert number == 0, f"{message} was delivered again"
             else:
                 assert number > self.last_number, f"{message} was dropped"
-                self.last_number = number
+                self.last_number = self.newest[message] = number
                 self.queue.append((number, message))
                 held.add(message)
 
@@ -160,8 +162,10 @@ class World:
             number = sorted(self.kept)[choose % len(self.kept)]
             before, message = self.subscription.undiscarded_count, self.kept.pop(number)
             self.subscription.discard(number)
-            if self.subscription.undiscarded_count < before:  # else under an older number
+            if self.subscription.undiscarded_count < before:
                 self.discarded.add(message)
+            elif message not in self.discarded:
+                assert number < self.newest[message], "a discard of the last copy counts"
 
     def restart(
         self,
