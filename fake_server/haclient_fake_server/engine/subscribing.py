@@ -130,9 +130,9 @@ class Subscribing:
         known = connection.subscriptions.get(sub_id)
         if known is not None and not request.options.replace:
             raise Refused(Reason.SUBID_IN_USE, f"{sub_id!r} is active on this connection")
-        if known is not None and not known.is_over:
+        if known is not None:
             return known
-        if known is None and "," in sub_id:
+        if "," in sub_id:
             # Deliveries list the ids of a connection's subscriptions with commas between them.
             raise Refused(Reason.INVALID_SUBID, f"{sub_id!r} holds a comma")
         if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:

@@ -9,6 +9,8 @@ from haclient_fake_server.engine.patterns import MAX_TOPIC_CHARACTERS
 from haclient_fake_server.engine.subscribing import MAX_SUB_ID_CHARACTERS, MAX_SUBSCRIPTIONS
 from support.engine import World
 
+PUBBER = 7094790850998930143  # the publisher id of "pubber"
+
 
 def test_the_processed_ack_names_the_subscription() -> None:
     peer = World().client()
@@ -277,13 +279,21 @@ def test_a_replacement_may_pause_what_it_replaces() -> None:
 
 
 @pytest.mark.row("CC22")
-def test_a_subscription_whose_range_is_over_is_replaced_by_a_plain_one() -> None:
-    peer = World().client()
-    peer.subscribe("1", bm="[0:0|1|)")
-    peer.take()
-    peer.subscribe("1", opts="replace", a="")
-    peer.publish(1, b"1", a="")
-    assert peer.bodies() == [b"1"]
+@pytest.mark.parametrize("fields", [{"bm": f"[0:{PUBBER}|2|]"}, {"bm": "0", "top_n": 2}])
+def test_one_that_is_over_gets_no_more_when_it_is_replaced_without_a_bookmark(
+    fields: dict[str, str | int],
+) -> None:
+    world = World()
+    peer, reader = world.client("pubber"), world.client("reader")
+    for number in (1, 2, 3):
+        peer.publish(number, b"%d" % number, a="")
+    reader.subscribe("1", **fields)
+    assert reader.bodies() == [b"1", b"2"]
+    reader.subscribe("1", opts="replace", filter="/n > 0", a="")
+    peer.publish(4, b'{"n": 4}', a="")
+    assert reader.take() == []
+    reader.subscribe("1", opts="replace", bm=f"{PUBBER}|3|", a="")
+    assert reader.bodies() == [b'{"n": 4}']
 
 
 def test_one_connection_has_a_limit_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
