@@ -127,13 +127,18 @@ def test_unsubscribing_the_unknown_is_fine() -> None:
     assert ack.status == "success"
 
 
-def test_an_unsubscribe_names_no_more_ids_than_a_connection_can_have() -> None:
+@pytest.mark.parametrize("header", ["sub_id", "sids"])
+@pytest.mark.parametrize("command", [{"c": "unsubscribe"}, {"c": "subscribe", "opts": "pause"}])
+def test_a_command_names_no_more_ids_than_a_connection_can_have(
+    command: dict[str, str], header: str
+) -> None:
     peer = World().client()
     peer.subscribe("1")
     peer.take()
-    peer.send(c="unsubscribe", sub_id="1," * MAX_SUBSCRIPTIONS, cid="2", a="processed")
+    peer.send(**command, **{header: "1," * MAX_SUBSCRIPTIONS}, cid="2", a="processed")
     (ack,) = peer.take()
     assert (ack.status, ack.reason) == ("failure", "invalid subid")
+    assert ack.detail == f"more than {MAX_SUBSCRIPTIONS} ids in a command"
     peer.publish(1, a="")
     assert [message.sids for message in peer.take()] == ["1"]
 
