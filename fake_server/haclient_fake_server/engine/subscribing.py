@@ -73,7 +73,7 @@ class Subscribing:
         """
         sub_id = message.sub_id or message.command_id
         options = read_options(message)
-        _check_count(message)
+        _check_count(message.sub_id, message.sids)
         if self._is_pause_or_resume(connection, message, options):
             self._pause_or_resume(connection, message, options)
             return
@@ -308,7 +308,7 @@ class Subscribing:
             Refused: It has no id, more than a connection can have, or options.
         """
         read_options(message)
-        _check_count(message)
+        _check_count(message.sub_id, message.sids, message.query_id)
         if message.sub_id.strip() == "all":
             ids = list(connection.subscriptions)
         else:
@@ -391,16 +391,13 @@ class Subscribing:
         self._confirm(connection, message, message.sub_id)
 
 
-def _check_count(message: Message) -> None:
+def _check_count(*ids: str) -> None:
     """Check that a command has no more ids than a connection can have subscriptions.
 
     Raises:
         Refused: It has more.
     """
-    if (
-        sum(ids.count(",") for ids in (message.sub_id, message.sids, message.query_id))
-        >= MAX_SUBSCRIPTIONS
-    ):
+    if sum(each.count(",") for each in ids) >= MAX_SUBSCRIPTIONS:
         raise Refused(Reason.INVALID_SUBID, f"more than {MAX_SUBSCRIPTIONS} ids in a command")
 
 
