@@ -32,8 +32,8 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.facade.shutdown import ThreadShutdown
 from haclient.facade.thread import F, MainEnded, TrioThread, Waiter
 from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
-from haclient.transport.message_queue import NeverCalled, ShuttingDown
-from haclient.transport.tasks import in_handler
+from haclient.transport.message_queue import ShuttingDown
+from haclient.transport.tasks import NeverCalled, in_handler
 
 _T = TypeVar("_T")
 

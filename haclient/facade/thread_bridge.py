@@ -32,6 +32,8 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.facade.shutdown import ThreadShutdown
 from haclient.facade.thread import MainEnded, TrioThread, Waiter
 from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, signal_handler, use_defaults
+from haclient.transport.message_queue import ShuttingDown
+from haclient.transport.tasks import NeverCalled, call_in_thread
 
 _P = ParamSpec("_P")
 _S = TypeVar("_S", bound=TrioThread)
@@ -201,7 +203,13 @@ class _InWorkerThread:
     async def __call__(self, *arguments: object) -> object:
         # Not abandoned when the client is left: after that no handler runs any more.
         task = trio.lowlevel.current_task()
-        return await trio.to_thread.run_sync(self._call, arguments, task, limiter=_HANDLER_THREADS)
+        try:
+            return await call_in_thread(self._call, arguments, task, limiter=_HANDLER_THREADS)
+        except NeverCalled as error:
+            if threading.main_thread().is_alive():
+                raise
+            # The program ends, and Python may start no thread any more: the client closes in order.
+            raise ShuttingDown(str(error)) from error
 
     def _call(self, arguments: tuple[object, ...], task: trio.lowlevel.Task) -> object:
         self.thread.callbacks[current_thread()] = task

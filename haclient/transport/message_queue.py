@@ -43,10 +43,6 @@ class ShuttingDown(DisconnectedError):
     """A stream or handler has ended early, since its client or program ends in order."""
 
 
-class NeverCalled(UsageError):
-    """A handler cannot be called any more: no policy for what handlers raise may be asked."""
-
-
 class MessageQueue(SubscriptionQueue):
     """The queued messages of one subscription.
 

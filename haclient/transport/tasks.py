@@ -40,7 +40,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from threading import get_ident
-from typing import Final, NamedTuple, TypeVarTuple, cast
+from typing import Final, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import trio
 
@@ -48,6 +48,7 @@ from haclient.errors import UsageError
 from haclient_stores.interfaces import Discard, SubscriptionLog
 
 _Arguments = TypeVarTuple("_Arguments")
+_T = TypeVar("_T")
 
 _NO_THREAD: Final = -1  # the ident of no thread
 in_handler: Final = ContextVar("in_handler", default=False)
@@ -106,6 +107,42 @@ def is_of_handler() -> bool:
     while task is not None and task not in _handler_tasks:
         task = None if task.parent_nursery is None else task.parent_nursery.parent_task
     return task is not None
+
+
+class NeverCalled(UsageError):
+    """A handler cannot be called: no policy for what handlers raise may be asked."""
+
+
+async def call_in_thread(
+    function: Callable[[*_Arguments], _T],
+    *arguments: *_Arguments,
+    limiter: trio.CapacityLimiter,
+    abandon_on_cancel: bool = False,
+) -> _T:
+    """Call a plain function that is, or is part of, a handler in a thread of trio.
+
+    Raises:
+        NeverCalled: No thread could be started.
+        Exception: What the function raised.
+    """
+    has_begun = False
+
+    def call() -> _T:
+        nonlocal has_begun
+        has_begun = True
+        return function(*arguments)
+
+    try:
+        return await trio.to_thread.run_sync(
+            call, abandon_on_cancel=abandon_on_cancel, limiter=limiter
+        )
+    except RuntimeError as error:  # of Python, or of the function
+        if has_begun:
+            raise
+        raise NeverCalled(
+            f"no thread could be started for a handler ({error}): does the system limit the "
+            "threads or the memory of this process?"
+        ) from error
 
 
 class ClientThread:

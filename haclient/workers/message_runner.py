@@ -31,9 +31,9 @@ from haclient.errors import DisconnectedError, HAClientError, WorkerError, failu
 from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
 from haclient.transport.ack_sender import QueueLease
-from haclient.transport.message_queue import Handler, MessageQueue, NeverCalled, ShuttingDown
+from haclient.transport.message_queue import Handler, MessageQueue, ShuttingDown
 from haclient.transport.reporter import Reporter
-from haclient.transport.tasks import Turn, call_handlers, is_only
+from haclient.transport.tasks import NeverCalled, Turn, call_handlers, is_only
 from haclient_stores.logs import SafeLogger, logger_of
 
 QueueErrorPolicy: TypeAlias = (

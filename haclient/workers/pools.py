@@ -38,7 +38,7 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient.transport.message_queue import HandlerErrorPolicy, check_policy
-from haclient.transport.tasks import open_nursery
+from haclient.transport.tasks import call_in_thread, open_nursery
 from haclient.workers.message_runner import KeyedPool, MessageKey, MessageRunner, Work, call
 from haclient_stores.checks import check_count, check_seconds
 from haclient_stores.logs import logger_of
@@ -90,8 +90,8 @@ class ThreadPool(_Pool):
         limiter = trio.CapacityLimiter(self.workers)
 
         async def run(message: Message) -> _T:
-            return await trio.to_thread.run_sync(
-                call, work, message, abandon_on_cancel=True, limiter=limiter
+            return await call_in_thread(
+                call, work, message, limiter=limiter, abandon_on_cancel=True
             )
 
         yield [run] * self.workers
@@ -185,7 +185,7 @@ def run_workers(  # noqa: PLR0913  # by keyword, all but the first three
     Raises:
         Exception: What `work`, `on_result` or `key` raised, if the policy is `"raise"`.
         HAClientError: The stream raised it; what came before was processed.
-        UsageError: An argument can never work.
+        UsageError: An argument can never work, or no worker thread could be started.
         WorkerError: A worker process could not be started; or, if the policy is `"raise"`, `work`
             called `sys.exit`.
     """

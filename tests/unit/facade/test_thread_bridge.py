@@ -20,6 +20,8 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.facade import thread_bridge
 from haclient.facade.thread import Bridge
 from haclient.facade.thread_bridge import BlockingThread, LockWaiter, refuse_event_loop
+from haclient.transport.message_queue import ShuttingDown
+from haclient.transport.tasks import NeverCalled
 
 pytestmark = [pytest.mark.row("CC35")]
 LIMIT_S = 300.0
@@ -249,6 +251,25 @@ def test_a_cancelled_callback_ends_the_call_that_it_makes(thread: BlockingThread
 
     thread.wait(call_and_cancel, "call")
     assert ended == ["a call that does not wait"]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_callback_for_which_no_thread_can_be_started_has_not_failed(
+    thread: BlockingThread, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """At the end of the program, when Python starts none, the client closes in order."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def call() -> object:
+        with monkeypatch.context() as patched:
+            patched.setattr("trio._threads.start_thread_soon", refuse)
+            patched.setattr(threading.main_thread(), "is_alive", lambda: not ends)
+            return await callback(print, thread)()
+
+    with pytest.raises(ShuttingDown if ends else NeverCalled, match="can't start new thread"):
+        thread.wait(call, "call")
 
 
 def test_a_callback_is_a_plain_function(thread: BlockingThread) -> None:

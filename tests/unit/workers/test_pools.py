@@ -297,6 +297,20 @@ async def test_the_policy_of_the_client_decides_about_errors(
     assert bench.discards.numbers == discarded
 
 
+async def test_a_message_for_which_no_thread_can_be_started_is_left_to_no_policy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = await opened("a")
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("trio._threads.start_thread_soon", refuse)
+    with trio.fail_after(LIMIT_S), pytest.raises(UsageError, match="no thread could be started"):
+        await run_workers(bench.stream, number_of, ThreadPool(1), on_handler_error="discard")
+    assert bench.discards.numbers == []
+
+
 async def test_a_key_that_cannot_be_had_is_an_error_of_its_message() -> None:
     bench = await opened("a", "b")
     failed: list[bytes] = []
