@@ -45,7 +45,7 @@ def log_holder(
             return f"queue {quoted(point.name)} needs position {point.position}"
     for destination in destinations:
         # Removals from queues have no position: they are sent after the record before them.
-        needed = destination.acked + (0 if destination.has_removals else 1)
+        needed = destination.acked + (0 if destination.may_lack_removals else 1)
         if needed < position:
             return f"replication to {destination.address} has not acknowledged position {needed}"
     return next(filter(None, (_reader(each, position) for each in connections)), "")

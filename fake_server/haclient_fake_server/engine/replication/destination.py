@@ -107,6 +107,8 @@ class Destination:
         links: How many connections it has accepted.
         missing: How many records it has dropped, since it has later ones of their publishers.
         has_removals: Whether the log may have removals from queues that it was not sent.
+        removals_end: Until it acknowledges a record at this position or behind it, it may lack
+            removals that are behind what it has acknowledged.
     """
 
     def __init__(self, settings: ReplicateTo) -> None:
@@ -121,6 +123,7 @@ class Destination:
         self.links = 0
         self.missing = 0
         self.has_removals = False
+        self.removals_end = 0
         self._verified = 0
         self._pinned = False
         self._cursor: Cursor | None = None
@@ -157,6 +160,7 @@ class Destination:
             if known.address == self.address:
                 self.instance = known.instance
                 self._verified = min(known.position, end - 1)
+                self.removals_end = end  # there may be some behind it
 
     @property
     def progress(self) -> DestinationProgress | None:
@@ -215,6 +219,11 @@ class Destination:
             self.acked = in_flight.popleft()[1]
         self._verified = max(self._verified, self.acked)
 
+    @property
+    def may_lack_removals(self) -> bool:
+        """Whether it may lack removals that are behind what it has acknowledged."""
+        return self.acked < self.removals_end
+
     # --- sending -------------------------------------------------------------------------------
 
     def pump(self, journal: JournalReader, topics: Mapping[int, Route]) -> list[bytes]:
@@ -260,14 +269,19 @@ class Destination:
                 size += fields[0]
         self._verified = verified
         self.position = max(start, covered + 1)
-        if parts:
+        if parts or (covered and self.may_lack_removals):
             frames.append(self._last_frame(parts, last, covered))
         elif covered:
             self._skip(covered)
         return frames
 
+    def note_removals(self, end: int) -> None:
+        """Removals from queues were written, before position `end` of the log."""
+        self.has_removals = True
+        self.removals_end = end
+
     def _last_frame(self, parts: list[bytes], last: int, covered: int) -> bytes:
-        """The frame of what is left of a chunk, which may be removals alone."""
+        """The frame of what is left of a chunk: maybe removals alone, or nothing but its end."""
         if last:
             return self._frame(parts, last, covered)
         if covered:  # acknowledged with the removals before it, which it may lack
@@ -297,7 +311,8 @@ class Destination:
         """Records were appended; if they came from the destination, it has them.
 
         When they are next to be read, they are skipped at once, so that records of a destination
-        that has failed since do not wait for its return.
+        that has failed since do not wait for its return. Where it may lack removals, they do wait:
+        removals have no position, and are found behind what it has acknowledged.
 
         Args:
             first: Their first position.
@@ -310,7 +325,7 @@ class Destination:
         if self.is_ready:
             for number, (_, high) in publishers.items():
                 self._known[number] = max(high, self._known.get(number, 0))
-        if self.position == first < after:
+        if self.position == first < after and not self.may_lack_removals:
             self._skip(after - 1)
             self.position = after
 

@@ -192,7 +192,8 @@ class Replication:
         log, durability, now = self._log, self._durability, self._clock.now
         end = log.position
         for each in self._destinations:
-            each.has_removals |= log.has_removals
+            if log.has_removals:
+                each.note_removals(end)
             if block is not None:
                 each.written(
                     block.first_position, block.next_position, block.publishers, source=log.source

@@ -65,6 +65,41 @@ def test_an_acknowledgement_while_the_link_is_down_arrives_after_it() -> None:
     assert depth(group["b"]) == 2
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_acknowledgement_arrives_after_many_records_from_the_other_side(
+    *, restart: bool
+) -> None:
+    """They are skipped, since the other side has them; the acknowledgement before them is not."""
+    group = group_with_messages(5)
+    group.cut("a", "b")
+    consume(group["a"], 3)
+    publisher = group["b"].client("other")
+    for sequence in range(1, 41):
+        publisher.publish(sequence, b'"%b"' % (b"x" * 20_000), topic="others")
+    group.settle()
+    if restart:
+        group.restart("a")
+    group.heal()
+    assert (depth(group["a"]), depth(group["b"])) == (2, 2)
+    assert not group.status("a", "b").behind
+
+
+def test_an_acknowledgement_arrives_though_its_frame_is_lost_and_records_come_meanwhile() -> None:
+    group = group_with_messages(5)
+    consume(group["a"], 3)
+    group.tick()
+    for end in group.wires["a", "b"].ends:
+        end.take_off()  # it is on its way
+    publisher = group["b"].client("other")
+    for sequence in range(1, 41):
+        publisher.publish(sequence, b'"%b"' % (b"x" * 20_000), topic="others")
+    while group.wires["b", "a"].move():
+        group["a"].advance(0.0)
+    group.lose("a", "b")
+    group.settle()
+    assert (depth(group["a"]), depth(group["b"])) == (2, 2)
+
+
 def test_an_acknowledgement_survives_restarts_of_both_instances() -> None:
     group = group_with_messages(5)
     group.cut("a", "b")
