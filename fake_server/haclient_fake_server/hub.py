@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from haclient.protocol.framing import CAPACITY_BYTES
 from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy
+from haclient_fake_server.engine.acks import end_ack
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import MemoryJournal
@@ -108,6 +111,10 @@ UNSENT_CHECKS: Final = 16
 """How often the unsent bytes of all connections are counted while as many as they may have are
 queued: counting them for each message would take longer than sending it."""
 
+MAX_UNFINISHED_BYTES: Final = 512 * 2**20
+"""What all connections together may have sent of frames that are not complete; their buffers are up
+to twice as large."""
+
 NO_FILES: Final = BrokerFiles()
 
 
@@ -154,6 +161,7 @@ class Hub:
         self._rolled = trio.Event()
         self._sealed = trio.Event()
         self._sessions: dict[int, SessionLike] = {}
+        self._unfinished: dict[int, int] = {}  # bytes of long frames that are not complete
         self._due_sooner = trio.Event()
         self._planned_tick = float("inf")
         self._connections = 0
@@ -291,8 +299,22 @@ class Hub:
 
     def disconnected(self, session: SessionLike, reason: str = ENDED_BY_PEER) -> None:
         """Unregister a connection that has ended; `reason` is for the log and the statistics."""
+        self._unfinished.pop(session.number, None)
         self._sessions.pop(session.number, None)
         self._apply(self._engine.disconnected(session.number, trio.current_time(), reason))
+
+    def unfinished(self, session: SessionLike, size: int) -> None:
+        """Note how much of a frame has come; of too much together, end the connection with most."""
+        if size <= CAPACITY_BYTES:
+            self._unfinished.pop(session.number, None)
+            return
+        self._unfinished[session.number] = size
+        if sum(self._unfinished.values()) > MAX_UNFINISHED_BYTES:
+            number, size = max(self._unfinished.items(), key=itemgetter(1))
+            del self._unfinished[number]
+            detail = f"{size} bytes of a frame, and too many of all connections"
+            self._sessions[number].put(end_ack("unknown command", detail=detail))
+            self._sessions[number].finish(f"unknown command: {detail}")
 
     def is_known(self, session: SessionLike) -> bool:
         """Whether the other end of a connection has logged on, or is a destination."""

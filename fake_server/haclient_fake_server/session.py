@@ -244,6 +244,7 @@ class Session:
                 return
             frames.received(count)
             heads, bodies = frames.split()
+            self._hub.unfinished(self, frames.pending)
             # A frame that is longer than an idle buffer is the first of its read.
             if heads and len(heads[0]) > MAX_HEADER_BYTES:
                 raise ProtocolError(

@@ -7,7 +7,7 @@ import logging
 import struct
 import zlib
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.transport.links.link import Link
 from haclient.transport.links.memory_network import MemoryLink, link_pair
 from haclient.transport.tasks import open_nursery
+from haclient_fake_server import hub as hub_module
 from haclient_fake_server import session
 from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
 from haclient_fake_server.engine.connections import SILENT_INTERVALS
@@ -577,3 +578,25 @@ async def test_the_last_ack_is_sent_behind_all_that_waits_before_it() -> None:
         await client.send(c="no_such", cid="3", a="processed")
         with trio.fail_after(LIMIT_S):
             assert (await client.ack("processed", "3")).reason == "unknown command"
+
+
+async def test_unfinished_frames_of_all_connections_share_one_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "MAX_UNFINISHED_BYTES", 1000 * KIB)
+    frame = encode_frame({"c": "p", "t": "orders", "s": 1, "a": "persisted"}, bytes(700 * KIB))
+    async with running_broker() as server, AsyncExitStack() as opened:
+        small, large = [
+            await opened.enter_async_context(RawClient.connect(server.uris[0])) for _ in range(2)
+        ]
+        for client, name in ((small, "small"), (large, "large")):
+            await client.logon(name, opts="ack_conflation=0s")
+        await large.send_bytes(frame[: 690 * KIB])
+        await small.send_bytes(frame[: 600 * KIB])
+        assert (
+            "too many of all connections" in (await large.until(lambda it: it.kind == "ack")).detail
+        )
+        await large.closed()
+        await small.send_bytes(frame[600 * KIB :])
+        assert (await small.ack("persisted")).status == "success"
+        assert server.ended_connections == {"unknown command": 1}
