@@ -131,6 +131,7 @@ class Hub:
     Attributes:
         turn: Held for a long step of a connection and a round of the event loop: many connections
             with long steps take them one in a round, between which all others are served.
+        end_turn: Likewise for the end of a connection: thousands may end at once.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Hub:
         kill_points: KillPoints | None = None,
     ) -> None:
         self.turn = trio.Lock()
+        self.end_turn = trio.Lock()
         self._config = config
         self._progress_file = files.progress
         self._guard_file = files.guards

@@ -209,7 +209,10 @@ class Session:
         finally:
             self._link.close()
             self._leave_offline()
-            self._hub.disconnected(self, self.reason or "broker stopped")
+            self.reason = self.reason or "broker stopped"  # so that nothing is queued any more
+            with trio.CancelScope(shield=True):
+                async with self._hub.end_turn:
+                    self._hub.disconnected(self, self.reason)
 
     async def _read(self) -> None:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.abc
 import trio.lowlevel
 from typing_extensions import override
 
@@ -600,3 +601,34 @@ async def test_unfinished_frames_of_all_connections_share_one_limit(
         await small.send_bytes(frame[600 * KIB :])
         assert (await small.ack("persisted")).status == "success"
         assert server.ended_connections == {"unknown command": 1}
+
+
+class _EndsOfRounds(trio.abc.Instrument):
+    """How many connections end in each round of the event loop."""
+
+    def __init__(self, server: BrokerServer) -> None:
+        self._server = server
+        self.ends = 0
+        self.most = 0
+
+    @override
+    def before_io_wait(self, timeout: float) -> None:
+        ends = sum(self._server.ended_connections.values())
+        self.most, self.ends = max(self.most, ends - self.ends), ends
+
+
+async def test_of_many_connections_that_end_at_once_one_ends_in_a_round() -> None:
+    async with running_broker() as server:
+        streams = [
+            await trio.open_tcp_stream("127.0.0.1", port_of(server.uris[0])) for _ in "12345"
+        ]
+        for number, stream in enumerate(streams):
+            await RawClient(stream).logon(f"client-{number}")
+        rounds = _EndsOfRounds(server)
+        trio.lowlevel.add_instrument(rounds)
+        for stream in streams:
+            stream.socket.close()
+        while rounds.ends < len(streams):  # which the instrument counts
+            await trio.lowlevel.checkpoint()
+        trio.lowlevel.remove_instrument(rounds)
+    assert rounds.most == 1
