@@ -58,6 +58,9 @@ _Kind: TypeAlias = tuple[str, int | None]  # of a publish: topic, and expiration
 
 # -- values to frames --------------------------------------------------------
 
+MAX_SEARCHED_BYTES: Final = 16 * 2**20
+"""How far behind the first brace the end of a header is searched, if that was inside a string."""
+
 PUBLISH_TAIL: Final = b"}"
 """The part of a publish between the sequence's digits and the body."""
 
@@ -577,9 +580,9 @@ def _decode_leniently(head: bytes, body: bytes) -> Message:
     except ProtocolError:  # a brace inside a string was taken for the end
         if not body:
             raise
-        whole = head + body  # the first brace was one inside a string
-        fields, end = parse_header(whole)
-        message.data = whole[end:]
+        # The first brace was one inside a string.
+        fields, end = parse_header(head + body[:MAX_SEARCHED_BYTES])
+        message.data = body[end - len(head) :]
     _overlay(message, fields)
     return message
 

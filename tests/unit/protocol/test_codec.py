@@ -6,6 +6,7 @@ from array import array
 import pytest
 
 from haclient.errors import ProtocolError, UsageError
+from haclient.protocol import codec
 from haclient.protocol.codec import (
     MAX_BATCH_RECORDS,
     MAX_FIELDS,
@@ -484,3 +485,12 @@ def test_a_header_with_a_flood_of_unknown_fields_is_refused(body: bytes) -> None
     assert one(accepted.encode()).kind == ""
     with pytest.raises(ProtocolError, match=f"more than {MAX_FIELDS} fields"):
         one(refused.encode(), body)
+
+
+def test_the_end_of_a_header_is_not_searched_in_a_whole_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec, "MAX_SEARCHED_BYTES", 100)
+    assert one(b'{"c":"p","x":"}' + b"}" * 90 + b'"}', b"body").data == b"body"
+    with pytest.raises(ProtocolError):
+        one(b'{"c":"p","x":"}' + b"}" * 101 + b'"}', b"body")
