@@ -184,6 +184,7 @@ class Applier:
     def deliver(self, route: Route, record: Record, changes: Changes) -> None:
         """Send a message to its subscribers, and notify those whose filter a record has left."""
         plan = route.plan or self._routes[route.message_type].plan(route)
+        self._routes[route.message_type].pattern_checks += plan.checks
         document, key = changes.document, _wire_key(changes.key)
         if plan.pages:
             self._turn_pages(route, plan.pages, changes)

@@ -102,6 +102,7 @@ class Publishing:
         elif message.sequence:
             log.unnoted[publisher.id] = publisher
         plan = route.plan or self.routes[connection.message_type].plan(route)
+        self.routes[connection.message_type].pattern_checks += plan.checks
         if plan.subscriptions:
             groups = (
                 plan.matching(Document(body, route.message_type))

@@ -40,6 +40,9 @@ _OF_WHOLE_MESSAGES: Final = ~(Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS)
 MAX_REMEMBERED_MASKS: Final = 256
 """Combinations of matching filters whose groups are kept; beyond it they are all rebuilt."""
 
+SUBSCRIBERS_PER_CHECK: Final = 4
+"""To this many a message is delivered, with their filters, in the time of a pattern's check."""
+
 MAX_PLANNED_MEMBERS: Final = 1_000_000
 """Subscriptions in the plans of all topics of a message type, about 100 bytes each; beyond it all
 plans are made anew when they are needed. Plans that were dropped alone count until then."""
@@ -94,12 +97,14 @@ class Plan:
         watched: Whether any of them wants out-of-focus messages.
         pages: Those that see a page of the topic's records; the others do not count them.
         conflated: The subscriptions with conflation; the other lists do not contain them.
+        checks: What the delivery of a message counts towards `RouteTable.pattern_checks`.
     """
 
     __slots__ = (
         "_by_mask",
         "_everyone_by_delta",
         "_wire_topic",
+        "checks",
         "conflated",
         "deltas",
         "everyone",
@@ -124,6 +129,7 @@ class Plan:
         self.waiting = waiting
         self.pages = pages
         self.conflated = conflated
+        self.checks = (len(subscriptions) + len(conflated)) // SUBSCRIBERS_PER_CHECK
         self.deltas = any(item.style & Style.DELTA for item in subscriptions)
         self.everyone = self._groups(b"p", subscriptions)
         self._everyone_by_delta = (
@@ -288,7 +294,8 @@ class RouteTable:
         message_type: The message type.
         routes: By topic.
         targets: Where a publish to a topic, or to a queue, goes.
-        pattern_checks: How often a pattern was compared with a topic.
+        pattern_checks: How often a pattern was compared with a topic, and other work of publishes
+            in such units.
     """
 
     def __init__(self, message_type: str, make: Callable[[str, str], Route]) -> None:

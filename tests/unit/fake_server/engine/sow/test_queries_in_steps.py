@@ -453,3 +453,25 @@ def test_publishes_to_new_topics_beside_many_patterns_take_turns(
     assert subscriber.bodies() == [b"4", b"5", b"last"]
     assert [ack.command_id for ack in publisher.acks()] == ["f"]
     assert not world.engine.is_busy(publisher.number)
+
+
+@pytest.mark.parametrize("topic", ["orders", "plain"])
+def test_publishes_to_many_subscribers_take_turns(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haclient_fake_server.engine.broker.MAX_PATTERN_CHECKS", 4)
+    world = World(sow_topics=(SowTopic("orders", ("/id",)),))
+    subscriber = world.client("subscriber")
+    for number in range(12):
+        subscriber.subscribe(f"{number}", t=topic, filter="/id >= 0")
+    publisher = paused(world, "publisher")
+    bodies = [b'{"id":%d}' % n for n in range(6)]
+    publisher.send_all(
+        [encode_frame({"c": "p", "t": topic, "s": n}, body) for n, body in enumerate(bodies, 1)]
+    )
+    assert subscriber.bodies() == bodies[:2]
+    assert world.engine.is_busy(publisher.number)
+    step(world, publisher)
+    assert subscriber.bodies() == bodies[2:4]
+    finish(world, publisher)
+    assert subscriber.bodies() == bodies[4:]
