@@ -184,9 +184,14 @@ class Hub:
         self._write_progress(self._engine.progress)
         if files.sow is not None:
             files.sow.saved = None  # the engine has them
-        if files.queue_points is not None and self._engine.queue_points:
-            # A queue that begins now keeps its beginning, and the points belong to this start.
-            files.queue_points.write(self._engine.queue_points)
+        points = self._engine.queue_points
+        if files.queue_points is not None and points and points != files.queue_points.points:
+            try:  # a queue that begins now keeps its beginning
+                files.queue_points.write(points)
+            except StoreError as error:  # as later: see `keep_queue_points`
+                self._report_unwritten(error)
+                self._new_queue_points = points
+                self._queue_points_changed.set()
 
     def close(self) -> None:
         """Write the files that are otherwise written periodically; the last call.

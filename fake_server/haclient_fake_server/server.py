@@ -123,14 +123,13 @@ class BrokerServer:
         return answer(head, broker=self, users=None if is_local else config.users)
 
     async def __aenter__(self) -> Self:
-        """Open the journal and the listeners.
+        """Open the listeners and the journal.
 
         Raises:
             StoreError: The journal cannot be opened; see `JournalFiles`.
             UsageError: An address to listen on is malformed, or a certificate cannot be used.
             OSError: An address cannot be used for listening.
         """
-        self._journal = self._open_journal()
         try:
             tls = None if self._config.tls is None else server_context(self._config.tls)
             for uri in self._config.listen:
@@ -138,19 +137,22 @@ class BrokerServer:
                 self._listeners.append(listen(uri, accept, context=tls))
             if self._admin is not None:
                 await self._admin.listen(*parse_admin(self._config.admin))
+            self._journal = self._open_journal()
             self._progress_file = self._open_progress_file()
+            files = BrokerFiles(
+                self._progress_file,
+                self._open_guard_file(),
+                self._open_queue_point_file(self._journal),
+                self._open_queue_snapshot_files(self._journal),
+                self._open_sow_database(self._journal),
+                None if self._config.data_dir is None else self._new_offline_queue,
+            )
+            self._append_start(files)
             self._hub = Hub(
                 self._config,
                 self._journal,
                 now_us=self._wall_clock_us(),
-                files=BrokerFiles(
-                    self._progress_file,
-                    self._open_guard_file(),
-                    self._open_queue_point_file(self._journal),
-                    self._open_queue_snapshot_files(self._journal),
-                    self._open_sow_database(self._journal),
-                    None if self._config.data_dir is None else self._new_offline_queue,
-                ),
+                files=files,
                 kill_points=self._points,
             )
         except BaseException:  # `__aexit__` is not called when entering fails
@@ -441,11 +443,25 @@ class BrokerServer:
             segment_bytes=config.segment_bytes,
             instance_id=publisher_id(config.name),
             start_id=self._start_id(),
+            appends_start=False,
             kill_points=self._points,
             archive=config.archive_dir,
             preallocated_files=config.preallocated_files,
             copies=[to.address for to in config.replicate_to],
         )
+
+    def _append_start(self, files: BrokerFiles) -> None:
+        """Append the start, when nothing refuses it any more, and name it where one is named.
+
+        The log knows its last starts only. A broker that is started again and again, since a port
+        is taken or the disk is full, or that is killed each time, must not forget the others.
+        """
+        if isinstance(self._journal, JournalFiles):
+            self._journal.append_start()
+        if files.queue_points is not None:
+            files.queue_points.note_start()
+        if files.sow is not None:
+            files.sow.note_start()
 
     def _close(self) -> None:
         for listener in self._listeners:

@@ -16,7 +16,7 @@ from haclient_fake_server.journal.format import segment_name
 from haclient_stores.disk.files import File, FileAccess, RealDisk, Region
 from haclient_stores.errors import StoreFull
 
-__all__ = ["FullDisk", "WatchedDisk", "tiny_file_system"]
+__all__ = ["FullDisk", "RefusingDisk", "WatchedDisk", "tiny_file_system"]
 
 
 @contextlib.contextmanager
@@ -44,6 +44,19 @@ class FullDisk(RealDisk):
         if target.name == segment_name(2):
             raise StoreFull(f"{target}: no room")
         super().rename(source, target)
+
+
+class RefusingDisk(RealDisk):
+    """A disk without room for what replaces a file, until it gets some."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    @override
+    def replace(self, path: Path, data: bytes) -> None:
+        if self.is_full:
+            raise StoreFull(f"{path}: no room")
+        super().replace(path, data)
 
 
 class WatchedDisk(RealDisk):

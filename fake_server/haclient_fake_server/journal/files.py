@@ -26,6 +26,7 @@ answered.
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import zlib
@@ -77,6 +78,8 @@ have files."""
 
 _OF_A_STORE: Final = "control"
 
+_log = logging.getLogger(__name__)
+
 
 class JournalStopped(StoreError):
     """An earlier write or sync has failed; its caller received the error."""
@@ -91,6 +94,7 @@ class JournalFiles(JournalReader):
         segment_bytes: Size of new segments; a longer block or prologue makes a segment longer.
         instance_id: Id of the broker instance, which is written into new segments.
         start_id: A random number of 64 bits, another one for each start.
+        appends_start: Whether the start is appended here, or by a call of `append_start`.
         kill_points: Where a test may end the process.
         archive: Where sealed segments can be moved to; `None` for nowhere.
         preallocated_files: How many files of segments are allocated, the live one included: from
@@ -112,6 +116,7 @@ class JournalFiles(JournalReader):
         segment_bytes: int,
         instance_id: int,
         start_id: int = 0,
+        appends_start: bool = True,
         kill_points: KillPoints | None = None,
         archive: Path | None = None,
         preallocated_files: int = 1,
@@ -146,15 +151,11 @@ class JournalFiles(JournalReader):
             )
         self._locks = disk.lock_directory(directory, LOCK_NAME)
         try:
-            for name in disk.listdir(directory):
-                if name.startswith(SPARE_PREFIX):
-                    disk.remove(directory / name)
-            self._places = SegmentPlaces(directory, disk, archive)
-            if archive is not None:  # two logs in one archive would overwrite each other's segments
-                self._locks += disk.lock_directory(archive, LOCK_NAME)
-            self._segments, self._prologue = recover_segments(directory, disk, self._places)
-            self._bring_to_disk()
-            self._append_start(start_id)
+            self._open(archive)
+            self._start = LogStart(start_id, self.next_position, disk.boot_id())
+            self._prologue.take_start(self._start)
+            if appends_start:
+                self.append_start()
         except StoreCorrupt as error:
             self._close_files()
             raise _with_copies(error, copies) from error
@@ -162,7 +163,32 @@ class JournalFiles(JournalReader):
             self._close_files()
             raise
 
+    def _open(self, archive: Path | None) -> None:
+        """Recover the segments; nothing of an earlier process has to be synced after that."""
+        for name in self._disk.listdir(self._directory):
+            if name.startswith(SPARE_PREFIX):
+                self._disk.remove(self._directory / name)
+        self._places = SegmentPlaces(self._directory, self._disk, archive)
+        if archive is not None:  # two logs in one archive would overwrite each other's segments
+            self._locks += self._disk.lock_directory(archive, LOCK_NAME)
+        self._segments, self._prologue = recover_segments(self._directory, self._disk, self._places)
+        self._bring_to_disk()
+
     # --- writing -------------------------------------------------------------------------------
+
+    def append_start(self) -> None:
+        """Append and sync the start of this broker, before anything else is appended.
+
+        Raises:
+            StoreFull: There is no room for another segment.
+            StoreError: The disk failed.
+        """
+        now_us = self._live.manifest.last_us
+        records = encode_start(self._start, now_us=now_us)
+        self._write(records, 1, first_position=self.next_position, now_us=now_us)
+        self._last_block = Cursor(self._live.number, self._live.end)
+        self._live.manifest.data_bytes += BLOCK_HEADER_BYTES + len(records)
+        self.sync()
 
     def append(self, block: Block) -> None:
         """Write a block; when this returns, a kill of the process no longer loses it.
@@ -354,6 +380,8 @@ class JournalFiles(JournalReader):
     def close(self) -> None:
         """Seal what is full, leave a manifest of the live segment behind, and close all files.
 
+        The manifest of the live segment only spares the next start to read it.
+
         Raises:
             StoreError: The disk failed.
         """
@@ -361,7 +389,10 @@ class JournalFiles(JournalReader):
             while self._unsealed and self._failure is None:
                 self.seal()
             self._live.manifest.topics.update(self._prologue.topics)
-            self._write_manifest(self._live)
+            try:
+                self._write_manifest(self._live)
+            except StoreError as error:  # a full disk, which may have ended the broker
+                _log.warning("%s: not written, and not needed: %s", self._directory, error)
             for spare in self._spares:
                 self._disk.remove(spare)
         finally:
@@ -394,18 +425,6 @@ class JournalFiles(JournalReader):
             file.pwrite(data[: len(data) // 2], live.end)
         self._points.reach(KillPoint.IN_WRITE)
         file.pwrite(data, live.end)
-
-    def _append_start(self, start_id: int) -> None:
-        """Append and sync the start of this broker, before anything else is appended."""
-        live = self._live
-        now_us = live.manifest.last_us
-        start = LogStart(start_id, self.next_position, self._disk.boot_id())
-        records = encode_start(start, now_us=now_us)
-        self._write(records, 1, first_position=self.next_position, now_us=now_us)
-        self._prologue.take_start(start)
-        self._last_block = Cursor(self._live.number, self._live.end)
-        self._live.manifest.data_bytes += BLOCK_HEADER_BYTES + len(records)
-        self.sync()
 
     def _sync_segment(self, segment: JournalSegment) -> None:
         """Sync a file unless it was synced already; the caller holds the lock.

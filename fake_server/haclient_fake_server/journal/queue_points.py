@@ -25,6 +25,7 @@ from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.journal.format import LogStart
 from haclient_fake_server.journal.json_file import read_json_file, write_json_file
 from haclient_stores.disk.files import Disk
+from haclient_stores.errors import StoreError
 
 QUEUE_POINTS_NAME: Final = "queues.ack"
 FORMAT_VERSION: Final = 1
@@ -77,6 +78,15 @@ class QueuePointFile:
             queues=[each._asdict() for each in points],
         )
         self.points = tuple(points)
+
+    def note_start(self) -> None:
+        """Name the youngest start, which the log has by now."""
+        if not self.points:
+            return
+        try:
+            self.write(self.points)
+        except StoreError as error:  # a full disk: the start that is named still serves
+            _log.warning("%s: not written, and tried again later: %s", self._path, error)
 
     def _valid(
         self, points: Sequence[QueuePoint], start_id: int, log_starts: Sequence[LogStart]

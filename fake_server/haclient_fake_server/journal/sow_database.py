@@ -100,6 +100,21 @@ class SowDatabase:
         """What comes before this position of the log is not needed for the records."""
         return 0 if self._place is None else self._place.next_position
 
+    def note_start(self) -> None:
+        """Name the youngest start, which the log has by now, and give unused space back."""
+        start_id = f"{self._journal.log_starts[-1].id:016x}"
+        try:
+            with self._database as database:
+                database.execute("update place set start_id = ?", (start_id,))
+            (free,), (pages,) = (
+                database.execute(f"pragma {name}").fetchone()
+                for name in ("freelist_count", "page_count")
+            )
+            if 2 * free > pages:
+                database.execute("vacuum")
+        except sqlite3.OperationalError as error:  # a full disk: what is there still serves
+            _log.warning("%s: not written, and tried again later: %s", self._path, error)
+
     @property
     def is_due(self) -> bool:
         """Whether the log has grown since the last transaction."""
@@ -163,7 +178,9 @@ class SowDatabase:
         self._database.close()
 
     def _failure(self, error: Exception) -> StoreError:
-        return StoreError(f"{self._path}: {error}")
+        # SQLite tells that there is no room for its index of memory by this name alone.
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        return StoreError(f"{self._path}: {error} ({name})")
 
     def _opened(self) -> sqlite3.Connection:
         """The database, with what was saved, or a new one."""
@@ -233,13 +250,8 @@ class SowDatabase:
             for (topic,) in database.execute("select distinct topic from records").fetchall():
                 if self._definition_of(*_names(topic)) not in known:
                     self._drop_topic(database, topic)
-            self._write_definitions(database, known)
-        (free,), (pages,) = (
-            database.execute(f"pragma {name}").fetchone()
-            for name in ("freelist_count", "page_count")
-        )
-        if 2 * free > pages:
-            database.execute("vacuum")
+            if known != stored:
+                self._write_definitions(database, known)
         records = list(_records(database))
         self._place = place
         return SavedRecords(place.end, next_position, frozenset(known), records)

@@ -27,6 +27,7 @@ from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles, sna
 from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
+from support.disks import RefusingDisk
 from support.engine import decode
 from support.recording import RecordingDisk
 
@@ -414,19 +415,6 @@ async def test_recovery_points_are_written_at_the_start_once_a_second_and_at_the
     assert [entry for entry in bench.diary if "points" in entry][2:] == ["points [3]"]
 
 
-class RefusingDisk(RealDisk):
-    """A disk without room for what replaces a file, until it gets some."""
-
-    def __init__(self) -> None:
-        self.is_full = False
-
-    @override
-    def replace(self, path: Path, data: bytes) -> None:
-        if self.is_full:
-            raise StoreFull(f"{path}: no room")
-        super().replace(path, data)
-
-
 @pytest.mark.usefixtures("autojump_clock")
 async def test_recovery_points_that_find_no_room_are_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -455,6 +443,27 @@ async def test_recovery_points_that_find_no_room_are_written_later(
         nursery.cancel_scope.cancel()
     (point,) = QueuePointFile(tmp_path, disk, log_starts=starts).points
     assert point.position == 2
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_broker_starts_on_a_full_disk_and_writes_recovery_points_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_inline)
+    disk = RefusingDisk()
+    disk.is_full = True
+    file = QueuePointFile(tmp_path, disk, log_starts=[LogStart(1, 1)])
+    bench = Bench(
+        BrokerConfig(queues=(QueueTopic(name="work"),)), lambda _: BrokerFiles(queue_points=file)
+    )
+    assert "queues.ack: no room" in caplog.text
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.hub.keep_queue_points)
+        await trio.sleep(5.0)
+        disk.is_full = False
+        await trio.sleep(10.0)
+        nursery.cancel_scope.cancel()
+    assert [point.name for point in file.points] == ["work"]
 
 
 async def test_a_guard_that_finds_no_room_has_no_answer_and_ends_no_other_connection(

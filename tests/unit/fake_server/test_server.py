@@ -6,14 +6,23 @@ import gc
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from haclient.errors import StoreFull, StoreLocked, UsageError
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy, QueueTopic, ReplicateTo, SowTopic
+from haclient.errors import StoreError, StoreFull, StoreLocked, UsageError
+from haclient_fake_server.config import (
+    BrokerConfig,
+    FsyncPolicy,
+    QueueTopic,
+    ReplicateTo,
+    SowTopic,
+    TlsFiles,
+)
+from haclient_fake_server.journal.format import LogStart
 from haclient_fake_server.journal.queue_points import QUEUE_POINTS_NAME
 from haclient_fake_server.journal.queue_snapshots import snapshot_name
 from haclient_fake_server.server import BrokerServer, serve
@@ -98,6 +107,34 @@ async def test_two_brokers_cannot_have_one_directory(tmp_path: Path) -> None:
 async def test_an_address_that_cannot_be_listened_on_is_named(uri: str) -> None:
     with pytest.raises(UsageError, match="cannot listen on"):
         await BrokerServer(BrokerConfig(listen=(uri,))).__aenter__()
+
+
+async def test_a_start_that_is_refused_is_none_of_the_log(tmp_path: Path) -> None:
+    """The log knows its last starts only, and a broker may be started again and again."""
+    config = BrokerConfig(data_dir=tmp_path, segment_bytes=1 << 20)
+    tls = TlsFiles(cert=tmp_path / "missing.pem")
+    async with BrokerServer(config) as server:
+        starts = log_starts(server)
+    async with BrokerServer(BrokerConfig()) as other:
+        for refused, error in (
+            (replace(config, listen=tuple(other.uris)), OSError),
+            (replace(config, admin=other.uris[0].removeprefix("tcp://")), OSError),
+            (replace(config, listen=("tcps://127.0.0.1:0",), tls=tls), UsageError),
+        ):
+            with pytest.raises(error):
+                await BrokerServer(refused).__aenter__()
+    newer = tmp_path / QUEUE_POINTS_NAME
+    newer.write_text('{"format": 2}')
+    with pytest.raises(StoreError, match="version 2"):
+        await BrokerServer(config).__aenter__()
+    newer.unlink()
+    async with BrokerServer(config) as server:
+        assert log_starts(server)[:-1] == starts
+
+
+def log_starts(server: BrokerServer) -> tuple[LogStart, ...]:
+    assert server._journal is not None
+    return server._journal.log_starts
 
 
 async def test_one_broker_may_listen_on_several_addresses() -> None:

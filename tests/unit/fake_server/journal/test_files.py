@@ -46,7 +46,7 @@ from haclient_fake_server.journal.format import (
 from haclient_stores.disk.files import Disk, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
 from haclient_stores.publish_stores.file import FilePublishStore
-from support.disks import FullDisk, WatchedDisk
+from support.disks import FullDisk, RefusingDisk, WatchedDisk
 from support.lengths import length
 from support.recording import Crash, Event, Image, RecordingDisk, kills, power_cuts
 
@@ -795,6 +795,21 @@ def test_a_full_disk_is_told_and_nothing_is_half_written(tmp_path: Path) -> None
         journal.append(block(room + 1))
     last = journal.next_position - 1
     assert positions(journal) == list(range(1, last + 1))
+
+
+def test_a_journal_is_closed_on_a_full_disk_without_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one would hide what has ended the broker."""
+    disk = RefusingDisk()
+    journal = JournalFiles(tmp_path, disk, segment_bytes=SEGMENT_BYTES, instance_id=1)
+    journal.append(block(1))
+    disk.is_full = True
+    journal.close()
+    assert "manifest.json: no room" in caplog.text
+    again = open_journal(tmp_path)
+    assert positions(again) == [1]
+    again.close()
 
 
 @pytest.fixture

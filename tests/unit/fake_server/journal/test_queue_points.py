@@ -71,6 +71,14 @@ def test_a_changed_character_is_damage(
 
 
 @pytest.mark.row("QB29")
+def test_points_outlast_the_start_that_they_named_first(tmp_path: Path) -> None:
+    """The log knows its last starts only, and the points may stay as they are for long."""
+    opened(tmp_path).write(POINTS[1:])
+    opened(tmp_path, [LogStart(22, 7), LogStart(33, 7)]).note_start()
+    assert opened(tmp_path, [LogStart(33, 7), LogStart(44, 9)]).points == POINTS[1:]
+
+
+@pytest.mark.row("QB29")
 def test_later_starts_at_the_end_of_the_log_change_nothing(tmp_path: Path) -> None:
     opened(tmp_path).write(POINTS[1:])
     assert opened(tmp_path, [*STARTS, LogStart(33, 7), LogStart(44, 9)]).points == POINTS[1:]

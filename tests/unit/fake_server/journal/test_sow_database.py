@@ -20,7 +20,7 @@ from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.engine.sow.table import SowRecord
 from haclient_fake_server.engine.sow.tables import SowTables
-from haclient_fake_server.journal import sow_database
+from haclient_fake_server.journal import segments, sow_database
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.sow_database import FILE_NAME, SowDatabase
 from haclient_stores.disk.files import RealDisk
@@ -63,6 +63,7 @@ class DiskWorld(World):
             definition_of=definition_of,
             definitions=frozenset(each.definition for each in self.topics if each.file_backed),
         )
+        self.database.note_start()
         now_us = START_US + int(self.now * 1e6)
         saved = SavedState(records=self.database.saved)
         return Engine(self.settings, self.files, now=self.now, now_us=now_us, saved=saved)
@@ -226,6 +227,7 @@ def test_a_database_that_another_program_has_locked_is_not_made_anew(
     world.checkpoint()
     world.close()
     with closing(sqlite3.connect(world.directory / FILE_NAME)) as other:
+        other.execute("pragma locking_mode = exclusive")
         other.execute("begin exclusive")
         with pytest.raises(StoreError, match="database is locked"):
             world.open()
@@ -247,6 +249,34 @@ def test_a_database_of_another_log_is_not_used(
     peer = world.open()
     assert records(peer) == []
     assert "it is of another log" in caplog.text
+
+
+def test_records_outlast_many_starts_that_ended_soon(
+    world_of: Callable[..., DiskWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "MAX_LOG_STARTS", 2)
+    world = world_of()
+    put(world.client(), *range(200))
+    world.checkpoint()
+    world.drop_old_log()
+    peers = [world.reopen() for _ in range(3)]
+    assert records(peers[-1]) == [body(key) for key in range(200)]
+
+
+def test_a_database_that_cannot_be_written_serves_nevertheless(
+    world_of: Callable[..., DiskWorld],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(sow_database, "BUSY_TIMEOUT_S", 0.01)
+    world = world_of()
+    put(world.client(), 1, 2)
+    world.checkpoint()
+    with closing(sqlite3.connect(world.directory / FILE_NAME)) as other:
+        other.execute("begin immediate")
+        assert records(world.reopen()) == [body(1), body(2)]
+    assert world.database.saved is not None
+    assert "database is locked" in caplog.text
 
 
 def test_a_topic_that_is_new_or_has_changed_is_rebuilt_and_others_are_not(
