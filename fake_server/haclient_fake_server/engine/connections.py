@@ -24,6 +24,7 @@ from haclient_fake_server.engine.pace import ReplayPace
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.timers import NEVER
+from haclient_fake_server.journal.format import Record
 
 SILENT_INTERVALS: Final = 2.5
 """A connection is closed when it was silent for so many heartbeat intervals."""
@@ -430,6 +431,7 @@ class BookmarkSubscription(Subscription):
         fully_durable: Whether it receives only records that are safe on all synchronous
             destinations.
         cursor: Where replay reads next, `None` to seek `position`.
+        ahead: With a pace or a group: records that were read and are not sent yet, the last first.
         position: The first position that it has not passed.
         start: The position at which it began: no earlier one is acknowledged to it.
         target: The position of the last message when it began: `completed` follows it.
@@ -455,6 +457,7 @@ class BookmarkSubscription(Subscription):
 
     __slots__ = (
         "acked",
+        "ahead",
         "cid",
         "covered",
         "cursor",
@@ -487,6 +490,7 @@ class BookmarkSubscription(Subscription):
         self.paused = False
         self.fully_durable = False
         self.cursor: Cursor | None = None
+        self.ahead: list[Record] = []
         self.position = 0
         self.start = 0
         self.end: LogEnd | None = None
@@ -530,6 +534,11 @@ class BookmarkSubscription(Subscription):
             if end is None
             else (end.position, end.bookmark or self.passed)
         )
+
+    def read_anew(self) -> None:
+        """Read the log next from its own position on."""
+        self.cursor = None
+        self.ahead.clear()
 
     def leave_end(self) -> None:
         """Read the log again, from the end that it has followed."""

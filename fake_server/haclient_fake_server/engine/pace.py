@@ -10,12 +10,9 @@ rate, and a subscriber that did not read for an hour does not get an hour's mess
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from typing import Final
 
 from haclient.protocol.options import Rate, RateUnit
-from haclient_fake_server.journal.format import Record
 
 CREDIT_S: Final = 0.1
 """How many seconds of delay are made up for."""
@@ -27,15 +24,11 @@ class ReplayPace:
     Args:
         rate: The option `rate`.
         max_gap_s: The longest time between two messages; `None` for no limit.
-
-    Attributes:
-        ahead: Records that were read from the log and wait until they are due.
     """
 
-    __slots__ = ("_bytes", "_due", "_max_gap_s", "_rate", "_time_us", "ahead")
+    __slots__ = ("_bytes", "_due", "_max_gap_s", "_rate", "_time_us")
 
     def __init__(self, rate: Rate, max_gap_s: float | None = None) -> None:
-        self.ahead: deque[Record] = deque()
         self._rate = rate
         self._max_gap_s = max_gap_s
         self._due: float | None = None  # of the message before; None before the first
@@ -67,12 +60,6 @@ class ReplayPace:
         else:  # the log's clock may have been set back
             gap = max(time_us - self._time_us, 0) / 1e6 / self._rate.amount
         return self._due + (gap if self._max_gap_s is None else min(gap, self._max_gap_s))
-
-    def take_ahead(self) -> Iterator[Record]:
-        """The records that were read ahead; the one at which the caller stops is kept."""
-        while self.ahead:
-            yield self.ahead[0]
-            self.ahead.popleft()
 
     def sent(self, now: float, size: int, time_us: int) -> None:
         """Take note that the next message is sent.

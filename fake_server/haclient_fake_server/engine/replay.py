@@ -70,8 +70,9 @@ enough that others get their turn within milliseconds."""
 FEED_BYTES: Final = 512 * 1024
 """What is read for one connection at a time, however many subscriptions it has."""
 
-PACED_BYTES: Final = 16 * 1024
-"""What is read for a subscription with a `rate`; it is kept in memory until it is due."""
+AHEAD_BYTES: Final = 16 * 1024
+"""What is read for a `rate` or for a group of subscriptions; it is kept in memory until it is sent
+to all of them."""
 
 MIN_HOLD_S: Final = 0.01
 """The shortest wait for the next message of a `rate`: several are sent together at high rates."""
@@ -222,8 +223,7 @@ class Replay:
     def set_pace(self, item: BookmarkSubscription, pace: ReplayPace | None) -> None:
         """Give a bookmark subscription another pace, or none; the next message is due at once."""
         self._leave_group(item)
-        if item.pace is not None and item.pace.ahead:
-            item.cursor = None  # what was read ahead is read again
+        item.read_anew()  # what was read ahead, too
         item.pace = pace
         self._release(item)
 
@@ -338,50 +338,51 @@ class Replay:
             members: The subscriptions that share it, one or more.
 
         Returns:
-            The size of the chunk in the log, in bytes; 0 for what was read ahead for its rate.
+            The size of the chunk in the log, in bytes, as often as it was looked at.
         """
-        reader, pace = members[0], members[0].pace
-        chunk = b"" if pace is not None else self._read(reader, CHUNK_BYTES)
-        if pace is not None:
-            self._read_ahead(reader, pace)
-            frames = self._scan_together(members, pace.take_ahead(), pace)
-        elif len(members) > 1:
-            frames = self._scan_together(members, records_of(chunk), None)
+        reader = members[0]
+        if reader.pace is not None or len(members) > 1:
+            frames, size = self._scan_together(members)
         else:
+            chunk = self._read(reader, CHUNK_BYTES)
             scanned = None if _needs_care(reader, chunk) else self._scan(reader, chunk)
             frames = self._scan_with_care(reader, records_of(chunk)) if scanned is None else scanned
+            size = len(chunk)
         for item in members:
             self._advanced(item, frames)  # all of them are of one connection
             frames = []
         if not all(map(self._has_more, members)):
             for item in members:  # from here on each waits for its own topics
                 self._leave_group(item)
-        return len(chunk)
+        return size
 
-    def _read_ahead(self, item: BookmarkSubscription, pace: ReplayPace) -> None:
-        if not pace.ahead:
-            chunk = self._read(item, PACED_BYTES)
-            pace.ahead.extend(each for each in records_of(chunk) if each.position >= item.position)
+    def _scan_together(self, members: Sequence[BookmarkSubscription]) -> tuple[list[bytes], int]:
+        """The next records for several subscriptions, up to the first that is not due yet.
 
-    def _scan_together(
-        self,
-        members: Sequence[BookmarkSubscription],
-        records: Iterable[Record],
-        pace: ReplayPace | None,
-    ) -> list[bytes]:
-        """The frames of records for several subscriptions, up to the first that is not due yet."""
+        Returns:
+            The frames, and the size of the records, which counts for each subscription: there may
+            be hundreds of them.
+        """
+        reader, pace = members[0], members[0].pace
+        if not reader.ahead:
+            records = records_of(self._read(reader, AHEAD_BYTES))
+            reader.ahead = [each for each in records if each.position >= reader.position]
+            reader.ahead.reverse()
         frames: list[bytes] = []
-        for record in records:
+        size = 0
+        while reader.ahead and size < FEED_BYTES:
+            record = reader.ahead[-1]
             here = [item for item in members if item.position <= record.position]
-            wanted = pace is not None and any(self._is_for(item, record) for item in here)
-            if wanted:
+            if pace is not None and any(self._is_for(item, record) for item in here):
                 for item in here:
                     frames += self._end_of_replay(item, record)
-            if wanted and pace is not None and self._is_early(here[0], pace, record):
-                break
+                if self._is_early(here[0], pace, record):
+                    break
             for item in here:
                 frames += self._scan_with_care(item, (record,))
-        return frames
+            size += len(here) * (RECORD_HEADER_BYTES + len(record.payload))
+            reader.ahead.pop()
+        return frames, size
 
     def _end_of_replay(self, item: BookmarkSubscription, record: Record) -> list[bytes]:
         """What a subscription gets when its replay is over, if that is before this record."""

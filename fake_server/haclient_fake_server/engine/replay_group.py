@@ -39,7 +39,7 @@ def join(items: Iterable[BookmarkSubscription]) -> None:
             for item in members:
                 item.group, item.pace = members, reader.pace
                 if item is not reader:  # one cursor suffices; the other ones would fall behind
-                    item.cursor = None
+                    item.read_anew()
 
 
 def leave(item: BookmarkSubscription) -> None:
@@ -48,7 +48,7 @@ def leave(item: BookmarkSubscription) -> None:
     if members is None:
         return
     members.remove(item)
-    item.cursor = None
+    item.read_anew()
     item.pace = None if item.pace is None else item.pace.anew()
     if len(members) == 1:
         leave(members[0])

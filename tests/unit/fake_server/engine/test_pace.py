@@ -160,7 +160,7 @@ def test_ends_and_other_options_go_with_a_rate(options: str, fields: dict[str, s
 
 
 def test_a_high_rate_is_reached_although_timers_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PACED_BYTES", 200)
+    monkeypatch.setattr(replay, "AHEAD_BYTES", 200)
     world = world_with(*[0] * 499)
     peer, count, start = reader(world, opts="rate=1000", a=""), 0, world.now
     while count < 500:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient_fake_server.engine.replay import CHUNK_BYTES
+from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES
 from support.engine import Peer, World
 
 pytestmark = pytest.mark.row("OP6")
@@ -142,6 +142,30 @@ def test_one_that_is_paused_leaves_the_others_and_goes_on_where_it_was() -> None
         held += numbers(reader)
         world.advance(0.01)
     assert held == list(range(0, 30, 3))
+
+
+@pytest.mark.parametrize("fields", [{}, {"filter": "1 = 2"}, {"opts": "pause,rate=99999"}])
+def test_a_step_looks_at_so_much_for_all_of_them_together(fields: dict[str, str | int]) -> None:
+    world, count, size = World(), 100, 3000
+    pubber = world.client("pubber")
+    for number in range(20):
+        pubber.publish(number + 1, b"%0*d" % (size, number), a="")
+    reader = world.client("reader")
+    for number in range(count):
+        reader.subscribe(str(number), **{"bm": "0", "a": "", "opts": "pause", **fields})
+    reader.stalled = True
+    resume(reader, ",".join(map(str, range(count))))
+    steps, got = list[int](), list[int]()
+    while world.engine.has_backlog(reader.number):
+        world.apply(world.engine.pump(reader.number, world.now))
+        sent = numbers(reader)
+        steps.append(len(sent) * size)
+        got += sent
+        world.advance(0.01)
+    most = 2 * FEED_BYTES + count * size  # up to the limit, and one record more
+    assert max(steps) <= most
+    assert len(steps) >= 20 * count * size // most
+    assert got == ([] if "filter" in fields else [n for n in range(20) for _ in range(count)])
 
 
 class Readers:
