@@ -19,9 +19,10 @@ kind of composite messages have no deltas.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -51,6 +52,7 @@ class _Format(NamedTuple):
         null: How a field of some name is written that has no value.
         value: What is written, parsed; raises `ValueError` where only its bytes can be compared.
         has_levels: Whether the value of a field may have fields.
+        is_json: Whether bodies are text that `read` may have to be given in another form.
     """
 
     read: Callable[[bytes | msgspec.Raw], Fields]
@@ -58,6 +60,23 @@ class _Format(NamedTuple):
     null: Callable[[str], msgspec.Raw]
     value: Callable[[msgspec.Raw], Json]
     has_levels: bool = True
+    is_json: bool = False
+
+    def pair(
+        self, one: bytes, other: bytes
+    ) -> tuple[Fields, Fields, Callable[[bytes], bytes]] | None:
+        """The fields of two bodies, and what completes a body that is written of them.
+
+        It is `None` if one of the bodies has no fields.
+        """
+        first, second = self.fields(one), self.fields(other)
+        complete: Callable[[bytes], bytes] = bytes
+        if self.is_json and (first is None or second is None):
+            texts = [each.decode("utf-8", "surrogateescape") for each in (one, other)]
+            if not any(_MARK in text for text in texts):
+                first, second = (self.fields(_masked(text)) for text in texts)
+                complete = _unmasked
+        return None if first is None or second is None else (first, second, complete)
 
     def fields(self, body: bytes | msgspec.Raw) -> Fields | None:
         """The fields of a body; `None` if it is no object, or damaged."""
@@ -104,6 +123,36 @@ def _pairs_format(message_type: str) -> _Format:
     return _Format(read, write, null, value, has_levels=False)
 
 
+_MARK: Final = "\U0010ffff"
+"""No character; a text that has it is not masked."""
+
+_UNREADABLE: Final = re.compile(
+    r"(\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(?!u[dD][89a-fA-F]).)"  # a whole character
+    r"|\\(u[dD]...)|([\udc80-\udcff])"
+)
+_MASKED: Final = re.compile(f"{_MARK}(?:(u....)|x(..))")
+
+
+def _masked(text: str) -> bytes:
+    """A text in which marks are for what filters can read, and msgspec cannot.
+
+    That is half of a character, as in a text that was cut within one, or a byte that is not UTF-8.
+    """
+
+    def mark(found: re.Match[str]) -> str:
+        whole, half, byte = found.groups()
+        return whole or _MARK + (half or f"x{ord(byte) - 0xDC00:02x}")
+
+    return _UNREADABLE.sub(mark, text).encode()
+
+
+def _unmasked(body: bytes) -> bytes:
+    def unmark(found: re.Match[str]) -> str:
+        return f"\\{found[1]}" if found[1] else chr(0xDC00 + int(found[2], 16))
+
+    return _MASKED.sub(unmark, body.decode()).encode("utf-8", "surrogateescape")
+
+
 def _always(null: bytes) -> Callable[[str], msgspec.Raw]:
     def written(name: str) -> msgspec.Raw:
         del name
@@ -118,9 +167,10 @@ _FORMATS: Final = {
         msgspec.json.encode,
         _always(b"null"),
         msgspec.json.decode,
+        is_json=True,
     ),
     "msgpack": _Format(
-        msgspec.msgpack.Decoder(Fields).decode,
+        msgspec.msgpack.Decoder(dict[Any, msgspec.Raw]).decode,  # a name may be a number
         msgspec.msgpack.encode,
         _always(b"\xc0"),
         msgspec.msgpack.decode,
@@ -149,11 +199,12 @@ def merge_delta(stored: bytes, delta: bytes, message_type: str = "json") -> byte
     form = _FORMATS.get(message_type)
     if form is None:
         return delta
-    before, change = form.fields(stored), form.fields(delta)
-    if before is None or change is None:  # nothing to merge, and nothing refused
+    pair = form.pair(stored, delta)
+    if pair is None:  # nothing to merge, and nothing refused
         return delta
+    before, change, complete = pair
     try:
-        return form.write(_merged(form, before, change))
+        return complete(form.write(_merged(form, before, change)))
     except RecursionError:  # deeper than this process can follow
         return delta
 
@@ -226,9 +277,10 @@ class Delta:
         form = _FORMATS.get(self._message_type)
         if form is None:
             return self._after
-        before, after = form.fields(self._before), form.fields(self._after)
-        if before is None or after is None:
+        pair = form.pair(self._before, self._after)
+        if pair is None:
             return self._after
+        before, after, complete = pair
         try:
             changes = _changes(form, before, after)
             if not changes and style & Style.NO_EMPTIES:
@@ -236,7 +288,7 @@ class Delta:
             if style & Style.SEND_KEYS or not style & Style.NO_EMPTIES:
                 for path in self._keys:
                     _add(form, changes, after, path)
-            return form.write(changes)
+            return complete(form.write(changes))
         except RecursionError:  # deeper than this process can follow
             return self._after
 

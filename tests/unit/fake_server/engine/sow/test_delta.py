@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -28,6 +29,19 @@ from haclient_fake_server.engine.sow.delta import Delta, merge_delta
         (b'{"a":"\xc3\xa9"}', b"{}", b'{"a":"\xc3\xa9"}'),
         (b'{"a":1e999,"b":1.10}', b'{"c":-1e999}', b'{"a":1e999,"b":1.10,"c":-1e999}'),
         (b'{"a":"\xff"}', b'{"b":1}', b'{"a":"\xff","b":1}'),
+        (b'{"a":"\\ud800"}', b'{"b":1}', b'{"a":"\\ud800","b":1}'),
+        (b'{"a":"\\uDE00","b":1}', b'{"b":"\\\\ud800"}', b'{"a":"\\uDE00","b":"\\\\ud800"}'),
+        (
+            b'{"\\ud83d\\ude00":1}',
+            b'{"\xf0\x9f\x98\x80":"\\ud83d"}',
+            b'{"\xf0\x9f\x98\x80":"\\ud83d"}',
+        ),
+        (
+            b'{"a":1,"b":{"x":1.10}}',
+            b' { "b" : {"y":"\\ud800"} } ',
+            b'{"a":1,"b":{"x":1.10,"y":"\\ud800"}}',
+        ),
+        (b'{"\\ud800":1,"b":{"\xff":1}}', b'{"b":{"c":2}}', b'{"\\ud800":1,"b":{"\xff":1,"c":2}}'),
     ],
 )
 def test_what_a_delta_makes_of_a_message(stored: bytes, delta: bytes, whole: bytes) -> None:
@@ -41,13 +55,30 @@ def test_what_a_delta_makes_of_a_message(stored: bytes, delta: bytes, whole: byt
         (b'{"a":1}', b"no json"),
         (b"[1]", b'{"a":1}'),
         (b'{"a":1}', b"[1]"),
-        (b'{"a":"\\ud800"}', b'{"b":1}'),
+        (b'{"a":"\\ud800"}', b'{"b":1'),
+        (b'{"a":"\\ud800"}x', b'{"b":1}'),
+        (b'{"a":"\xf4\x8f\xbf\xbfx41"}', b'{"b":"\\ud800"}'),
         (b'{"a":1}', b"[" * 200_000),
         (b'{"a":1}', b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     ],
 )
 def test_what_cannot_be_merged_replaces_the_message(stored: bytes, delta: bytes) -> None:
     assert merge_delta(stored, delta) == delta
+
+
+@pytest.mark.parametrize(
+    ("stored", "delta", "whole"),
+    [
+        ({"a": 1, 7: "x"}, {"a": 2}, {"a": 2, 7: "x"}),
+        ({"a": 1}, {b"n": 1.5, None: 0}, {"a": 1, b"n": 1.5, None: 0}),
+        ({"a": {7: 1}}, {"a": {8: 1, 7: 2}}, {"a": {7: 2, 8: 1}}),
+    ],
+)
+def test_the_names_of_a_map_need_not_be_texts(
+    stored: dict[object, object], delta: dict[object, object], whole: dict[object, object]
+) -> None:
+    pack = msgspec.msgpack.encode
+    assert merge_delta(pack(stored), pack(delta), "msgpack") == pack(whole)
 
 
 # -- what an update has changed --------------------------------------------------------------------
@@ -60,6 +91,11 @@ def test_values_that_cannot_be_parsed_are_compared_as_text(value: bytes) -> None
     assert Delta(plain, whole, ID).body(PLAIN) == b'{"v":%b,"id":1}' % value
     assert Delta(whole, b'{"id":1}', ID).body(PLAIN) == b'{"v":null,"id":1}'
     assert Delta(whole, whole, ID).body(PLAIN) == b'{"id":1}'
+
+
+def test_half_a_character_is_a_value_like_others() -> None:
+    before, after = b'{"id":1,"v":"\\ud800","w":1}', b'{"id":1,"v":"\\udbff"}'
+    assert Delta(before, after, ID).body(PLAIN) == b'{"v":"\\udbff","w":null,"id":1}'
 
 
 PLAIN = Style.DELTA
