@@ -5,7 +5,7 @@ counted in `Beyond` instead:
 
 * a message that a crash of its publisher may have taken (`Abandoned`; `surviving` says which);
 * a discard that a crash of its subscriber may have taken (`DiscardsLost`): its message may come
-  again;
+  again, and need not where the discard is still known somewhere;
 * a message that comes again because it was delivered and not discarded before a restart;
 * a recovery point that passes an abandoned message which not every broker has, once the store of
   the subscriber may have lost the record of its delivery: a broker without it cannot send it again.
@@ -201,13 +201,17 @@ def _passed(
     beyond = _abandoned(facts) - everywhere
     open_: dict[str, dict[MessageId, tuple[int, int]]] = defaultdict(dict)
     unrecorded: dict[str, set[MessageId]] = defaultdict(set)
+    done: dict[str, set[MessageId]] = defaultdict(set)
     for fact in facts:
         match fact:
             case Delivered():
-                open_[fact.subscription][fact.message] = position(fact.bookmark)
+                if fact.message not in done[fact.subscription]:
+                    open_[fact.subscription][fact.message] = position(fact.bookmark)
                 unrecorded[fact.subscription].discard(fact.message)
             case Discarded():
                 open_[fact.subscription].pop(fact.message, None)
+            case DiscardsLost() if fact.may_return:
+                done[fact.subscription] |= fact.messages
             case DeliveriesLost():
                 unrecorded[fact.subscription] |= fact.messages & beyond
             case Point():
@@ -226,6 +230,7 @@ def skipped(facts: Sequence[Fact]) -> Iterator[str]:
     abandoned = _abandoned(facts)
     open_: dict[str, set[MessageId]] = defaultdict(set)
     awaited: dict[str, set[MessageId]] = defaultdict(set)
+    done: dict[str, set[MessageId]] = defaultdict(set)
     for fact in facts:
         match fact:
             case Delivered():
@@ -234,7 +239,10 @@ def skipped(facts: Sequence[Fact]) -> Iterator[str]:
             case Discarded():
                 open_[fact.subscription].discard(fact.message)
                 awaited[fact.subscription].discard(fact.message)
+            case DiscardsLost() if fact.may_return:
+                done[fact.subscription] |= fact.messages
             case Resumed():
+                open_[fact.subscription] -= done[fact.subscription]
                 awaited[fact.subscription] = open_[fact.subscription] - abandoned
             case _:
                 pass

@@ -101,10 +101,16 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class DiscardsLost:
-    """A crash may have taken these discards: their messages may come again."""
+    """A crash may have taken these discards: their messages may come again.
+
+    Attributes:
+        may_return: Whether a later process may know of them all the same: the broker that was asked
+            for the recovery points did not have them, and another one does.
+    """
 
     subscription: str
     messages: frozenset[MessageId]
+    may_return: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class Subscriber(Program):
             forgotten = lost - each.unfinished
             if forgotten and self.calm:
                 self.complaints.append(f"adapter: {each.name} has not kept {sorted(forgotten)[:3]}")
-            self._lose(each, frozenset(lost))
+            self._lose(each, frozenset(lost), may_return=True)
 
     def _handler(self, to: Subscription, life: Life) -> Handler:
         async def handle(message: Message) -> None:
@@ -300,8 +300,10 @@ class Subscriber(Program):
         for _, bookmark, discarded in self.store.entries(to.sub_id):
             yield (bookmark.publisher_id, bookmark.sequence), discarded
 
-    def _lose(self, to: Subscription, messages: frozenset[MessageId]) -> None:
+    def _lose(
+        self, to: Subscription, messages: frozenset[MessageId], *, may_return: bool = False
+    ) -> None:
         if messages:
-            self._around.history.add(DiscardsLost(to.name, messages))
+            self._around.history.add(DiscardsLost(to.name, messages, may_return))
             for each in messages:
                 to.discarded.pop(each, None)

@@ -43,6 +43,13 @@ def accepted(message: MessageId, topic: str = "orders") -> Accepted:
     return Accepted(message, topic, message.number)
 
 
+FOUND_ELSEWHERE: list[Fact] = [
+    *(got(ONE), Discarded("s", ONE)),
+    *(DiscardsLost("s", frozenset({ONE}), may_return=True), Resumed("s", 2), got(ONE, 2)),
+]
+"""The broker that was asked for the recovery points lacks one that another broker has."""
+
+
 @pytest.mark.parametrize(
     ("check", "facts"),
     [
@@ -117,6 +124,8 @@ def test_it_is_found(check: Check, facts: list[Fact]) -> None:
         (checkers.skipped, [got(ONE), Discarded("s", ONE), Resumed("s", 2)]),
         (checkers.skipped, [got(ONE), Abandoned(ONE), Resumed("s", 2)]),
         (checkers.skipped, [got(ONE), Resumed("s", 2), Resumed("s", 3), got(ONE, 3)]),
+        (checkers.skipped, [*FOUND_ELSEWHERE, Resumed("s", 3)]),
+        (checkers.recovery_points, [*FOUND_ELSEWHERE, Point("s", "7|1|")]),
     ],
 )
 def test_what_is_right_or_not_promised_is_none_of_their_business(
