@@ -126,10 +126,13 @@ def _pairs_format(message_type: str) -> _Format:
 _MARK: Final = "\U0010ffff"
 """No character; a text that has it is not masked."""
 
-_UNREADABLE: Final = re.compile(
-    r"(\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(?!u[dD][89a-fA-F]).)"  # a whole character
-    r"|\\(u[dD]...)|([\udc80-\udcff])"
+_HALF_CHARS: Final = 6
+_ESCAPE: Final = re.compile(  # a set comes first, so that all else is passed fast
+    r"[\\\udc80-\udcff](?:(?<=\\)(?:u[dD][89abAB]H\\u[dD][c-fC-F]H|u[dD][89a-fA-F]H|.))?".replace(
+        "H", "[0-9a-fA-F]{2}"
+    )
 )
+"""A character, two halves of one or half of one that is escaped; or a byte that is not UTF-8."""
 _MASKED: Final = re.compile(f"{_MARK}(?:(u....)|x(..))")
 
 
@@ -140,10 +143,12 @@ def _masked(text: str) -> bytes:
     """
 
     def mark(found: re.Match[str]) -> str:
-        whole, half, byte = found.groups()
-        return whole or _MARK + (half or f"x{ord(byte) - 0xDC00:02x}")
+        escape = found[0]
+        if len(escape) == _HALF_CHARS:
+            return _MARK + escape[1:]
+        return escape if escape[0] == "\\" else f"{_MARK}x{ord(escape) - 0xDC00:02x}"
 
-    return _UNREADABLE.sub(mark, text).encode()
+    return _ESCAPE.sub(mark, text).encode()
 
 
 def _unmasked(body: bytes) -> bytes:

@@ -57,6 +57,7 @@ def test_what_a_delta_makes_of_a_message(stored: bytes, delta: bytes, whole: byt
         (b'{"a":1}', b"[1]"),
         (b'{"a":"\\ud800"}', b'{"b":1'),
         (b'{"a":"\\ud800"}x', b'{"b":1}'),
+        (b'{"a":"\\ud8"}', b'{"b":1}'),
         (b'{"a":"\xf4\x8f\xbf\xbfx41"}', b'{"b":"\\ud800"}'),
         (b'{"a":1}', b"[" * 200_000),
         (b'{"a":1}', b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
