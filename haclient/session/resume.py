@@ -588,11 +588,16 @@ class ResumeContext:
     def bookmarks(
         self, log: SubscriptionLog, last: str = "", *, is_conflated: bool = False
     ) -> tuple[str, ...]:
-        """The bookmarks to request from the current server, the best form first."""
+        """The bookmarks to request from the current server, the best form first.
+
+        The last one is the start, since a server may refuse a long list: all that is missing comes
+        after the start, and the store filters what comes again.
+        """
         server = self.servers.resolve(log.server_order.server)
-        return resume_bookmarks(
+        forms = resume_bookmarks(
             log, server, last=last, overlap_us=self.overlap_us, is_conflated=is_conflated
         )
+        return tuple(dict.fromkeys((*forms, log.resume_from_start())))
 
     def accepted(self, position: ResumePosition) -> None:
         """The server in use has accepted the subscription."""

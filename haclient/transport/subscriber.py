@@ -347,12 +347,10 @@ class Subscriber:
                 await self._commands.send(
                     header, request.body, what=what, timeout=timeout, patient=is_again
                 )
-            except InvalidBookmark:
+            except InvalidBookmark as error:
                 if bookmark == candidates[-1]:
                     raise
-                self._core.reporter.log.warning(
-                    "%s refuses bookmarks with a time anchor", self._core.resume.servers.name
-                )
+                self._core.reporter.log.warning("%s: trying another bookmark", error)
             else:
                 break
         if subscription.phase is Phase.LOST:  # right after the ack

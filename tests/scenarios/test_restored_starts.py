@@ -12,8 +12,9 @@ from haclient.client import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.subscription_manager import Entry, FileSubscriptionManager
+from haclient_fake_server.engine import span
 from haclient_fake_server.testing.cluster import Cluster
-from haclient_stores.bookmark import EPOCH, NOW
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
@@ -31,8 +32,8 @@ def bookmark_store(kind: str, folder: Path) -> BookmarkStore:
     return (LoggedBookmarkStore if kind == "logged" else RingBookmarkStore)(folder / kind)
 
 
-async def publish(uri: str, *bodies: str) -> None:
-    async with HAClient("pub", servers=[uri]) as publisher:
+async def publish(uri: str, *bodies: str, name: str = "pub") -> None:
+    async with HAClient(name, servers=[uri]) as publisher:
         for body in bodies:
             await publisher.publish("orders", body)
         await publisher.publish_flush()
@@ -172,3 +173,29 @@ async def test_a_restored_subscription_gets_the_acks_that_were_asked_for(
         got.clear()
     assert seen[0][-1] == ("completed" if acks else "0")
     assert seen[1:] == [seen[0], seen[0]]
+
+
+@pytest.mark.row("BS9")
+async def test_whoever_has_met_more_publishers_than_a_server_takes_bookmarks_resumes_at_the_start(
+    amps_memory_broker: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(span, "MAX_BOOKMARKS", 1)
+    uri, store, got = amps_memory_broker.uri, MemoryBookmarkStore(), list[str]()
+    for name in "abc":
+        await publish(uri, name, name=name)
+
+    def handle(message: Message) -> None:
+        got.append(message.text)
+        if message.text != "c":  # which is delivered again to the next process
+            message.discard()
+
+    for wanted in (["a", "b", "c"], ["c", "d"]):
+        got.clear()
+        async with HAClient("sub", servers=[uri], bookmark_store=store) as client:
+            await client.bookmark_subscribe(
+                "orders", sub_id="s", bookmark=MOST_RECENT, handler=handle
+            )
+            await trio.sleep(5)
+            assert got == wanted
+        await publish(uri, "d", name="d")
+        store.release_thread()
