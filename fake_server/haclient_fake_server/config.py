@@ -24,7 +24,7 @@ from haclient_fake_server.engine.settings import (
     SowTopic,
     check_queues,
 )
-from haclient_fake_server.journal.parquet import check_pyarrow
+from haclient_fake_server.journal.parquet import COMPRESSIONS, check_pyarrow
 
 __all__ = [
     "BrokerConfig",
@@ -130,6 +130,7 @@ class BrokerConfig:
         fsync: When the journal is synced to the disk.
         parquet: Whether each segment that is sealed is also written to `data_dir/parquet`, by a
             process of its own; needs pyarrow. See `haclient_fake_server.journal.parquet`.
+        parquet_compression: Of these files: `zstd` or `none`.
         segment_bytes: Size of a journal file; a block that is larger makes its file larger.
         preallocated_files: How many journal files are allocated, the one that is written included.
             The next ones are allocated once the first one is full.
@@ -187,6 +188,7 @@ class BrokerConfig:
     flush_interval_s: float = 0.1
     fsync: FsyncPolicy = FsyncPolicy.NONE
     parquet: bool = False
+    parquet_compression: str = "zstd"
     segment_bytes: int = 64 * 2**20
     preallocated_files: int = 2
     archive_dir: Path | None = None
@@ -332,6 +334,8 @@ def _check_parquet(config: BrokerConfig) -> str:
     found = cast("object", config.parquet)
     if not isinstance(found, bool):
         return f"parquet={found!r}: wanted True or False"
+    if config.parquet_compression not in COMPRESSIONS:
+        return f"parquet_compression={config.parquet_compression!r}: wanted zstd or none"
     if not found:
         return ""
     if config.data_dir is None or not config.log_topics:

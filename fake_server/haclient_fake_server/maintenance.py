@@ -21,7 +21,7 @@ from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.hub import Hub
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
-from haclient_fake_server.journal.parquet import FOLDER, parquet_name
+from haclient_fake_server.journal.parquet import parquet_path
 from haclient_fake_server.journal.segments import JournalSegment
 from haclient_stores.errors import StoreError
 
@@ -90,7 +90,7 @@ class JournalMaintenance:
         config = self._config
         if not config.parquet or config.data_dir is None:
             return ""
-        path = config.data_dir / FOLDER / parquet_name(segment.number)
+        path = parquet_path(config.data_dir, segment.number)
         return "" if path.exists() else f"{path} is not written yet"
 
     async def run(self, action: JournalAction, number: int) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,6 +43,7 @@ from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.hub import BrokerFiles, Hub
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
+from haclient_fake_server.journal.parquet import sealing_command
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.journal.sow_database import SowDatabase, report_unused
@@ -368,12 +368,12 @@ class BrokerServer:
         An export that fails is reported, and tried again when the next segment was sealed: the
         broker does not depend on it.
         """
-        module = "haclient_fake_server.journal.parquet"
-        places = filter(None, (self._config.data_dir, self._config.archive_dir))
-        command = [sys.executable, "-m", module, *map(str, places)]
+        config, directory = self._config, self._config.data_dir
+        assert directory is not None  # the configuration was checked
+        command = sealing_command(directory, config.archive_dir, config.parquet_compression)
         while True:
             if reason := await _problem_of(command):
-                _log.error("%s: export to Parquet: %s", self._config.name, reason)
+                _log.error("%s: export to Parquet: %s", config.name, reason)
             await self._entered().wait_sealed()
 
     def _open_progress_file(self) -> ProgressFile | None:

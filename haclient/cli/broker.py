@@ -42,6 +42,7 @@ class _BrokerRequest:
     entitlements: tuple[str, ...]
     event_log: Path | None
     parquet: bool
+    parquet_compression: str
     archive: Path | None
     archive_after: float
     compress_after: float
@@ -105,6 +106,7 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
         message_types=request.message_types,
         replicate_to=replicate_to,
         parquet=request.parquet,
+        parquet_compression=request.parquet_compression,
         archive_dir=request.archive,
         archive_after_s=request.archive_after,
         compress_after_s=request.compress_after,
@@ -323,6 +325,13 @@ def verify_config(path: Path, user_file: Path | None) -> None:
     "--parquet",
     is_flag=True,
     help="Write each closed file of the log to DIR/parquet too, for analytics; needs pyarrow.",
+)
+@click.option(
+    "--parquet-compression",
+    type=click.Choice(["zstd", "none"]),
+    default="zstd",
+    show_default=True,
+    help="The compression of these files.",
 )
 @click.option(
     "--archive",

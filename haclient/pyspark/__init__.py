@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from haclient.pyspark.jobs.reconcile import reconcile
     from haclient.pyspark.jobs.reports import write_report
     from haclient.pyspark.jobs.verdict import Audit
+    from haclient.pyspark.journal.frames import read_journal
     from haclient.pyspark.json_bodies import parse_json
     from haclient.pyspark.sink.publish import publish_frame, publish_stream
 
@@ -42,6 +43,7 @@ __all__ = [
     "publish_stream",
     "read_deliveries",
     "read_export",
+    "read_journal",
     "read_publishes",
     "reconcile",
     "register",
@@ -61,6 +63,7 @@ _HOMES = {
     "jobs.reconcile": ("reconcile",),
     "jobs.reports": ("write_report",),
     "jobs.verdict": ("Audit",),
+    "journal.frames": ("read_journal",),
     "json_bodies": ("parse_json",),
     "sink.publish": ("publish_frame", "publish_stream"),
 }

@@ -50,6 +50,9 @@ COLUMNS: Final[dict[str, Column]] = {
 }
 """All columns, in the order of the schema. Each may be null."""
 
+SEALED_COLUMNS: Final[dict[str, Column]] = {**COLUMNS, "topic_id": Column("INT", pa.int32())}
+"""What a sealed segment has as Parquet: the topic ids of the log tell message types apart, too."""
+
 _SIGN_BIT: Final = 1 << 63
 _WRAP: Final = 1 << 64
 
@@ -78,7 +81,7 @@ def schema_ddl(columns: Iterable[str]) -> str:
     Args:
         columns: Names of columns.
     """
-    return ", ".join(f"{name} {COLUMNS[name].ddl}" for name in columns)
+    return ", ".join(f"{name} {SEALED_COLUMNS[name].ddl}" for name in columns)
 
 
 def arrow_schema(columns: Iterable[str]) -> pa.Schema:
@@ -87,7 +90,8 @@ def arrow_schema(columns: Iterable[str]) -> pa.Schema:
     Args:
         columns: Names of columns.
     """
-    return pa.schema([pa.field(name, COLUMNS[name].arrow, nullable=True) for name in columns])
+    types = SEALED_COLUMNS
+    return pa.schema([pa.field(name, types[name].arrow, nullable=True) for name in columns])
 
 
 def check_schema(found: Iterable[str], columns: Sequence[str]) -> None:

@@ -17,11 +17,14 @@ import trio
 
 from haclient.cli.app import run
 from haclient.protocol.identity import publisher_id
+from haclient.pyspark.journal import sealing
+from haclient.pyspark.journal.sealed import METADATA, SealedFile, sums_path
+from haclient.pyspark.journal.sealing import main, seal_journal
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.engine.journal import Block
-from haclient_fake_server.journal import parquet
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import (
+    PARQUET_FOLDER,
     Manifest,
     Record,
     RecordCommand,
@@ -30,25 +33,18 @@ from haclient_fake_server.journal.format import (
     manifest_name,
     segment_name,
 )
-from haclient_fake_server.journal.parquet import (
-    FOLDER,
-    METADATA,
-    export_segments,
-    main,
-    parquet_name,
-    sealed_segments,
-)
+from haclient_fake_server.journal.parquet import parquet_path
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked
 from support.broker import RawClient, running_broker
 
 pq = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.pyspark
-MODULE = "haclient_fake_server.journal.parquet"
+MODULE = "haclient.pyspark.journal.sealing"
 SCHEMA = (
     "topic: string, bookmark: string, publisher_id: int64, sequence: int64, position: int64, "
     "timestamp: timestamp[us, tz=UTC], command: string, sow_key: string, correlation_id: string, "
-    "data: binary"
+    "data: binary, topic_id: int32"
 )
 BIG = 2**64 - 5
 
@@ -122,30 +118,30 @@ def read(path: Path) -> Table:
 
 def test_a_row_has_all_that_a_record_has(tmp_path: Path) -> None:
     seal(tmp_path, write_journal(tmp_path))
-    (path,) = export_segments(tmp_path)
-    assert path == tmp_path / FOLDER / "journal.00000001.parquet"
+    (path,) = seal_journal(tmp_path)
+    assert path == tmp_path / PARQUET_FOLDER / "journal.00000001.parquet"
     table = read(path)
     assert ", ".join(f"{field.name}: {field.type}" for field in table.schema) == SCHEMA
     rows = [tuple(row.values()) for row in table.to_pylist()]
     times = [row[5] for row in rows]
     assert [time.timestamp() for time in times] == [0.001, 0.002, 0.003, 0.005]
     assert [(*row[:5], *row[6:]) for row in rows] == [
-        ("orders", "7|10|", 7, 10, 1, "publish", "k", "c", b"one"),
-        ("trades", f"{BIG}|{BIG - 1}|", -5, -6, 2, "publish", None, None, b"two"),
-        ("orders", "7|11|", 7, 11, 3, "sow_delete", None, None, b"k"),
-        ("orders", "7|13|", 7, 13, 5, "publish", "caf\ufffd", None, b""),
+        ("orders", "7|10|", 7, 10, 1, "publish", "k", "c", b"one", 1),
+        ("trades", f"{BIG}|{BIG - 1}|", -5, -6, 2, "publish", None, None, b"two", 2),
+        ("orders", "7|11|", 7, 11, 3, "sow_delete", None, None, b"k", 1),
+        ("orders", "7|13|", 7, 13, 5, "publish", "caf\ufffd", None, b"", 1),
     ]
 
 
 def test_files_are_compressed_in_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", 10)
+    monkeypatch.setattr(sealing, "ROWS_PER_GROUP", 10)
     seal(tmp_path, write_journal(tmp_path, rounds=6))
-    (path,) = export_segments(tmp_path)
+    (path,) = seal_journal(tmp_path)
     metadata = pq.read_metadata(path)
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [10, 10, 4]
-    assert {metadata.row_group(0).column(n).compression for n in range(10)} == {"ZSTD"}
+    assert {metadata.row_group(0).column(n).compression for n in range(11)} == {"ZSTD"}
     assert METADATA in metadata.metadata
     assert read(path)["position"].to_pylist() == [n for n in range(1, 31) if n % 5 != 4]
 
@@ -160,7 +156,7 @@ def test_segments_that_were_compressed_or_archived_are_exported(tmp_path: Path) 
         journal.use_copy(number, journal.copy_sealed(number, compress=compress))
         journal.finish_copy(number)
     journal.close()
-    names = [path.name for path in export_segments(directory, archive)]
+    names = [path.name for path in seal_journal(directory, archive)]
     assert names[:2] == [f"{segment_name(number)}.parquet" for number in (1, 2)]
 
 
@@ -169,13 +165,13 @@ def test_only_sealed_segments_are_exported_and_each_once(tmp_path: Path) -> None
     while journal.has_unsealed:
         journal.seal()
     live = journal.live.number
-    written = export_segments(tmp_path)
+    written = seal_journal(tmp_path)
     assert [path.name for path in written] == [
         f"{segment_name(number)}.parquet" for number in range(1, live)
     ]
-    assert export_segments(tmp_path) == []
+    assert seal_journal(tmp_path) == []
     journal.close()
-    assert export_segments(tmp_path) == []  # the manifest of the live one is a snapshot
+    assert seal_journal(tmp_path) == []  # the manifest of the live one is a snapshot
     positions = [read(path)["position"].to_pylist() for path in written]
     found = list(itertools.chain.from_iterable(positions))
     assert found == [n for n in range(1, found[-1] + 1) if n % 5 != 4]
@@ -184,27 +180,27 @@ def test_only_sealed_segments_are_exported_and_each_once(tmp_path: Path) -> None
 def test_a_segment_with_a_row_of_nothing_has_an_empty_file(tmp_path: Path) -> None:
     journal = JournalFiles(tmp_path, RealDisk(), segment_bytes=2**20, instance_id=99)
     seal(tmp_path, journal)
-    (path,) = export_segments(tmp_path)
+    (path,) = seal_journal(tmp_path)
     assert read(path).num_rows == 0
 
 
 def test_the_file_of_another_journal_is_written_again(tmp_path: Path) -> None:
     seal(tmp_path / "a", write_journal(tmp_path / "a"))
     seal(tmp_path / "b", write_journal(tmp_path / "b", rounds=2))
-    (path,) = export_segments(tmp_path / "a")
-    folder = tmp_path / "b" / FOLDER
+    (path,) = seal_journal(tmp_path / "a")
+    folder = tmp_path / "b" / PARQUET_FOLDER
     folder.mkdir()
     path.rename(folder / path.name)
-    (again,) = export_segments(tmp_path / "b")
+    (again,) = seal_journal(tmp_path / "b")
     assert read(again).num_rows == 8
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + bytes(20) + b"PAR1"])
 def test_a_file_that_is_no_parquet_is_written_again(tmp_path: Path, content: bytes) -> None:
     seal(tmp_path, write_journal(tmp_path))
-    (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "journal.00000001.parquet").write_bytes(content)
-    (path,) = export_segments(tmp_path)
+    (tmp_path / PARQUET_FOLDER).mkdir()
+    (tmp_path / PARQUET_FOLDER / "journal.00000001.parquet").write_bytes(content)
+    (path,) = seal_journal(tmp_path)
     assert read(path).num_rows == 4
 
 
@@ -217,8 +213,8 @@ def test_a_damaged_segment_is_named_and_leaves_no_file(
     data[data.index(b"two")] ^= 1
     source.write_bytes(data)
     with pytest.raises(StoreCorrupt, match=r"journal\.00000001.*checksum of a block is wrong"):
-        export_segments(tmp_path)
-    assert list((tmp_path / FOLDER).glob("*.parquet")) == []
+        seal_journal(tmp_path)
+    assert list((tmp_path / PARQUET_FOLDER).glob("*.parquet")) == []
     assert main([str(tmp_path)]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -230,7 +226,7 @@ def test_a_segment_that_cannot_be_exported_holds_up_no_other(
     while journal.has_unsealed:
         journal.seal()
     journal.close()
-    *numbers, _ = sealed_segments(tmp_path)  # of the last one there is a snapshot only
+    numbers = range(1, journal.live.number)
     assert len(numbers) > 5
     torn, newer, damaged, *whole = numbers
     (tmp_path / manifest_name(torn)).write_bytes(b'{"format":1,"\xff')
@@ -240,12 +236,12 @@ def test_a_segment_that_cannot_be_exported_holds_up_no_other(
     header[20] ^= 1
     (tmp_path / segment_name(damaged)).write_bytes(header)
     with pytest.raises(StoreError, match=r"manifest.json: .* version 3"):
-        export_segments(tmp_path)
-    found = sorted(each.name for each in (tmp_path / FOLDER).glob("*.parquet"))
-    assert found == [parquet_name(number) for number in whole]
+        seal_journal(tmp_path)
+    found = sorted(each.name for each in (tmp_path / PARQUET_FOLDER).glob("*.parquet"))
+    assert found == [parquet_path(tmp_path, number).name for number in whole]
     path.unlink()
     with pytest.raises(StoreCorrupt, match="checksum of the segment header is wrong"):
-        export_segments(tmp_path)
+        seal_journal(tmp_path)
     assert main([str(tmp_path)]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -256,18 +252,18 @@ def test_a_segment_that_ends_early_is_damaged(tmp_path: Path) -> None:
     source = tmp_path / segment_name(1)
     source.write_bytes(source.read_bytes()[: manifest.data_bytes - 200])
     with pytest.raises(StoreCorrupt):
-        export_segments(tmp_path)
+        seal_journal(tmp_path)
 
 
 def test_two_exports_at_a_time_do_not_disturb_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seal(tmp_path, write_journal(tmp_path))
-    (tmp_path / FOLDER).mkdir()
-    lock = RealDisk().open_locked(tmp_path / FOLDER / ".lock")
+    (tmp_path / PARQUET_FOLDER).mkdir()
+    lock = RealDisk().open_locked(tmp_path / PARQUET_FOLDER / ".lock")
     try:
         with pytest.raises(StoreLocked):
-            export_segments(tmp_path)
+            seal_journal(tmp_path)
         assert main([str(tmp_path)]) == 0
     finally:
         lock.close()
@@ -290,16 +286,16 @@ def test_an_export_that_is_killed_at_any_moment_leaves_whole_files_or_none(tmp_p
             [sys.executable, "-m", MODULE, str(tmp_path)], stdout=subprocess.PIPE
         ) as process:
             # The export names the files at its end: the kill comes while it writes the next one.
-            while len(list((tmp_path / FOLDER).glob("journal.*.parquet"))) < count + 1:
+            while len(list((tmp_path / PARQUET_FOLDER).glob("journal.*.parquet"))) < count + 1:
                 with pytest.raises(subprocess.TimeoutExpired):  # it runs, and has the processor
                     process.wait(0.001)
             process.send_signal(signal.SIGKILL)
-        found = {path.name: read(path).num_rows for path in (tmp_path / FOLDER).glob("*.parquet")}
+        found = {path.name: read(path).num_rows for path in (tmp_path / PARQUET_FOLDER).glob("*.parquet")}
         assert found.items() <= expected.items()
         if len(found) > segments // 2:
             break
     assert main([str(tmp_path)]) == 0
-    found = {path.name: read(path).num_rows for path in (tmp_path / FOLDER).glob("*.parquet")}
+    found = {path.name: read(path).num_rows for path in (tmp_path / PARQUET_FOLDER).glob("*.parquet")}
     assert found == expected
 
 
@@ -324,18 +320,18 @@ async def test_a_broker_exports_while_it_runs_and_what_it_finds_at_its_start(
 
     async def exported(count: int) -> None:
         with trio.fail_after(60):
-            files = tmp_path / FOLDER
+            files = tmp_path / PARQUET_FOLDER
             while len(list(files.glob("journal.*.parquet"))) < count:  # noqa: ASYNC110 - processes
                 await trio.sleep(0.02)  # leaves them the processor
 
     async with running_broker(config) as server:
         await publish(server.uris[0], range(1, 201))
         await exported(2)
-    for path in (tmp_path / FOLDER).glob("journal.*.parquet"):
+    for path in (tmp_path / PARQUET_FOLDER).glob("journal.*.parquet"):
         path.unlink()
     async with running_broker(config):
         await exported(2)
-        table = read(tmp_path / FOLDER / "journal.00000001.parquet")
+        table = read(tmp_path / PARQUET_FOLDER / "journal.00000001.parquet")
     assert table["sequence"].to_pylist()[:3] == [1, 2, 3]
     assert set(table["bookmark"].to_pylist()) >= {f"{publisher_id('pubber')}|1|"}
     assert table["sow_key"].null_count == 0
@@ -366,7 +362,7 @@ async def test_a_broker_whose_export_fails_goes_on_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = BrokerConfig(name="east", data_dir=tmp_path, parquet=True)
-    (tmp_path / FOLDER).write_bytes(b"a file where a directory should be")
+    (tmp_path / PARQUET_FOLDER).write_bytes(b"a file where a directory should be")
     async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
         await client.logon("pubber")
         with trio.fail_after(60):

@@ -90,6 +90,8 @@ _WRONG_LENGTHS: Final = "the lengths in a record header do not add up"
 _NAME: Final = re.compile(r"journal\.(\d{8,})(\.gz)?")
 
 COMPRESSED_SUFFIX: Final = ".gz"
+PARQUET_FOLDER: Final = "parquet"
+PARQUET_SUFFIX: Final = ".parquet"
 
 
 class RecordCommand(enum.IntEnum):

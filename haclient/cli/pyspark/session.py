@@ -172,7 +172,7 @@ def is_whole(path: str) -> bool | None:
 
     if "://" in path or not _is_broker(path):
         return None
-    log = JournalLog(Path(path))
+    log = JournalLog(Path(path), sealed=True)
     log.refresh()
     return log.first_position == 1
 

@@ -22,7 +22,6 @@ began at an earlier position, which happens when the end of a log was lost with 
 
 from __future__ import annotations
 
-import bisect
 import gzip
 import os
 import sys
@@ -35,10 +34,18 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from haclient.errors import StoreCorrupt, StoreError, UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
+from haclient.pyspark.journal.pieces import Piece, has_type, may_hold, plan_splits, strides
+from haclient.pyspark.journal.records import (
+    HEADER,
+    RowRange,
+    headers_at,
+    record_offsets,
+)
+from haclient.pyspark.journal.sealed import Origin, SealedFile, sealed_file
 from haclient.pyspark.rows import DataLoss, printable
 from haclient_fake_server.journal.format import (
     COMPRESSED_SUFFIX,
@@ -86,14 +93,6 @@ class JournalChunk(NamedTuple):
     data: bytes
     base: int
     blocks: list[BlockHeader]
-
-
-class Piece(NamedTuple):
-    """Whole blocks of a segment: from one offset to another."""
-
-    segment: int
-    start: int
-    end: int
 
 
 class JournalPlace(NamedTuple):
@@ -186,7 +185,7 @@ def read_pieces(directory: Path, pieces: Iterable[Piece]) -> Iterator[JournalChu
         StoreCorrupt: A block is damaged.
         StoreError: The file cannot be read.
     """
-    for number, start, end in pieces:
+    for number, start, end, *_ in pieces:
         path = directory / segment_name(number)
         try:
             for chunk in read_chunks(path, number, start, end):
@@ -205,97 +204,30 @@ def read_pieces(directory: Path, pieces: Iterable[Piece]) -> Iterator[JournalChu
             raise StoreCorrupt(path, start, f"the log ends here, blocks up to {end} were there")
 
 
-def plan_splits(
-    manifests: Sequence[Manifest],
-    wanted: RowRange,
-    is_wanted: Callable[[str], bool],
-    max_bytes: int,
-    *,
-    message_type: str | None = None,
-) -> list[tuple[Piece, ...]]:
-    """Which bytes have to be read for some rows, in splits of a limited size, by position.
-
-    Args:
-        manifests: What the segments hold, in order.
-        wanted: Positions and times of the rows.
-        is_wanted: Whether a topic is wanted, by its name.
-        max_bytes: Size of a split; one stride of the index is never cut.
-        message_type: The message type of the topics that are wanted; `None` takes any.
-    """
-    splits: list[tuple[Piece, ...]] = []
-    pieces: list[Piece] = []
-    size = 0
-    for manifest in manifests:
-        topics = manifest.topics.values()
-        if not any(_has_type(each, message_type) and is_wanted(topic) for each, topic in topics):
-            continue
-        edges = _edges(manifest, wanted)
-        for start, end in pairwise(edges):
-            if pieces and size + end - start > max_bytes:
-                splits.append(tuple(pieces))
-                pieces, size = [], 0
-            if pieces and pieces[-1].segment == manifest.number and pieces[-1].end == start:
-                pieces[-1] = pieces[-1]._replace(end=end)
-            else:
-                pieces.append(Piece(manifest.number, start, end))
-            size += end - start
-    if pieces:
-        splits.append(tuple(pieces))
-    return splits
-
-
-def _has_type(found: str, wanted: str | None) -> bool:
-    return wanted is None or found == wanted
-
-
-def _edges(manifest: Manifest, wanted: RowRange) -> list[int]:
-    """Where the strides begin that may hold wanted rows, and the end of the last one."""
-    index = manifest.index
-    is_outside = (
-        not index
-        or wanted.first_position >= wanted.end_position
-        or wanted.from_us >= wanted.until_us
-        or manifest.next_position <= wanted.first_position
-        or manifest.first_position >= wanted.end_position
-        or manifest.last_us < wanted.from_us
-        or manifest.first_us >= wanted.until_us
-    )
-    if is_outside:
-        return []
-    # The stride before the first one that begins later may hold the first wanted row. Times may be
-    # equal, so there it is the stride before the first that begins at this time.
-    first = max(
-        bisect.bisect_right(index, wanted.first_position, key=lambda each: each.position) - 1,
-        bisect.bisect_left(index, wanted.from_us, key=lambda each: each.timestamp_us) - 1,
-        0,
-    )
-    after = min(
-        bisect.bisect_left(index, wanted.end_position, key=lambda each: each.position),
-        bisect.bisect_left(index, wanted.until_us, key=lambda each: each.timestamp_us),
-    )
-    if first >= after:
-        return []
-    end = index[after].offset if after < len(index) else manifest.data_bytes
-    return [*(stride.offset for stride in index[first:after]), end]
-
-
 class JournalLog:
     """The segments of a journal, as they were when `refresh` was called last.
 
     Args:
         directory: Where the journal is.
         instance: Name of the broker that has to have written it; `None` takes any.
+        sealed: Segments that were removed count as long as their Parquet files are there.
 
     Attributes:
         manifests: What the segments hold, in order.
         starts: The most recent starts of the log, the youngest last.
+        origins: By segment, when it was begun and by which instance.
     """
 
-    def __init__(self, directory: Path, *, instance: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, instance: str | None = None, sealed: bool = False
+    ) -> None:
         self.directory = directory
         self.manifests: list[Manifest] = []
         self.starts: list[LogStart] = []
+        self.origins: dict[int, Origin] = {}
         self._instance = instance
+        self._takes_removed = sealed
+        self._removed: dict[int, SealedFile] = {}
         self._complete: dict[int, Manifest] = {}
         self._scans: dict[int, _Scan] = {}
         self._prologues: dict[int, Sequence[LogStart]] = {}
@@ -347,7 +279,7 @@ class JournalLog:
         return {
             id_: printable(topic)
             for id_, (found, topic) in known.items()
-            if _has_type(found, message_type) and is_wanted(topic)
+            if has_type(found, message_type) and is_wanted(topic)
         }
 
     def place(self, position: int) -> JournalPlace:
@@ -434,7 +366,7 @@ class JournalLog:
         found: dict[LogStart, None] = {}
         for manifest in self.manifests[:-1]:
             found |= dict.fromkeys(self._first_starts(manifest))
-            if walked_at is None:
+            if walked_at is None or manifest.number in self._removed:
                 continue
             if manifest.first_position <= walked_at <= manifest.next_position:
                 path = self.directory / segment_name(manifest.number)
@@ -444,12 +376,14 @@ class JournalLog:
         return [*(found | dict.fromkeys(self.starts))]
 
     def _first_starts(self, manifest: Manifest) -> Sequence[LogStart]:
-        """The starts that the first block of a segment repeats."""
+        """The starts that the first block of a segment repeats; of a Parquet file, all of them."""
+        if manifest.number in self._removed:
+            return self._removed[manifest.number].starts
         known = self._prologues.get(manifest.number)
         if known is None:
             piece = Piece(manifest.number, SEGMENT_HEADER_BYTES, manifest.data_bytes)
             chunk = next(read_pieces(self.directory, [piece]), None)
-            known = [] if chunk is None else [*_starts_in(chunk, chunk.blocks[:1])]
+            known = [] if chunk is None else [*starts_in(chunk, chunk.blocks[:1])]
             self._prologues[manifest.number] = known
         return known
 
@@ -483,10 +417,10 @@ class JournalLog:
             return found
 
         pieces = (
-            Piece(manifest.number, stride.offset, end)
+            piece
             for manifest in self.manifests
-            for stride, end in _strides(manifest)
-            if _may_hold(stride, publisher, sequence)
+            for stride, piece in strides(manifest)
+            if may_hold(stride, publisher, sequence)
         )
         return self._find(pieces, is_it)
 
@@ -499,15 +433,12 @@ class JournalLog:
         """
         left = count
         for manifest in self.manifests:
-            if manifest.next_position <= position or not manifest.index:
-                continue
-            ends = [*(stride.position for stride in manifest.index[1:]), manifest.next_position]
-            for (stride, end), next_position in zip(_strides(manifest), ends, strict=True):
-                if next_position <= position:  # it was read before
+            for _, piece in strides(manifest):
+                if piece.next_position <= position:  # it was read before
                     continue
-                left -= end - stride.offset
+                left -= piece.end - piece.start
                 if left <= 0:
-                    return next_position
+                    return piece.next_position
         return self.end_position
 
     def _pieces(self, wanted: RowRange) -> Iterator[Piece]:
@@ -520,14 +451,28 @@ class JournalLog:
         is_it: Callable[[npt.NDArray[np.void]], npt.NDArray[np.bool_]],
     ) -> int | None:
         """The position of the first record for which a condition holds."""
-        for chunk in read_pieces(self.directory, pieces):
-            headers = headers_at(
-                chunk.data, record_offsets(chunk.data, chunk.blocks, base=chunk.base)
-            )
-            places = np.flatnonzero(is_it(headers) & (headers["position"] > 0))
-            if len(places):
-                return int(headers["position"][places[0]])
+        for piece in pieces:
+            for headers in self._headers(piece):
+                places = np.flatnonzero(is_it(headers) & (headers["position"] > 0))
+                if len(places):
+                    return int(headers["position"][places[0]])
         return None
+
+    def _headers(self, piece: Piece) -> Iterator[npt.NDArray[np.void]]:
+        """What the headers of the records of a piece have to say of messages."""
+        file = self._removed.get(piece.segment)
+        if file is None:
+            for chunk in read_pieces(self.directory, [piece]):
+                offsets = record_offsets(chunk.data, chunk.blocks, base=chunk.base)
+                yield headers_at(chunk.data, offsets)
+            return
+        names = ("position", "publisher_id", "sequence", "timestamp")
+        for _, table in file.read(names, piece.first_position, piece.next_position):
+            headers = np.zeros(table.num_rows, HEADER)
+            for name in names[:3]:
+                headers[name] = table[name].to_numpy().view(np.uint64)
+            headers["timestamp_us"] = table["timestamp"].cast(pa.int64()).to_numpy()
+            yield headers
 
     def _numbers(self) -> list[int]:
         try:
@@ -558,7 +503,8 @@ class JournalLog:
             if manifests:
                 self._join(manifests[-1], manifest)
             manifests.append(manifest)
-        self.manifests = manifests
+        self._removed = self._find_removed(manifests[0]) if self._takes_removed else {}
+        self.manifests = [*(each.manifest for each in self._removed.values()), *manifests]
         last = self._scans[numbers[-1]]
         last.check_end()
         self.starts = [*last.starts]
@@ -567,11 +513,29 @@ class JournalLog:
         self._scans = {numbers[-1]: last}
         self._prologues = {n: self._prologues[n] for n in numbers if n in self._prologues}
 
+    def _find_removed(self, following: Manifest) -> dict[int, SealedFile]:
+        """The segments before one that are left as Parquet files, in order."""
+        found: list[SealedFile] = []
+        while (number := following.number - 1) > 0:
+            file = self._removed.get(number)
+            if file is None or not file.path.exists():
+                file = sealed_file(self.directory, number)
+            if file is None or file.manifest.next_position != following.first_position:
+                break
+            (created_us, instance_id), follower = file.origin, self.origins[following.number]
+            if instance_id != follower.instance_id or created_us > follower.created_us:
+                break  # another log was here
+            self.origins[number] = file.origin
+            following = file.manifest
+            found.insert(0, file)
+        return {file.manifest.number: file for file in found}
+
     def _load(self, number: int, *, is_last: bool) -> Manifest:
         path = self.directory / segment_name(number)
         scan = self._scans.get(number)
         if scan is None:
             header = self._header(path, number)
+            self.origins[number] = Origin(header.created_us, header.instance_id)
             manifest = None if is_last else self._sealed_manifest(number)
             if manifest is not None:
                 return manifest
@@ -732,22 +696,9 @@ class _Scan:
         return block.first_position + int(np.count_nonzero(has_position))
 
 
-def _starts_in(chunk: JournalChunk, blocks: Sequence[BlockHeader]) -> Iterator[LogStart]:
+def starts_in(chunk: JournalChunk, blocks: Sequence[BlockHeader]) -> Iterator[LogStart]:
+    """The starts in some blocks of a chunk, in order."""
     for block in blocks:
         for record in read_records(chunk.data, block.start - chunk.base, block.end - chunk.base):
             if record.command == RecordCommand.START:
                 yield read_start(record)
-
-
-def _strides(manifest: Manifest) -> Iterator[tuple[Stride, int]]:
-    """The strides of a segment, each with the offset of its end."""
-    if manifest.index:  # it has messages
-        ends = [*(stride.offset for stride in manifest.index[1:]), manifest.data_bytes]
-        yield from zip(manifest.index, ends, strict=True)
-
-
-def _may_hold(stride: Stride, publisher: int, sequence: int) -> bool:
-    if not stride.publishers:  # walked here, or without messages
-        return True
-    low, high = stride.publishers.get(publisher, (1, 0))
-    return low <= sequence <= high

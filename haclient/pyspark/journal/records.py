@@ -93,6 +93,11 @@ class RowRange(NamedTuple):
     from_us: int = -MAX_TIME_US
     until_us: int = MAX_TIME_US
 
+    @property
+    def has_times(self) -> bool:
+        """Whether not all times are wanted."""
+        return self.from_us > -MAX_TIME_US or self.until_us < MAX_TIME_US
+
 
 def record_offsets(data: bytes, blocks: Sequence[BlockHeader], *, base: int = 0) -> Integers:
     """Where the records of some blocks begin in `data`, in order.
@@ -365,6 +370,8 @@ class _Columns:
                 array = self._bookmarks()
             case "publisher_id" | "sequence" | "position":
                 array = pa.array(np.ascontiguousarray(self._headers[name]).view(np.int64))
+            case "topic_id":
+                array = pa.array(np.ascontiguousarray(self._headers[name]).view(np.int32))
             case "timestamp":
                 times = pa.array(np.ascontiguousarray(self._headers["timestamp_us"]))
                 array = times.view(pa.timestamp("us", tz="UTC"))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from haclient.pyspark.journal.log import JournalChunk, JournalLog, Piece, read_pieces
+from haclient.pyspark.journal.log import JournalChunk, JournalLog, read_pieces
+from haclient.pyspark.journal.pieces import Piece
 from haclient.pyspark.journal.records import Integers, headers_at, record_offsets
 from haclient.pyspark.rows import printable
 from haclient_fake_server.journal.format import (
@@ -63,7 +64,7 @@ def removals_of(spark: SparkSession, log: JournalLog) -> DataFrame:
         log: The log.
     """
     splits = removal_splits(log)
-    rows = [(number, *piece) for number, split in enumerate(splits) for piece in split]
+    rows = [(number, *piece[:3]) for number, split in enumerate(splits) for piece in split]
     pieces = spark.createDataFrame(rows, "split INT, segment BIGINT, begin BIGINT, end BIGINT")
     spread = pieces.repartitionById(max(1, len(splits)), pieces["split"])
     ordered = spread.sortWithinPartitions("split", "segment", "begin")

@@ -38,14 +38,10 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.pyspark.journal.log import (
-    JournalLog,
-    JournalPlace,
-    Piece,
-    plan_splits,
-    read_pieces,
-)
-from haclient.pyspark.journal.records import MAX_POSITION, RowRange, Topics, record_offsets, rows_of
+from haclient.pyspark.journal.log import JournalLog, JournalPlace
+from haclient.pyspark.journal.pieces import plan_splits
+from haclient.pyspark.journal.reading import Split, SplitReader
+from haclient.pyspark.journal.records import MAX_POSITION, RowRange
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss, check_schema, schema_ddl, select_columns
@@ -172,7 +168,7 @@ class JournalSettings:
 
     def open_log(self) -> JournalLog:
         """The log as it is now."""
-        log = JournalLog(self.path, instance=self.instance)
+        log = JournalLog(self.path, instance=self.instance, sealed=True)
         log.refresh()
         return log
 
@@ -220,23 +216,6 @@ class JournalSettings:
             else:
                 found.append(log.first_position)
         return min(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """What one task reads.
-
-    Attributes:
-        pieces: Whole blocks of segments.
-        wanted: Positions and times of the rows.
-        topics: By topic id, the topics that are wanted.
-        has_all_topics: No record has another topic.
-    """
-
-    pieces: tuple[Piece, ...]
-    wanted: RowRange
-    topics: Mapping[int, str]
-    has_all_topics: bool
 
 
 class JournalDataSource(DataSource):
@@ -290,8 +269,19 @@ class JournalRangeReader(DataSourceReader):
 
     @override
     def partitions(self) -> list[InputPartition]:
+        log = self._settings.open_log()
+        return plan(self._settings, log, self.range_of(log), self._is_wanted)
+
+    def range_of(self, log: JournalLog) -> RowRange:
+        """The positions and times that are wanted of a log, up to its end.
+
+        Args:
+            log: The log.
+
+        Raises:
+            DataLoss: It does not have what is wanted.
+        """
         settings = self._settings
-        log = settings.open_log()
         end = min(settings.end_position, self._wanted.end_position, log.end_position)
         if settings.end_bookmark is not None:
             bookmark = settings.end_bookmark
@@ -309,7 +299,7 @@ class JournalRangeReader(DataSourceReader):
             wanted = wanted._replace(from_us=max(wanted.from_us, settings.start_us))
         if settings.end_us is not None:
             wanted = wanted._replace(until_us=min(wanted.until_us, settings.end_us))
-        return plan(settings, log, wanted, self._is_wanted)
+        return wanted
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -454,40 +444,41 @@ def plan(
     )
     splits = make(settings.partition_bytes)
     if len(splits) < settings.min_partitions:
-        size = sum(end - start for split in splits for _, start, end in split)
+        size = sum(piece.end - piece.start for split in splits for piece in split)
         smaller = -(-size // settings.min_partitions)
         splits = make(smaller)
     topics = log.topics(is_wanted, message_type=settings.message_type)
     has_all = len(topics) == len(log.topics(lambda _: True))
-    return [InputPartition(Split(pieces, wanted, topics, has_all)) for pieces in splits or [()]]
+    return [
+        InputPartition(
+            Split(
+                pieces,
+                wanted,
+                topics,
+                has_all,
+                {each.segment: log.origins[each.segment] for each in pieces},
+            )
+        )
+        for pieces in splits or [()]
+    ]
 
 
 def read_split(settings: JournalSettings, split: Split | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, as batches.
+    """The rows of a split, as batches of a limited size.
 
     Args:
         settings: The options.
         split: What to read; PySpark plans `None` where there is nothing.
 
     Raises:
-        DataLoss: A segment was removed since the query was planned.
-        StoreCorrupt: A block is damaged.
-        StoreError: A file cannot be read.
+        DataLoss, StoreCorrupt, StoreError: As `SplitReader.read`.
     """
     if split is None:
         return
-    topics = Topics(split.topics, is_all=split.has_all_topics)
-    for piece in split.pieces:
-        try:
-            for data, base, blocks in read_pieces(settings.path, [piece]):
-                offsets = record_offsets(data, blocks, base=base)
-                batch = rows_of(data, offsets, settings.columns, wanted=split.wanted, topics=topics)
-                for start in range(0, batch.num_rows, settings.batch_rows):
-                    yield batch.slice(start, settings.batch_rows)
-        except DataLoss as error:
-            if settings.fail_on_data_loss:
-                raise
-            _log.warning("%s", error)
+    read = SplitReader(settings.path, settings.columns, settings.fail_on_data_loss).read
+    for batch in read(split):
+        for start in range(0, batch.num_rows, settings.batch_rows):
+            yield batch.slice(start, settings.batch_rows)
 
 
 def encode_place(place: JournalPlace) -> dict[str, Any]:

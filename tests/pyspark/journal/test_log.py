@@ -15,12 +15,11 @@ from haclient.protocol.identity import publisher_id
 from haclient.pyspark.journal.log import (
     JournalLog,
     JournalPlace,
-    Piece,
     _Scan,  # pyright: ignore[reportPrivateUsage] - to write between two looks at a file
-    plan_splits,
     read_chunks,
     read_pieces,
 )
+from haclient.pyspark.journal.pieces import Piece, plan_splits
 from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
 from haclient.pyspark.rows import DataLoss
 from haclient_fake_server.journal.format import (
@@ -237,7 +236,7 @@ def test_splits_have_every_row_once_whatever_their_size(tmp_path: Path, max_byte
     log = opened(tmp_path)
     splits = all_splits(log, max_bytes)
     assert positions(log, splits) == [*range(1, 10_001)]
-    sizes = [sum(end - start for _, start, end in split) for split in splits]
+    sizes = [sum(each.end - each.start for each in split) for split in splits]
     assert all(size <= max(max_bytes, 2 * INDEX_STRIDE_BYTES) for size in sizes)
     if max_bytes == 2**30:
         assert len(splits) == 1

@@ -1,0 +1,160 @@
+"""The rows of a split, for batches and streams: from Parquet files or from the journal itself.
+
+A piece of a sealed segment is read from its Parquet file, of which only the wanted columns are
+decoded. It is read from the journal as long as there is no such file, if the file is damaged, or if
+so few rows are wanted that decoding a whole row group costs more. Whatever the source, rows are
+those of the piece's positions, so each is there once, also when the file or the segment comes or
+goes between planning and reading, or damage is found halfway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from haclient.errors import StoreCorrupt
+from haclient.pyspark.journal.log import read_pieces
+from haclient.pyspark.journal.pieces import Piece
+from haclient.pyspark.journal.records import (
+    RowRange,
+    Topics,
+    record_offsets,
+    rows_of,
+)
+from haclient.pyspark.journal.sealed import Origin, SealedFile, sealed_file
+from haclient.pyspark.rows import DataLoss, arrow_schema
+
+MIN_SEALED_ROWS: Final = 25_000
+"""Fewer rows are read from the journal: a row group has 100 000."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads.
+
+    Attributes:
+        pieces: Whole blocks of segments.
+        wanted: Positions and times of the rows.
+        topics: By topic id, the topics that are wanted.
+        has_all_topics: No record has another topic.
+        origins: By segment, what tells its Parquet file from one of another journal.
+    """
+
+    pieces: tuple[Piece, ...]
+    wanted: RowRange
+    topics: Mapping[int, str]
+    has_all_topics: bool
+    origins: Mapping[int, Origin]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReader:
+    """Reads splits of one journal.
+
+    Args:
+        directory: Where the journal is.
+        columns: Names of the columns, in order.
+        fail_on_data_loss: Whether rows that were removed since the query was planned are an error.
+    """
+
+    directory: Path
+    columns: Sequence[str]
+    fail_on_data_loss: bool = True
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, in batches of any size.
+
+        Args:
+            split: What to read.
+
+        Raises:
+            DataLoss: A segment was removed since the query was planned, and has no Parquet file.
+            StoreCorrupt: What there is of a segment is damaged.
+            StoreError: A file cannot be read.
+        """
+        topics = Topics(split.topics, is_all=split.has_all_topics)
+        for piece in split.pieces:
+            try:
+                yield from self._read_piece(piece, split, topics)
+            except DataLoss as error:
+                if self.fail_on_data_loss:
+                    raise
+                _log.warning("%s", error)
+
+    def _read_piece(self, piece: Piece, split: Split, topics: Topics) -> Iterator[pa.RecordBatch]:
+        wanted = split.wanted._replace(
+            first_position=max(split.wanted.first_position, piece.first_position),
+            end_position=min(split.wanted.end_position, piece.next_position),
+        )
+        origin = split.origins[piece.segment]
+        file = sealed_file(self.directory, piece.segment, origin)
+        damage: StoreCorrupt | None = None
+        if file is not None and _is_worth(file, wanted):
+            try:
+                for next_position, table in file.read(
+                    self._names(wanted, topics), wanted.first_position, wanted.end_position
+                ):
+                    yield from self._batches(table, wanted, topics)
+                    wanted = wanted._replace(first_position=next_position)
+            except StoreCorrupt as error:
+                damage = error
+                _log.warning("%s: the journal is read instead; seal it again", error)
+            else:
+                return
+        try:
+            yield from self._read_journal(piece, wanted, topics)
+        except DataLoss as error:
+            if damage is not None:
+                raise damage from error
+            # It was removed, which a broker that seals does only when the file is there.
+            file = sealed_file(self.directory, piece.segment, origin)
+            if file is None:
+                raise
+            names = self._names(wanted, topics)
+            for _, table in file.read(names, wanted.first_position, wanted.end_position):
+                yield from self._batches(table, wanted, topics)
+
+    def _read_journal(
+        self, piece: Piece, wanted: RowRange, topics: Topics
+    ) -> Iterator[pa.RecordBatch]:
+        for data, base, blocks in read_pieces(self.directory, [piece]):
+            offsets = record_offsets(data, blocks, base=base)
+            yield rows_of(data, offsets, self.columns, wanted=wanted, topics=topics)
+
+    def _names(self, wanted: RowRange, topics: Topics) -> list[str]:
+        """The columns that have to be read to choose rows."""
+        others = [
+            *(["timestamp"] if wanted.has_times else []),
+            *([] if topics.is_all else ["topic_id"]),
+        ]
+        return [*dict.fromkeys([*self.columns, *others])]
+
+    def _batches(
+        self, table: pa.Table, wanted: RowRange, topics: Topics
+    ) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a part of a Parquet file, which has wanted positions only."""
+        mask = np.ones(table.num_rows, np.bool_)
+        if not topics.is_all:
+            mask &= topics.indexes(table["topic_id"].to_numpy().view(np.uint32)) >= 0
+        if wanted.has_times:
+            times = table["timestamp"].cast(pa.int64()).to_numpy()
+            mask &= (times >= wanted.from_us) & (times < wanted.until_us)
+        if not mask.all():
+            table = table.filter(pa.array(mask))
+        schema = arrow_schema(self.columns)
+        for batch in table.select([*self.columns]).to_batches():
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _is_worth(file: SealedFile, wanted: RowRange) -> bool:
+    count = wanted.end_position - wanted.first_position
+    manifest = file.manifest
+    return count >= min(MIN_SEALED_ROWS, manifest.next_position - manifest.first_position)

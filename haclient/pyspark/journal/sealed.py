@@ -1,0 +1,239 @@
+"""Sealed segments as Parquet files: what such a file says of itself, and its rows.
+
+A sealed segment never changes. `haclient.pyspark.journal.sealing` writes it to a file of its own,
+`parquet/journal.00000001.parquet` in the journal's directory: the columns of the sources and
+`topic_id`, a row for each message and delete, in the order of positions. The metadata of the file
+has the manifest of the segment, who began it and when, and the starts of the log in it. So the file
+serves as well when the segment was removed, and is never taken for one of another journal.
+
+Pages of the file have checksums; its end, which says where they are, has none. So a list of
+checksums lies beside it, in the form of Hadoop's local file system: the reader of the JVM checks
+all that it reads by it, unasked. Here the end is checked by the list, and pages by their own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from haclient.errors import StoreCorrupt
+from haclient_fake_server.journal.format import (
+    PARQUET_FOLDER,
+    PARQUET_SUFFIX,
+    JournalFormatError,
+    LogStart,
+    Manifest,
+    SegmentHeader,
+    segment_name,
+)
+
+METADATA: Final = b"haclient.segment"
+"""The key of the file's metadata."""
+
+ROWS_PER_GROUP: Final = 100_000
+BYTES_PER_GROUP: Final = 32 * 2**20
+"""A row group ends at either: a task holds one at a time."""
+
+SUM_BYTES: Final = 4096
+"""Bytes of the file of which each checksum is."""
+
+_SUMS: Final = struct.Struct(">4sI")
+_SUMS_MAGIC: Final = b"crc\0"
+_END: Final = struct.Struct("<I4s")
+_MAGIC: Final = b"PAR1"
+
+_log = logging.getLogger(__name__)
+
+
+def sealed_path(directory: Path, number: int) -> Path:
+    """The Parquet file of a segment.
+
+    Args:
+        directory: Where the journal is.
+        number: The segment.
+    """
+    return directory / PARQUET_FOLDER / (segment_name(number) + PARQUET_SUFFIX)
+
+
+def sums_path(path: Path) -> Path:
+    """The file with the checksums of a Parquet file."""
+    return path.with_name(f".{path.name}.crc")
+
+
+def checksums(path: Path) -> bytes:
+    """The checksums of a file, as its list holds them."""
+    with path.open("rb") as file:
+        sums = [zlib.crc32(part) for part in iter(lambda: file.read(SUM_BYTES), b"")]
+    return _SUMS.pack(_SUMS_MAGIC, SUM_BYTES) + struct.pack(f">{len(sums)}I", *sums)
+
+
+def check_bytes(path: Path, start: int = 0) -> None:
+    """Check a file by its checksums.
+
+    Args:
+        path: The file.
+        start: From where on; of the part that this is in, all is checked.
+
+    Raises:
+        StoreCorrupt: It is damaged, or its checksums are.
+        OSError: It cannot be read.
+    """
+    try:
+        sums = sums_path(path).read_bytes()
+    except FileNotFoundError:
+        raise StoreCorrupt(path, 0, f"its checksums, {sums_path(path)}, are missing") from None
+    count = -(-path.stat().st_size // SUM_BYTES)
+    if sums[: _SUMS.size] != _SUMS.pack(_SUMS_MAGIC, SUM_BYTES) or len(sums) != 8 + 4 * count:
+        raise StoreCorrupt(path, 0, f"{sums_path(path)} has other checksums")
+    wanted = struct.unpack_from(f">{count}I", sums, _SUMS.size)
+    with path.open("rb") as file:
+        first = start // SUM_BYTES
+        file.seek(first * SUM_BYTES)
+        for number in range(first, count):
+            if zlib.crc32(file.read(SUM_BYTES)) != wanted[number]:
+                raise StoreCorrupt(path, number * SUM_BYTES, "a checksum is wrong")
+
+
+def _check_end(path: Path) -> None:
+    """Check the end of a Parquet file, which says where everything is.
+
+    Raises:
+        StoreCorrupt: It is damaged.
+        OSError: It cannot be read.
+    """
+    size = path.stat().st_size
+    check_bytes(path, max(0, size - _END.size))
+    with path.open("rb") as file:
+        file.seek(max(0, size - _END.size))
+        length, magic = _END.unpack(file.read().rjust(_END.size))
+    if magic != _MAGIC or length > size:
+        raise StoreCorrupt(path, max(0, size - _END.size), "no Parquet file ends here")
+    check_bytes(path, size - _END.size - length)
+
+
+class Origin(NamedTuple):
+    """What tells a segment from one of another journal: when it was begun, and by whom."""
+
+    created_us: int
+    instance_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """The Parquet file of a segment.
+
+    Attributes:
+        path: The file.
+        origin: When its segment was begun, and by which instance.
+        manifest: What the segment holds.
+        starts: The starts of the log in it.
+    """
+
+    path: Path
+    origin: Origin
+    manifest: Manifest
+    starts: tuple[LogStart, ...]
+    _footer: pq.FileMetaData
+
+    @staticmethod
+    def describe(header: SegmentHeader, manifest: Manifest, starts: Sequence[LogStart]) -> bytes:
+        """What the metadata of the file of a segment has."""
+        values = {
+            "created_us": header.created_us,
+            "instance_id": header.instance_id,
+            "manifest": manifest.to_json(),
+            "starts": [(each.id, each.first_position, each.boot_id.hex()) for each in starts],
+        }
+        return json.dumps(values).encode("ascii")
+
+    @classmethod
+    def open(cls, path: Path) -> SealedFile:
+        """Read the end of a file.
+
+        Args:
+            path: The file.
+
+        Raises:
+            StoreCorrupt: It is damaged, or of an earlier version.
+            OSError: It is not there, or cannot be read.
+        """
+        _check_end(path)
+        try:
+            footer = pq.read_metadata(path)
+            said = cast("dict[str, Any]", json.loads((footer.metadata or {})[METADATA]))
+            return cls(
+                path,
+                Origin(said["created_us"], said["instance_id"]),
+                Manifest.from_json(said["manifest"]),
+                tuple(LogStart(id_, at, bytes.fromhex(boot)) for id_, at, boot in said["starts"]),
+                footer,
+            )
+        except (pa.ArrowInvalid, KeyError, TypeError, ValueError, JournalFormatError) as error:
+            raise StoreCorrupt(path, 0, f"not of a sealed segment: {error!r}") from error
+
+    def read(
+        self, columns: Sequence[str], first_position: int, end_position: int
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Rows by position, a row group at a time; each comes with the position after the group.
+
+        Args:
+            columns: Names of columns.
+            first_position: The first position that is wanted.
+            end_position: The first one that is not wanted any more.
+
+        Raises:
+            StoreCorrupt: A page is damaged; all rows before its group were given already.
+            OSError: The file cannot be read.
+        """
+        place = self._footer.schema.names.index("position")
+        reading = {"metadata": self._footer, "page_checksum_verification": True}
+        with pq.ParquetFile(self.path, **reading) as file:
+            for number in range(self._footer.num_row_groups):
+                known = self._footer.row_group(number).column(place).statistics
+                if known.max < first_position or known.min >= end_position:
+                    continue
+                is_cut = known.min < first_position or known.max >= end_position
+                names = dict.fromkeys([*columns, *(["position"] if is_cut else [])])
+                try:
+                    table = file.read_row_group(number, [*names], use_threads=False)
+                except (OSError, pa.ArrowException) as error:
+                    offset = self._footer.row_group(number).column(0).file_offset
+                    raise StoreCorrupt(self.path, offset, str(error)) from error
+                if is_cut:
+                    positions = table["position"].to_numpy()
+                    bounds = [first_position, end_position]
+                    start, end = np.searchsorted(positions, bounds).tolist()
+                    table = table.slice(start, end - start)
+                yield known.max + 1, table
+
+
+def sealed_file(directory: Path, number: int, origin: Origin | None = None) -> SealedFile | None:
+    """The Parquet file of a segment; `None` if there is none that can be read.
+
+    A damaged one is named in a warning: its segment is read instead.
+
+    Args:
+        directory: Where the journal is.
+        number: The segment.
+        origin: Of the segment, where it is known: a file of another journal does not count.
+    """
+    path = sealed_path(directory, number)
+    try:
+        found = SealedFile.open(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, StoreCorrupt) as error:
+        _log.warning("%s: the journal is read instead; seal it again", error)
+        return None
+    is_it = found.manifest.number == number and origin in {None, found.origin}
+    return found if is_it else None
