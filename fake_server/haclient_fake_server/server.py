@@ -369,7 +369,7 @@ class BrokerServer:
         broker does not depend on it.
         """
         config, directory = self._config, self._config.data_dir
-        assert directory is not None  # the configuration was checked
+        assert directory is not None  # noqa: S101  # the configuration was checked
         command = sealing_command(directory, config.archive_dir, config.parquet_compression)
         while True:
             if reason := await _problem_of(command):

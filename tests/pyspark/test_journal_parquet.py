@@ -18,7 +18,7 @@ import trio
 from haclient.cli.app import run
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.journal import sealing
-from haclient.pyspark.journal.sealed import METADATA, SealedFile, sums_path
+from haclient.pyspark.journal.sealed import METADATA
 from haclient.pyspark.journal.sealing import main, seal_journal
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.engine.journal import Block
@@ -290,12 +290,16 @@ def test_an_export_that_is_killed_at_any_moment_leaves_whole_files_or_none(tmp_p
                 with pytest.raises(subprocess.TimeoutExpired):  # it runs, and has the processor
                     process.wait(0.001)
             process.send_signal(signal.SIGKILL)
-        found = {path.name: read(path).num_rows for path in (tmp_path / PARQUET_FOLDER).glob("*.parquet")}
+        found = {
+            path.name: read(path).num_rows for path in (tmp_path / PARQUET_FOLDER).glob("*.parquet")
+        }
         assert found.items() <= expected.items()
         if len(found) > segments // 2:
             break
     assert main([str(tmp_path)]) == 0
-    found = {path.name: read(path).num_rows for path in (tmp_path / PARQUET_FOLDER).glob("*.parquet")}
+    found = {
+        path.name: read(path).num_rows for path in (tmp_path / PARQUET_FOLDER).glob("*.parquet")
+    }
     assert found == expected
 
 

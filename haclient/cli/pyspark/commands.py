@@ -18,6 +18,7 @@ import msgspec
 
 from haclient.cli.options import Count, FilePath, json_option, with_request
 from haclient.cli.output import coloured, payload_field, print_report, print_result
+from haclient.cli.pyspark.seal import seal
 from haclient.cli.pyspark.session import (
     check_broker_directory,
     check_request,
@@ -68,6 +69,9 @@ def pyspark_commands() -> None:
 
     JOURNAL is the directory of a broker, or of an export.
     """
+
+
+pyspark_commands.add_command(seal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

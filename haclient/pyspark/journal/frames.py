@@ -21,7 +21,7 @@ from haclient.errors import StoreCorrupt
 from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.pieces import wanted_manifests
 from haclient.pyspark.journal.records import MAX_TIME_US, RowRange
-from haclient.pyspark.journal.sealed import SealedFile, check_bytes, sealed_file
+from haclient.pyspark.journal.sealed import SealedFile, sealed_file
 from haclient.pyspark.journal.source import FORMAT, JournalRangeReader, JournalSettings
 from haclient.pyspark.rows import SEALED_COLUMNS, schema_ddl
 
@@ -66,7 +66,7 @@ def read_journal(
     given |= {"journalPath": str(path), **({"columns": ",".join(columns)} if columns else {})}
     settings = JournalSettings.read(given)
     log = settings.open_log()
-    plan = _Plan(settings, log, JournalRangeReader(settings).range_of(log))
+    plan = JournalPlan(settings, log, JournalRangeReader(settings).range_of(log))
     kept = {n: v for n, v in given.items() if not n.lower().startswith(("starting", "ending"))}
     if spark.conf.get(_PUSHDOWN, "false") == "true":
         kept["filterPushdown"] = "true"
@@ -82,7 +82,7 @@ def read_journal(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class JournalPlan:
     """Which positions are read from where.
 
     Attributes:
@@ -118,7 +118,7 @@ class _Plan:
         file = sealed_file(self.log.directory, number, self.log.origins[number])
         if file is not None and verify:
             try:
-                check_bytes(file.path)
+                file.checked.check()
             except (OSError, StoreCorrupt) as error:
                 _log.warning("%s: the journal is read instead; seal it again", error)
                 return None

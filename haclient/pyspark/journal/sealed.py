@@ -6,9 +6,9 @@ A sealed segment never changes. `haclient.pyspark.journal.sealing` writes it to 
 has the manifest of the segment, who began it and when, and the starts of the log in it. So the file
 serves as well when the segment was removed, and is never taken for one of another journal.
 
-Pages of the file have checksums; its end, which says where they are, has none. So a list of
-checksums lies beside it, in the form of Hadoop's local file system: the reader of the JVM checks
-all that it reads by it, unasked. Here the end is checked by the list, and pages by their own.
+Parquet has checksums of pages, and none of what says where they are and how long. So a list of
+checksums of all bytes lies beside the file, in the form of Hadoop's local file system: by it, the
+reader of the JVM checks all that it reads, unasked, and so does `SealedFile`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import logging
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -77,48 +77,72 @@ def checksums(path: Path) -> bytes:
     return _SUMS.pack(_SUMS_MAGIC, SUM_BYTES) + struct.pack(f">{len(sums)}I", *sums)
 
 
-def check_bytes(path: Path, start: int = 0) -> None:
-    """Check a file by its checksums.
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A file whose bytes can be checked.
 
-    Args:
+    Attributes:
         path: The file.
-        start: From where on; of the part that this is in, all is checked.
-
-    Raises:
-        StoreCorrupt: It is damaged, or its checksums are.
-        OSError: It cannot be read.
+        size: How long it is.
+        sums: Its checksums.
     """
-    try:
-        sums = sums_path(path).read_bytes()
-    except FileNotFoundError:
-        raise StoreCorrupt(path, 0, f"its checksums, {sums_path(path)}, are missing") from None
-    count = -(-path.stat().st_size // SUM_BYTES)
-    if sums[: _SUMS.size] != _SUMS.pack(_SUMS_MAGIC, SUM_BYTES) or len(sums) != 8 + 4 * count:
-        raise StoreCorrupt(path, 0, f"{sums_path(path)} has other checksums")
-    wanted = struct.unpack_from(f">{count}I", sums, _SUMS.size)
-    with path.open("rb") as file:
-        first = start // SUM_BYTES
-        file.seek(first * SUM_BYTES)
-        for number in range(first, count):
-            if zlib.crc32(file.read(SUM_BYTES)) != wanted[number]:
-                raise StoreCorrupt(path, number * SUM_BYTES, "a checksum is wrong")
 
+    path: Path
+    size: int
+    sums: tuple[int, ...]
 
-def _check_end(path: Path) -> None:
-    """Check the end of a Parquet file, which says where everything is.
+    @classmethod
+    def open(cls, path: Path) -> CheckedFile:
+        """Find a file and its checksums.
 
-    Raises:
-        StoreCorrupt: It is damaged.
-        OSError: It cannot be read.
-    """
-    size = path.stat().st_size
-    check_bytes(path, max(0, size - _END.size))
-    with path.open("rb") as file:
-        file.seek(max(0, size - _END.size))
-        length, magic = _END.unpack(file.read().rjust(_END.size))
-    if magic != _MAGIC or length > size:
-        raise StoreCorrupt(path, max(0, size - _END.size), "no Parquet file ends here")
-    check_bytes(path, size - _END.size - length)
+        Raises:
+            StoreCorrupt: There are no checksums, or those of another file.
+            OSError: It is not there, or cannot be read.
+        """
+        size = path.stat().st_size
+        try:
+            sums = sums_path(path).read_bytes()
+        except FileNotFoundError:
+            raise StoreCorrupt(path, 0, f"its checksums, {sums_path(path)}, are missing") from None
+        count = -(-size // SUM_BYTES)
+        head = _SUMS.pack(_SUMS_MAGIC, SUM_BYTES)
+        if sums[: len(head)] != head or len(sums) != len(head) + 4 * count:
+            raise StoreCorrupt(path, 0, f"{sums_path(path)} has other checksums")
+        return cls(path, size, struct.unpack_from(f">{count}I", sums, len(head)))
+
+    def check(self, start: int = 0, end: int | None = None) -> None:
+        """Check some bytes, and those around them that have the same checksums.
+
+        Args:
+            start: The first of them.
+            end: The first one that is not wanted; the end of the file by default.
+
+        Raises:
+            StoreCorrupt: They are damaged.
+            OSError: They cannot be read.
+        """
+        first, after = start // SUM_BYTES, -(-(self.size if end is None else end) // SUM_BYTES)
+        with self.path.open("rb") as file:
+            file.seek(first * SUM_BYTES)
+            for number in range(first, min(after, len(self.sums))):
+                if zlib.crc32(file.read(SUM_BYTES)) != self.sums[number]:
+                    raise StoreCorrupt(self.path, number * SUM_BYTES, "a checksum is wrong")
+
+    def check_end(self) -> None:
+        """Check the end of a Parquet file, which says where everything is.
+
+        Raises:
+            StoreCorrupt: It is damaged.
+            OSError: It cannot be read.
+        """
+        at = max(0, self.size - _END.size)
+        self.check(at)
+        with self.path.open("rb") as file:
+            file.seek(at)
+            length, magic = _END.unpack(file.read().rjust(_END.size))
+        if magic != _MAGIC or length > at:
+            raise StoreCorrupt(self.path, at, "no Parquet file ends here")
+        self.check(at - length)
 
 
 class Origin(NamedTuple):
@@ -133,17 +157,22 @@ class SealedFile:
     """The Parquet file of a segment.
 
     Attributes:
-        path: The file.
+        checked: The file.
         origin: When its segment was begun, and by which instance.
         manifest: What the segment holds.
         starts: The starts of the log in it.
     """
 
-    path: Path
+    checked: CheckedFile
     origin: Origin
     manifest: Manifest
     starts: tuple[LogStart, ...]
     _footer: pq.FileMetaData
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.checked.path
 
     @staticmethod
     def describe(header: SegmentHeader, manifest: Manifest, starts: Sequence[LogStart]) -> bytes:
@@ -167,12 +196,13 @@ class SealedFile:
             StoreCorrupt: It is damaged, or of an earlier version.
             OSError: It is not there, or cannot be read.
         """
-        _check_end(path)
+        checked = CheckedFile.open(path)
+        checked.check_end()
         try:
             footer = pq.read_metadata(path)
             said = cast("dict[str, Any]", json.loads((footer.metadata or {})[METADATA]))
             return cls(
-                path,
+                checked,
                 Origin(said["created_us"], said["instance_id"]),
                 Manifest.from_json(said["manifest"]),
                 tuple(LogStart(id_, at, bytes.fromhex(boot)) for id_, at, boot in said["starts"]),
@@ -192,29 +222,38 @@ class SealedFile:
             end_position: The first one that is not wanted any more.
 
         Raises:
-            StoreCorrupt: A page is damaged; all rows before its group were given already.
+            StoreCorrupt: Its bytes are damaged; all rows before its group were given already.
             OSError: The file cannot be read.
         """
         place = self._footer.schema.names.index("position")
-        reading = {"metadata": self._footer, "page_checksum_verification": True}
-        with pq.ParquetFile(self.path, **reading) as file:
+        with pq.ParquetFile(self.path, metadata=self._footer) as file:
             for number in range(self._footer.num_row_groups):
                 known = self._footer.row_group(number).column(place).statistics
                 if known.max < first_position or known.min >= end_position:
                     continue
                 is_cut = known.min < first_position or known.max >= end_position
                 names = dict.fromkeys([*columns, *(["position"] if is_cut else [])])
+                self._check_group(number, names)
                 try:
                     table = file.read_row_group(number, [*names], use_threads=False)
-                except (OSError, pa.ArrowException) as error:
-                    offset = self._footer.row_group(number).column(0).file_offset
-                    raise StoreCorrupt(self.path, offset, str(error)) from error
+                except pa.ArrowException as error:
+                    raise StoreCorrupt(self.path, 0, str(error)) from error
                 if is_cut:
                     positions = table["position"].to_numpy()
                     bounds = [first_position, end_position]
                     start, end = np.searchsorted(positions, bounds).tolist()
                     table = table.slice(start, end - start)
                 yield known.max + 1, table
+
+    def _check_group(self, number: int, names: Iterable[str]) -> None:
+        """Check the bytes of some columns of a row group."""
+        group = self._footer.row_group(number)
+        for name in names:
+            column = group.column(self._footer.schema.names.index(name))
+            start = column.data_page_offset
+            if column.has_dictionary_page:
+                start = min(start, column.dictionary_page_offset)
+            self.checked.check(start, start + column.total_compressed_size)
 
 
 def sealed_file(directory: Path, number: int, origin: Origin | None = None) -> SealedFile | None:

@@ -44,7 +44,6 @@ from haclient.pyspark.journal.sealed import (
     ROWS_PER_GROUP,
     Origin,
     SealedFile,
-    check_bytes,
     checksums,
     sealed_path,
     sums_path,
@@ -177,9 +176,9 @@ def _manifest(path: Path) -> Manifest | None:
 
 def _is_done(target: Path, header: SegmentHeader, *, verify: bool) -> bool:
     try:
-        if verify:
-            check_bytes(target)
         found = SealedFile.open(target)
+        if verify:
+            found.checked.check()
     except FileNotFoundError:
         return False
     except (OSError, StoreCorrupt) as error:
@@ -243,7 +242,6 @@ def _write(target: Path, source: _SegmentReader, compression: Compression) -> No
             arrow_schema(SEALED_COLUMNS),
             compression=compression,
             use_dictionary=[*_REPEATED],
-            write_page_checksum=True,
         ) as writer:
             for table in _groups(source.batches()):
                 writer.write_table(table, row_group_size=table.num_rows)

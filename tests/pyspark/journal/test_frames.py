@@ -1,0 +1,90 @@
+"""`read_journal` gives the rows of `amps-journal`, those of sealed segments without Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from haclient.errors import UsageError
+from haclient.pyspark import read_journal
+from haclient.pyspark.environment import job_errors
+from haclient.pyspark.journal.sealing import seal_journal
+from haclient.pyspark.rows import COLUMNS
+from haclient_fake_server.journal.format import manifest_name, segment_name
+from support.journals import JournalWriter, message
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COUNT = 1000
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Several sealed segments and a live one; the oldest segment was removed after sealing."""
+    folder = tmp_path / "east [1], {a b}"
+    writer = JournalWriter(folder, segment_bytes=64 * 1024)
+    for number in range(0, COUNT, 10):
+        topic = "orders" if number % 30 else "prices"
+        writer.append([message(b"x" * 100, topic=topic, publisher_id=2**64 - 1)] * 10)
+    writer.seal()
+    seal_journal(folder, compression="none")
+    for name in (segment_name(1), manifest_name(1)):
+        (folder / name).unlink()
+    return folder
+
+
+def rows_of(frame: DataFrame) -> list[tuple[object, ...]]:
+    return sorted(map(tuple, frame.collect()), key=str)
+
+
+def test_the_rows_are_those_of_the_journal_for_any_options(
+    spark: SparkSession, journal: Path
+) -> None:
+    asked: list[dict[str, Any]] = [
+        {},
+        {"columns": "position,data", "startingPosition": 77, "endingPosition": 555},
+        {"topic": "prices", "columns": "topic,position"},
+        {"endingTimestamp": "2026-01-31T09:30:00.000300Z", "columns": "position"},
+        {"messageType": "xml"},
+    ]
+    for options in asked:
+        columns = str(options.pop("columns", "")).split(",") if "columns" in options else []
+        source = spark.read.format("amps-journal").option("journalPath", str(journal))
+        if columns:
+            source = source.option("columns", ",".join(columns))
+        frame = read_journal(spark, journal, columns=columns, **options)
+        assert frame.columns == (columns or [*COLUMNS])
+        expected = source.options(**{name: str(value) for name, value in options.items()}).load()
+        assert rows_of(frame) == rows_of(expected)
+    plan = str(read_journal(spark, journal)._jdf.queryExecution().toString())
+    assert "parquet" in plan.lower()
+    assert "amps-journal" in plan.lower()
+
+
+def test_a_snapshot_is_taken_and_wrong_options_are_refused(
+    spark: SparkSession, journal: Path
+) -> None:
+    frame = read_journal(spark, journal, columns=["position"])
+    JournalWriter(journal, start_id=78).append([message(b"later")])
+    assert [row.position for row in frame.sort("position").collect()] == [*range(1, COUNT + 1)]
+    with pytest.raises(UsageError, match="unknown option topics"):
+        read_journal(spark, journal, topics="orders")
+    assert read_journal(spark, journal, startingPosition=COUNT + 2).count() == 0
+
+
+def test_a_damaged_file_fails_the_query_or_is_replaced_by_its_segment(
+    spark: SparkSession, journal: Path
+) -> None:
+    path = journal / "parquet" / "journal.00000002.parquet"
+    column = pq.read_metadata(path).row_group(0).column(9)
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(job_errors(), match=r"(?s)journal\.00000002\.parquet"):
+        read_journal(spark, journal).collect()
+    frame = read_journal(spark, journal, columns=["position"], verify=True)
+    assert [row.position for row in frame.sort("position").collect()] == [*range(1, COUNT + 1)]
