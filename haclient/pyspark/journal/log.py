@@ -71,8 +71,8 @@ from haclient_fake_server.journal.format import (
     whole_blocks_after,
 )
 
-CHUNK_BYTES: Final = 8 * 2**20
-"""So much of a segment is read at once; a longer block is read whole."""
+CHUNK_BYTES: Final = 4 * 2**20
+"""So much of a segment is read at once, and fits into a cache; a longer block is read whole."""
 
 _NAMES: Final = ("utf-8", "surrogateescape")
 """How manifests keep names that are not UTF-8."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -288,28 +289,26 @@ class Topics:
 
     def texts(self, indexes: npt.NDArray[np.int32]) -> pa.Array:
         """The names of topics by their numbers, as an Arrow array."""
-        return self._names.take(pa.array(indexes))
+        return _texts_of(self._names, indexes)
 
 
-def select_rows(
-    headers: npt.NDArray[np.void], wanted: RowRange, topics: Topics
-) -> tuple[Integers, npt.NDArray[np.int32]]:
-    """Which records are rows that are wanted, and the numbers of their topics.
+def select_rows(headers: npt.NDArray[np.void], wanted: RowRange, topics: Topics) -> Integers | None:
+    """Which records are rows that are wanted; `None` for all.
 
     Args:
         headers: The headers of records.
         wanted: Positions and times.
         topics: The topics that are wanted.
     """
-    position = headers["position"]
+    position, command = headers["position"], headers["command"]
     mask = (position >= max(1, wanted.first_position)) & (position < wanted.end_position)
-    mask &= np.isin(headers["command"], [*_COMMANDS])
-    mask &= headers["timestamp_us"] >= wanted.from_us
-    mask &= headers["timestamp_us"] < wanted.until_us
-    indexes = topics.indexes(headers["topic_id"])
-    mask &= indexes >= 0
-    chosen = np.flatnonzero(mask)
-    return chosen, indexes[chosen]
+    mask &= (command == RecordCommand.PUBLISH) | (command == RecordCommand.SOW_DELETE)
+    if wanted.has_times:
+        mask &= headers["timestamp_us"] >= wanted.from_us
+        mask &= headers["timestamp_us"] < wanted.until_us
+    if not topics.is_all:
+        mask &= topics.indexes(headers["topic_id"]) >= 0
+    return None if mask.all() else np.flatnonzero(mask)
 
 
 def rows_of(
@@ -330,10 +329,10 @@ def rows_of(
         topics: The topics of these rows.
     """
     headers = headers_at(data, offsets)
-    chosen, indexes = select_rows(headers, wanted, topics)
-    if len(chosen) < len(headers):
+    chosen = select_rows(headers, wanted, topics)
+    if chosen is not None:
         headers, offsets = headers[chosen], offsets[chosen]
-    build = _Columns(data, offsets, headers, topics, indexes)
+    build = _Columns(data, offsets, headers, topics)
     arrays = [build.column(name) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
@@ -342,30 +341,31 @@ class _Columns:
     """The columns of some records, each built when it is asked for."""
 
     def __init__(
-        self,
-        data: bytes,
-        offsets: Integers,
-        headers: npt.NDArray[np.void],
-        topics: Topics,
-        indexes: npt.NDArray[np.int32],
+        self, data: bytes, offsets: Integers, headers: npt.NDArray[np.void], topics: Topics
     ) -> None:
         self._data = data
+        self._offsets = offsets
         self._headers = headers
         self._topics = topics
-        self._indexes = indexes
-        self._key_at = offsets + RECORD_HEADER_BYTES
-        self._correlation_at = self._key_at + headers["key_bytes"]
-        self._expiration_at = self._correlation_at + headers["correlation_bytes"]
-        self._payload_at = self._expiration_at + headers["expiration_bytes"]
-        self._end = offsets + headers["length"]
-        if np.any(self._payload_at > self._end):
+
+    @cached_property
+    def _bounds(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+        """Where the key begins, the correlation id, the expiration and the payload, and its end."""
+        headers = self._headers
+        key_at = self._offsets + RECORD_HEADER_BYTES
+        correlation_at = key_at + headers["key_bytes"]
+        expiration_at = correlation_at + headers["correlation_bytes"]
+        payload_at = expiration_at + headers["expiration_bytes"]
+        end = self._offsets + headers["length"]
+        if np.any(payload_at > end):
             raise JournalFormatError(0, "the lengths in a record header do not add up")
+        return key_at, correlation_at, expiration_at, payload_at, end
 
     def column(self, name: str) -> pa.Array:
         """One column, by its name in the schema."""
         match name:
             case "topic":
-                array = self._topics.texts(self._indexes)
+                array = self._topics.texts(self._topics.indexes(self._headers["topic_id"]))
             case "bookmark":
                 array = self._bookmarks()
             case "publisher_id" | "sequence" | "position":
@@ -378,13 +378,13 @@ class _Columns:
             case "command":
                 names = pa.array(_COMMANDS.values(), pa.string())
                 is_delete = self._headers["command"] == RecordCommand.SOW_DELETE
-                array = names.take(pa.array(is_delete.astype(np.int8)))
+                array = _texts_of(names, is_delete.astype(np.int32))
             case "sow_key":
-                array = self._texts(self._key_at, self._correlation_at)
+                array = self._texts(*self._bounds[0:2])
             case "correlation_id":
-                array = self._texts(self._correlation_at, self._expiration_at)
+                array = self._texts(*self._bounds[1:3])
             case _:
-                array = self._slices(self._payload_at, self._end)
+                array = self._slices(*self._bounds[3:5])
         return array
 
     def _bookmarks(self) -> pa.Array:
@@ -417,3 +417,11 @@ class _Columns:
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]
         pieces = pa.BinaryArray.from_buffers(pa.binary(), 2 * count, buffers)
         return pieces.take(pa.array(np.arange(1, 2 * count, 2), mask=is_null))
+
+
+def _texts_of(texts: pa.Array, numbers: npt.NDArray[np.int32]) -> pa.Array:
+    """Texts by their numbers, which often are all the same."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        return pa.repeat(texts[int(numbers[0])], len(numbers))
+    taken: pa.Array = texts.take(pa.array(numbers))
+    return taken
