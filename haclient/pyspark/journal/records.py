@@ -422,6 +422,7 @@ class _Columns:
 def _texts_of(texts: pa.Array, numbers: npt.NDArray[np.int32]) -> pa.Array:
     """Texts by their numbers, which often are all the same."""
     if len(numbers) and (numbers == numbers[0]).all():
-        return pa.repeat(texts[int(numbers[0])], len(numbers))
-    taken: pa.Array = texts.take(pa.array(numbers))
+        taken: pa.Array = pa.repeat(texts[int(numbers[0])], len(numbers))
+    else:
+        taken = texts.take(pa.array(numbers))
     return taken
