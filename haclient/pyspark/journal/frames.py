@@ -143,7 +143,9 @@ class JournalPlan:
     ) -> DataFrame:
         """The wanted rows of a range of positions, through the data source."""
         columns = self.settings.columns
-        names = dict.fromkeys([*columns, *(["timestamp"] if self.wanted.has_times else [])])
+        names = [*columns]
+        if self.wanted.has_times and "timestamp" not in names:
+            names.append("timestamp")
         rows = (
             spark.read.format(FORMAT)
             .options(**options)

@@ -200,7 +200,8 @@ class SealedFile:
         checked.check_end()
         try:
             footer = pq.read_metadata(path)
-            said = cast("dict[str, Any]", json.loads((footer.metadata or {})[METADATA]))
+            texts = cast("dict[bytes, bytes]", footer.metadata or {})
+            said = cast("dict[str, Any]", json.loads(texts[METADATA]))
             return cls(
                 checked,
                 Origin(said["created_us"], said["instance_id"]),
@@ -232,10 +233,12 @@ class SealedFile:
                 if known.max < first_position or known.min >= end_position:
                     continue
                 is_cut = known.min < first_position or known.max >= end_position
-                names = dict.fromkeys([*columns, *(["position"] if is_cut else [])])
+                names = [*columns]
+                if is_cut and "position" not in names:
+                    names.append("position")
                 self._check_group(number, names)
                 try:
-                    table = file.read_row_group(number, [*names], use_threads=False)
+                    table = file.read_row_group(number, names, use_threads=False)
                 except pa.ArrowException as error:
                     raise StoreCorrupt(self.path, 0, str(error)) from error
                 if is_cut:

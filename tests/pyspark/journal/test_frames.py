@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,21 @@ from haclient.pyspark import read_journal
 from haclient.pyspark.environment import job_errors
 from haclient.pyspark.journal.sealing import seal_journal
 from haclient.pyspark.rows import COLUMNS
+from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.journal.format import manifest_name, segment_name
+from support.broker_thread import broker_thread, publish
 from support.journals import JournalWriter, message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COUNT = 1000
+ROUNDS, PER_ROUND = 20, 500
+
+
+def publish_all(uri: str) -> None:
+    for number in range(ROUNDS):
+        publish(uri, "orders", [b"x" * 100] * PER_ROUND, name=f"pubber-{number}")
 
 
 @pytest.fixture
@@ -42,7 +51,7 @@ def rows_of(frame: DataFrame) -> list[tuple[object, ...]]:
 
 
 def test_the_rows_are_those_of_the_journal_for_any_options(
-    spark: SparkSession, journal: Path
+    spark: SparkSession, journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[dict[str, Any]] = [
         {},
@@ -60,9 +69,11 @@ def test_the_rows_are_those_of_the_journal_for_any_options(
         assert frame.columns == (columns or [*COLUMNS])
         expected = source.options(**{name: str(value) for name, value in options.items()}).load()
         assert rows_of(frame) == rows_of(expected)
-    plan = str(read_journal(spark, journal)._jdf.queryExecution().toString())
-    assert "parquet" in plan.lower()
-    assert "amps-journal" in plan.lower()
+    capsys.readouterr()
+    read_journal(spark, journal).explain()
+    plan = capsys.readouterr().out.lower()
+    assert "filescan parquet" in plan
+    assert "amps-journal" in plan
 
 
 def test_a_snapshot_is_taken_and_wrong_options_are_refused(
@@ -88,3 +99,29 @@ def test_a_damaged_file_fails_the_query_or_is_replaced_by_its_segment(
         read_journal(spark, journal).collect()
     frame = read_journal(spark, journal, columns=["position"], verify=True)
     assert [row.position for row in frame.sort("position").collect()] == [*range(1, COUNT + 1)]
+
+
+def test_each_message_is_there_once_while_a_broker_seals_and_removes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    config = BrokerConfig(
+        data_dir=tmp_path, parquet=True, segment_bytes=128 * 1024, remove_after_s=0.2
+    )
+    counted = (
+        "count(1) AS n",
+        "count(DISTINCT position) AS different",
+        "min(position) AS first",
+        "coalesce(max(position), 0) AS last",
+    )
+    with broker_thread(config) as broker:
+        publisher = threading.Thread(target=publish_all, args=(broker.uri,))
+        publisher.start()
+        ends: list[int] = []
+        while publisher.is_alive() or (tmp_path / segment_name(1)).exists():
+            found = read_journal(spark, tmp_path, columns=["position"]).selectExpr(*counted).first()
+            assert found is not None
+            assert found.n == found.different == found.last - (found.first or 1) + 1
+            ends.append(found.last)
+        publisher.join()
+    assert read_journal(spark, tmp_path).count() == ROUNDS * PER_ROUND
+    assert len({*ends}) > 1

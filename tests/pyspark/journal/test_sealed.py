@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from haclient.cli.app import run
 from haclient.errors import StoreCorrupt
 from haclient.pyspark.journal import sealing
 from haclient.pyspark.journal.frames import JournalPlan
@@ -25,7 +27,7 @@ from haclient.pyspark.journal.source import (
 )
 from haclient.pyspark.rows import DataLoss, signed
 from haclient_fake_server.journal.format import manifest_name, segment_name
-from support.journals import FIRST_US, JournalWriter, deletion, message, model_rows
+from support.journals import JournalWriter, deletion, message, model_rows
 
 SEGMENT = 64 * 1024
 COUNT = 2000
@@ -335,6 +337,41 @@ def test_a_sealing_that_ends_after_any_step_leaves_a_journal_that_is_read(tmp_pa
         assert not temporary.exists()
 
 
-def test_times_of_rows_are_those_of_the_journal(tmp_path: Path) -> None:
-    write(tmp_path, 100)
-    assert model(tmp_path)[0][5] >= FIRST_US
+def test_the_command_seals_a_journal_and_mends_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path)
+    assert run(["pyspark", "seal", str(tmp_path), "--compression", "none", "--json"]) == 0
+    first, *_ = written = json.loads(capsys.readouterr().out)["written"]
+    assert {pq.read_metadata(path).row_group(0).column(0).compression for path in written} == {
+        "UNCOMPRESSED"
+    }
+    spoil(Path(first))
+    assert run(["pyspark", "seal", str(tmp_path)]) == 0
+    assert run(["pyspark", "seal", str(tmp_path), "--verify"]) == 0
+    assert [line[-17:] for line in capsys.readouterr().out.splitlines()] == [
+        "0 segments sealed",
+        "1 segments sealed",
+    ]
+    spoil(tmp_path / segment_name(2), at=500)
+    sealed_path(tmp_path, 2).unlink()
+    assert run(["pyspark", "seal", str(tmp_path)]) != 0
+    assert "journal.00000002: corrupt at byte" in capsys.readouterr().err
+
+
+def test_row_groups_of_long_messages_have_fewer_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "BYTES_PER_GROUP", 20_000)
+    writer = JournalWriter(tmp_path, segment_bytes=SEGMENT)
+    writer.append([message(b"x" * 3000) for _ in range(20)])
+    writer.append([message(b"y" * 30_000) for _ in range(2)])
+    writer.append([message()])
+    writer.seal()
+    (path,) = seal_journal(tmp_path)
+    footer = pq.read_metadata(path)
+    groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+    file = sealed_file(tmp_path, 1)
+    assert file is not None
+    assert sum(groups) == file.manifest.next_position - 1 >= 20
+    assert max(groups) < 8
