@@ -539,6 +539,14 @@ def check_queues(
                 raise UsageError(f"queue {queue.name!r}: {topic!r} is not in the transaction log")
         if not log_topics:
             raise UsageError(f"queue {queue.name!r}: a queue needs a log, and no topic is logged")
+        types = {"", queue.message_type}
+        if len(literal) < len(queue.matchers) and any(
+            each.filter and each.message_type in types for each in log_topics
+        ):  # which topics it will have is not known
+            raise UsageError(
+                f"queue {queue.name!r}: a queue over a pattern needs a log of whole topics, and a "
+                "log topic has a filter: name the topics of the queue, or leave the filter out"
+            )
     _check_circles(queues, targets)
 
 

@@ -177,6 +177,13 @@ def test_a_queue_begins_at_a_place_in_the_log(point: str) -> None:
             "a queue needs a log",
         ),
         (
+            {
+                "queues": (QueueTopic(name="a", topics=("^b",)),),
+                "log_topics": (LogTopic("a"), LogTopic("b", filter="/x = 1")),
+            },
+            "a log topic has a filter",
+        ),
+        (
             {"queues": (QueueTopic(name="a", topics=("b",), dead_letter="a"),)},
             "dead_letter 'a' publishes to 'b', one of its own topics",
         ),
