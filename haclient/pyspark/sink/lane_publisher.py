@@ -51,7 +51,6 @@ from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.pyspark.sink.lanes import (
     RowRange,
-    chained_digests,
     check_count,
     check_fence,
     check_resume,
@@ -337,7 +336,7 @@ async def publish_exactly_once(
     rows: Rows,
     target: Target,
     *,
-    with_digests: bool,
+    digest: str = "",
     keeps_refusals: bool = True,
 ) -> int:
     """Publish a lane's rows of one batch, except those that the server has persisted.
@@ -347,7 +346,7 @@ async def publish_exactly_once(
         batch_id: The batch.
         rows: All rows of it in this lane, in order.
         target: Where to.
-        with_digests: Whether each message carries the digest of the rows up to it.
+        digest: Of these rows, which every message carries; empty where it is not to be compared.
         keeps_refusals: Whether the caller keeps what `PublishFailed` says, and publishes nothing
             after it. Otherwise the server has to know, where there was an earlier attempt.
 
@@ -364,16 +363,15 @@ async def publish_exactly_once(
         UsageError: The server does not record a topic; nothing was published. Or it cannot be
             asked, and `verifies` or `keeps_refusals` says that it has to be.
     """
-    if with_digests:
-        digests = chained_digests(rows.topics, rows.bodies)
-        rows = replace(rows, correlation_ids=digests)
     count, before = len(rows.bodies), sequence_before(batch_id)
+    if digest:
+        rows = replace(rows, correlation_ids=[digest] * count)
 
     async def publish(connection: _Connection) -> int:
         check_fence(name, batch_id, connection.seen)
         check_count(name, batch_id, count, connection.seen)
         await _check_topics(connection, name, rows)
-        await _verify(connection, name, batch_id, rows, with_digests=with_digests)
+        await _verify(connection, name, batch_id, digest)
         done = rows_done(batch_id, connection.client.persisted_sequence or 0)
         if done:
             wanted = list(without_rows(1, done, rows.resolved))
@@ -413,9 +411,7 @@ async def _check_topics(connection: _Connection, name: str, rows: Rows) -> None:
             return
 
 
-async def _verify(
-    connection: _Connection, name: str, batch_id: int, rows: Rows, *, with_digests: bool
-) -> None:
+async def _verify(connection: _Connection, name: str, batch_id: int, digest: str) -> None:
     """Compare what the server has of a batch with the batch, if it has anything of it."""
     verifies = connection.target.verifies
     if verifies is False or (not verifies and not rows_done(batch_id, connection.seen)):
@@ -428,9 +424,9 @@ async def _verify(
                 f"{_PUBLISHER_TOPIC}, as the reference broker does: leave it out"
             )
         return
-    last, digest = found.get("sequence"), found.get("correlation_id")
-    if with_digests and isinstance(last, int):
-        check_resume(name, batch_id, rows.correlation_ids, last=last, digest=str(digest))
+    last = found.get("sequence")
+    if digest and isinstance(last, int):
+        check_resume(name, batch_id, digest, last=last, found=str(found.get("correlation_id")))
 
 
 async def _check_logged(

@@ -44,7 +44,7 @@ class SinkSettings:
         prefix: Of the publishers' names.
         lanes: How many there are, 0 where any number of partitions will do.
         order_by: The order columns.
-        with_digests: Whether messages carry the digest by which a resumed batch is verified.
+        with_digests: Whether messages carry the digest of their batch, to verify it when resumed.
         lane_key: The expression that gives a row its lane, as text.
         job_id: Names the publishers of a batch job; empty for one that is made up.
         dead_letter_topic: Where rows go that the server has refused; empty to fail.

@@ -54,6 +54,7 @@ from haclient.pyspark.sink.lanes import (
     LANE_COLUMN,
     PUBLISHED,
     check_lane,
+    digest_of,
     lane_name,
     ordered,
 )
@@ -136,7 +137,7 @@ def publish_lane(settings: SinkSettings, task: Task, rows: Rows) -> LaneDone:
         task.batch_id,
         replace(rows, resolved=resolved),
         settings.target,
-        with_digests=settings.with_digests,
+        digest=digest_of(rows.topics, rows.bodies) if settings.with_digests else "",
         # Run again under its id, a job would not know what an earlier run was told.
         keeps_refusals=bool(settings.checkpoint) or not settings.job_id,
     )

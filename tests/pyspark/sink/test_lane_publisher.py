@@ -21,7 +21,7 @@ from haclient.pyspark.sink.lane_publisher import (
     publish_at_least_once,
     publish_exactly_once,
 )
-from haclient.pyspark.sink.lanes import ChangedContent, Fenced, sequence_before
+from haclient.pyspark.sink.lanes import ChangedContent, Fenced, digest_of, sequence_before
 from haclient_fake_server.config import BrokerConfig, parse_log_topic, parse_sow_topic
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.bookmark import EPOCH
@@ -54,6 +54,10 @@ def with_a_row_without_key(count: int) -> Rows:
     return Rows("orders", [made.bodies[0], b'{"no":1}', *made.bodies[2:]])
 
 
+def digest(made: Rows) -> str:
+    return digest_of(made.topics, made.bodies)
+
+
 async def logged(broker: BrokerServer, topic: str = "orders") -> list[bytes]:
     found: list[bytes] = []
     async with Client("reader") as client:
@@ -70,7 +74,7 @@ async def logged(broker: BrokerServer, topic: str = "orders") -> list[bytes]:
 async def publish_some(broker: BrokerServer, made: Rows, count: int, batch: int = 0) -> None:
     """What an attempt leaves that ends after some rows."""
     part = made.slice(0, count)
-    await publish_exactly_once(NAME, batch, part, target(broker), with_digests=True)
+    await publish_exactly_once(NAME, batch, part, target(broker), digest=digest(made))
 
 
 @pytest.mark.row("SK4")
@@ -79,30 +83,30 @@ async def test_an_attempt_continues_above_what_is_persisted() -> None:
         made = rows(100)
         await publish_some(broker, made, 40)
         for expected in (40, 100):
-            done = await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
+            done = await publish_exactly_once(NAME, 0, made, target(broker), digest=digest(made))
             assert done == expected
         assert await logged(broker) == made.bodies
 
 
 @pytest.mark.row("SK4")
-@pytest.mark.parametrize("changed", [0, 20, 39])
+@pytest.mark.parametrize("changed", [0, 20, 39, 60])
 async def test_a_row_that_has_changed_is_noticed_wherever_it_is(changed: int) -> None:
     async with running_broker(CONFIG) as broker:
         await publish_some(broker, rows(100), 40)
         again = rows(100, changed=changed)
-        with pytest.raises(ChangedContent, match="row 40 of them is another one now"):
-            await publish_exactly_once(NAME, 0, again, target(broker), with_digests=True)
+        with pytest.raises(ChangedContent, match="their digest is another one"):
+            await publish_exactly_once(NAME, 0, again, target(broker), digest=digest(again))
         assert await logged(broker) == rows(40).bodies
 
 
 async def test_without_digests_only_the_number_of_rows_is_compared() -> None:
     async with running_broker(CONFIG) as broker:
         where = target(broker, verifies=False)
-        await publish_exactly_once(NAME, 0, rows(40), where, with_digests=False)
+        await publish_exactly_once(NAME, 0, rows(40), where)
         again = rows(40, changed=3)
-        assert await publish_exactly_once(NAME, 0, again, where, with_digests=False) == 40
+        assert await publish_exactly_once(NAME, 0, again, where) == 40
         with pytest.raises(ChangedContent, match="there were 40 rows, and there are 39 now"):
-            await publish_exactly_once(NAME, 0, rows(39), where, with_digests=False)
+            await publish_exactly_once(NAME, 0, rows(39), where)
 
 
 @pytest.mark.row("SK4")
@@ -110,8 +114,8 @@ async def test_what_was_published_without_digests_is_no_changed_row() -> None:
     async with running_broker(CONFIG) as broker:
         made = rows(10)
         where = target(broker, verifies=False)
-        await publish_exactly_once(NAME, 0, made.slice(0, 5), where, with_digests=False)
-        done = await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
+        await publish_exactly_once(NAME, 0, made.slice(0, 5), where)
+        done = await publish_exactly_once(NAME, 0, made, target(broker), digest=digest(made))
         assert done == 5
         assert await logged(broker) == made.bodies
 
@@ -121,7 +125,7 @@ async def test_rows_that_a_server_has_only_seen_are_waited_for() -> None:
         where = Target((server.uri,), verifies=False)
 
         async def publish() -> None:
-            assert await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False) == 2
+            assert await publish_exactly_once(NAME, 0, rows(2), where) == 2
 
         async def answer() -> None:
             peer = await server.accept()
@@ -149,7 +153,7 @@ async def test_refused_rows_are_named() -> None:
     async with running_broker(SOW_CONFIG) as broker:
         made = with_a_row_without_key(3)
         with pytest.raises(PublishFailed, match=r"refused 1 of 3 rows \(row 2: bad sow key"):
-            await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
+            await publish_exactly_once(NAME, 0, made, target(broker), digest=digest(made))
 
 
 @pytest.mark.row("SK2")
@@ -162,11 +166,11 @@ async def test_a_row_that_an_earlier_attempt_was_refused_is_missed_by_each_later
         made = with_a_row_without_key(5)
         part = made.slice(0, count)
         with pytest.raises(PublishFailed, match="bad sow key"):
-            await publish_exactly_once(NAME, 1, part, target(broker), with_digests=True)
+            await publish_exactly_once(NAME, 1, part, target(broker), digest=digest(made))
         for _ in range(2):
             wanted = rf"1 of the {count} rows of .* \(row 2\): it has refused them$"
             with pytest.raises(RowsNotLogged, match=wanted) as caught:
-                await publish_exactly_once(NAME, 1, made, target(broker), with_digests=True)
+                await publish_exactly_once(NAME, 1, made, target(broker), digest=digest(made))
             assert caught.value.rows == ((2, 2),)
         assert len(await logged(broker)) == 4 + count - 1
 
@@ -178,7 +182,7 @@ async def test_rows_that_are_resolved_are_left_out_and_every_other_row_is_once_i
         for place in (1, 4, 5):
             made.bodies[place] = b'{"no":1}'  # type: ignore[index]  # a list
         expected = [each for each in made.bodies if each != b'{"no":1}']
-        publish = partial(publish_exactly_once, NAME, 0, with_digests=True)
+        publish = partial(publish_exactly_once, NAME, 0, digest=digest(made))
         with pytest.raises(RowsNotLogged) as caught:
             await publish(made.slice(0, 2), target(broker))  # what an attempt leaves that ends
         assert caught.value.rows == ((2, 2),)
@@ -202,7 +206,7 @@ async def test_rows_that_were_refused_or_removed_are_called_neither_refused_nor_
     async with running_broker(SOW_CONFIG) as broker:
         made = Rows("orders", [b'{"no":1}', *rows_with_keys(2).bodies])
         wanted = r"\(row 1\): it has refused them, or has removed them with its oldest segments$"
-        publish = partial(publish_exactly_once, NAME, 0, made, target(broker), with_digests=True)
+        publish = partial(publish_exactly_once, NAME, 0, made, target(broker), digest=digest(made))
         with pytest.raises(RowsNotLogged, match="bad sow key") as caught:
             await publish()
         copied = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # as a worker sends it
@@ -227,7 +231,7 @@ async def test_a_refusal_is_kept_when_the_connection_is_lost_later() -> None:
 
         async def publish() -> None:
             with pytest.raises(PublishFailed, match=r"refused 1 of 2 rows \(row 1: bad sow key"):
-                await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False)
+                await publish_exactly_once(NAME, 0, rows(2), where)
 
         async def answer() -> None:
             peer = await published_two(server)
@@ -248,7 +252,7 @@ async def test_a_topic_that_the_server_does_not_record_is_noticed_before_anythin
         wanted = "orders is not in the server's transaction log"
         for _ in range(2):  # it is no matter of luck: another attempt fails, too
             with pytest.raises(UsageError, match=wanted):
-                await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
+                await publish_exactly_once(NAME, 0, made, target(broker), digest=digest(made))
         assert not await logged(broker, "other")
 
 
@@ -259,7 +263,7 @@ async def test_deletes_of_records_that_do_not_exist_are_published_too() -> None:
         await publish_some(broker, rows_with_keys(10), 10)
         made = Rows("orders", [b'{"id":%d}' % number for number in (1, 77)])
         for expected in (0, 2):
-            done = await publish_exactly_once("del", 0, made, where, with_digests=True)
+            done = await publish_exactly_once("del", 0, made, where, digest=digest(made))
             assert done == expected
 
 
@@ -269,11 +273,11 @@ async def test_an_attempt_with_deletes_continues_where_the_last_one_got_to() -> 
         where = replace(target(broker), command="sow_delete")
         await publish_some(broker, rows_with_keys(10), 10)
         made = rows_with_keys(8)
-        await publish_exactly_once("del", 0, made.slice(0, 5), where, with_digests=True)
-        assert await publish_exactly_once("del", 0, made, where, with_digests=True) == 5
+        await publish_exactly_once("del", 0, made.slice(0, 5), where, digest=digest(made))
+        assert await publish_exactly_once("del", 0, made, where, digest=digest(made)) == 5
         changed = Rows("orders", [b'{"id":9}', *made.bodies[1:]])
         with pytest.raises(ChangedContent):
-            await publish_exactly_once("del", 0, changed, where, with_digests=True)
+            await publish_exactly_once("del", 0, changed, where, digest=digest(changed))
         async with Client("reader") as client:
             await client.connect(where.uris[0])
             await client.logon()
@@ -285,7 +289,7 @@ async def test_a_job_of_deletes_goes_on_where_the_log_has_each_of_them() -> None
     async with running_broker(SOW_CONFIG) as broker:
         where = replace(target(broker), command="sow_delete")
         await publish_some(broker, rows_with_keys(4), 4)
-        again = partial(publish_exactly_once, with_digests=True, keeps_refusals=False)
+        again = partial(publish_exactly_once, keeps_refusals=False)
         for _ in range(2):
             await again("all", 0, Rows("orders", [b'{"id":0}', b'{"id":1}']), where)
         unknown = Rows("orders", [b'{"id":2}', b'{"id":77}', b'{"id":3}'])
@@ -298,10 +302,10 @@ async def test_each_server_that_does_not_take_the_connection_is_named() -> None:
     async with running_broker(CONFIG) as broker:
         nobody = "tcp://u:secret@127.0.0.1:1/amps/json"
         both = Target((nobody, *target(broker).uris))
-        await publish_exactly_once(NAME, 0, rows(2), both, with_digests=True)
+        await publish_exactly_once(NAME, 0, rows(2), both)
         assert len(await logged(broker)) == 2
         with pytest.raises(DisconnectedError, match=r"no server takes lane-0: 127") as caught:
-            await publish_exactly_once(NAME, 0, rows(2), Target((nobody,)), with_digests=True)
+            await publish_exactly_once(NAME, 0, rows(2), Target((nobody,)))
         assert "secret" not in str(caught.value)
 
 
@@ -313,7 +317,7 @@ async def test_a_server_that_persists_nothing_is_not_waited_for(
 
         async def publish() -> None:
             with pytest.raises(TimedOut, match="did not answer within 3 s"):
-                await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False)
+                await publish_exactly_once(NAME, 0, rows(2), where)
 
         async def answer() -> None:
             peer = await published_two(server)
@@ -366,9 +370,9 @@ async def trust(server: Server, *, verifies: bool | None) -> None:
     async def publish() -> None:
         if verifies:
             with pytest.raises(UsageError, match="verifyResume=true needs a server that answers"):
-                await publish_exactly_once(NAME, 1, rows(2), where, with_digests=True)
+                await publish_exactly_once(NAME, 1, rows(2), where, digest=digest(rows(2)))
         else:
-            assert await publish_exactly_once(NAME, 1, rows(2), where, with_digests=True) == 1
+            assert await publish_exactly_once(NAME, 1, rows(2), where, digest=digest(rows(2))) == 1
 
     async def answer() -> None:
         peer = await server.accept()
@@ -389,9 +393,7 @@ async def test_without_a_place_for_refusals_a_server_has_to_know_them_to_continu
 
         async def publish() -> None:
             with pytest.raises(UsageError, match="set checkpointLocation to a directory"):
-                await publish_exactly_once(
-                    NAME, 0, rows(2), where, with_digests=False, keeps_refusals=False
-                )
+                await publish_exactly_once(NAME, 0, rows(2), where, keeps_refusals=False)
 
         async def answer() -> None:
             peer = await server.accept()
@@ -419,7 +421,7 @@ async def test_a_server_that_takes_no_more_rows_is_given_up(
                 await (
                     publish_at_least_once(NAME, [many], where, keeps_refused=False)
                     if at_least_once
-                    else publish_exactly_once(NAME, 0, many, where, with_digests=False)
+                    else publish_exactly_once(NAME, 0, many, where)
                 )
             assert trio.current_time() - begin < 10
 
@@ -442,7 +444,7 @@ async def test_a_server_that_does_not_answer_a_query_is_given_up(
         async def publish() -> None:
             begin = trio.current_time()
             with pytest.raises(TimedOut, match="has not answered a query to /HACLIENT/status"):
-                await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False)
+                await publish_exactly_once(NAME, 0, rows(2), where)
             assert trio.current_time() - begin < 4
 
         async def answer() -> None:

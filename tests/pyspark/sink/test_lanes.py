@@ -17,11 +17,11 @@ from haclient.pyspark.sink.lanes import (
     ChangedContent,
     Fenced,
     LaneGuard,
-    chained_digests,
     check_count,
     check_fence,
     check_lane,
     check_resume,
+    digest_of,
     lane_name,
     ordered,
     rows_done,
@@ -74,16 +74,22 @@ def test_a_batch_that_has_become_shorter_is_refused() -> None:
 
 
 @pytest.mark.row("SK4")
-def test_a_digest_tells_whether_all_rows_before_it_are_the_same() -> None:
-    digests = chained_digests("t", [b"a", b"b", b"c"])
+def test_a_digest_tells_whether_all_rows_are_the_same() -> None:
+    digest = digest_of("t", [b"a", b"b", b"c"])
     last = sequence_before(2) + 2
-    check_resume("p", 2, digests, last=last, digest=digests[1])
-    check_resume("p", 3, digests, last=last, digest="of another batch")
-    changed = chained_digests("t", [b"x", b"b", b"c"])
-    with pytest.raises(ChangedContent, match="row 2 of them is another one now"):
-        check_resume("p", 2, changed, last=last, digest=digests[1])
-    with pytest.raises(ChangedContent):
-        check_resume("p", 2, digests[:1], last=last, digest=digests[1])
+    check_resume("p", 2, digest, last=last, found=digest)
+    changed = digest_of("t", [b"a", b"b", b"x"])
+    check_resume("p", 3, digest, last=last, found=changed)  # the last message is of another batch
+    with pytest.raises(ChangedContent, match="their digest is another one"):
+        check_resume("p", 2, changed, last=last, found=digest)
+
+
+def test_many_rows_have_a_digest_of_all_of_them() -> None:
+    bodies = [b"%d" % number for number in range(3000)]
+    assert digest_of("t", bodies) == digest_of(["t"], bodies) != digest_of("t", bodies[:-1])
+    for place in (0, 1023, 1024, 2999):
+        changed = [*bodies[:place], b"x", *bodies[place + 1 :]]
+        assert digest_of("t", changed) != digest_of("t", bodies)
 
 
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "ab", ""]), st.binary(max_size=3)), max_size=5)
@@ -93,10 +99,10 @@ ROWS = st.lists(st.tuples(st.sampled_from(["a", "ab", ""]), st.binary(max_size=3
 def test_digests_are_equal_for_equal_rows_alone(
     first: list[tuple[str, bytes]], second: list[tuple[str, bytes]]
 ) -> None:
-    def last(rows: list[tuple[str, bytes]]) -> list[str]:
-        return chained_digests([each[0] for each in rows], [each[1] for each in rows])[-1:]
+    def digest(rows: list[tuple[str, bytes]]) -> str:
+        return digest_of([each[0] for each in rows], [each[1] for each in rows])
 
-    assert (last(first) == last(second)) == (first == second)
+    assert (digest(first) == digest(second)) == (first == second)
 
 
 def table(rows: list[tuple[int | None, bytes, str]]) -> pa.Table:
@@ -181,8 +187,8 @@ def test_rows_are_left_out_of_a_range(
 
 def test_a_correlation_id_that_is_no_digest_says_nothing_of_the_rows() -> None:
     """A delta without one has that of the record that it was merged into."""
-    digests = chained_digests("orders", [b"a", b"b"])
-    for found in ("", "abc", "order 17", digests[1]):
-        check_resume("lane", 0, digests, last=2, digest=found)
+    digest, other = digest_of("orders", [b"a"]), digest_of("orders", [b"b"])
+    for found in ("", "abc", "order 17", "0123456789abcdef", digest):
+        check_resume("lane", 0, digest, last=2, found=found)
     with pytest.raises(ChangedContent):
-        check_resume("lane", 0, digests, last=2, digest=digests[0])
+        check_resume("lane", 0, digest, last=2, found=other)
