@@ -19,7 +19,7 @@ from haclient.pyspark.server.source import FilteringLogReader, ServerLogReader, 
 from haclient.pyspark.server.sow import SowReader, read_sow
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
 from haclient.pyspark.sink.settings import read_settings
-from haclient.pyspark.sink.writers import BatchSink, StreamSink, check_checkpoint
+from haclient.pyspark.sink.writers import BatchSink, StreamSink, check_checkpoint, check_job
 
 SOW = "sow"
 SUBSCRIBE = "subscribe"
@@ -59,6 +59,7 @@ class AmpsDataSource(DataSource):
         settings = read_settings(self.options, schema)
         sink = BatchSink(settings)
         check_checkpoint(settings)  # of a job that has a place for its refusals
+        check_job(settings)
         return sink
 
     @override

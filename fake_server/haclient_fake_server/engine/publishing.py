@@ -35,7 +35,7 @@ from haclient_fake_server.engine.requests import (
     is_system_topic,
     read_options,
 )
-from haclient_fake_server.engine.routes import Route, Routes
+from haclient_fake_server.engine.routes import DEVNULL, Route, Routes
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.delta import has_deltas, merge_delta
 from haclient_fake_server.engine.sow.table import Changes, SowError
@@ -50,7 +50,6 @@ MAX_FAST_CORRELATION_ID: Final = 1024
 MAX_EXPIRATION_S: Final = 2**32 - 1
 
 RESERVED: Final = "/AMPS"
-DEVNULL: Final = "/AMPS/devnull"
 
 
 @dataclass(eq=False, slots=True)

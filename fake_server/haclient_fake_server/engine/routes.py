@@ -37,6 +37,9 @@ from haclient_fake_server.engine.sow.tables import SowTables
 
 _OF_WHOLE_MESSAGES: Final = ~(Style.DELTA | Style.NO_EMPTIES | Style.SEND_KEYS)
 
+DEVNULL: Final = "/AMPS/devnull"
+"""A topic that takes anything and keeps nothing."""
+
 MAX_REMEMBERED_MASKS: Final = 256
 """Combinations of matching filters whose groups are kept; beyond it they are all rebuilt."""
 
@@ -466,6 +469,8 @@ class Routes(dict[str, RouteTable]):
 
     def _log_filters(self, topic: str, message_type: str) -> list[Filter | None]:
         """Of what records a topic, the filters; `None` for what records all messages."""
+        if topic == DEVNULL:
+            return []
         return [
             filter_
             for matcher, kind, filter_ in self._log

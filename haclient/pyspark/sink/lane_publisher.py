@@ -75,6 +75,7 @@ _ASKED_TOPICS: Final = 1000
 _MAX_NAMED: Final = 3  # refused rows, or topics, that an error shows
 _PUBLISHER_TOPIC: Final = "/HACLIENT/publisher"
 _STATUS_TOPIC: Final = "/HACLIENT/status"
+_DROPPED_TOPIC: Final = "/AMPS/devnull"
 _logger = logging.getLogger(__name__)
 
 
@@ -387,6 +388,38 @@ async def publish_exactly_once(
     if refusals:
         raise refused_error(name, rows, [(number - before, why) for number, why in refusals])
     return done
+
+
+async def claim_lanes(name: str, lanes: int, target: Target) -> None:
+    """Record at the server how many lanes a job has, or check it when the job is run again.
+
+    A row has another lane, and so another publisher, with another number: it would be there twice.
+    The number is the sequence of a publisher of its own, of which there is no message.
+
+    Args:
+        name: That publisher, which is the same whatever the number is.
+        lanes: The number.
+        target: Where to.
+
+    Raises:
+        UsageError: The job was published with another number.
+        DisconnectedError: No server takes the connection, or it was lost.
+    """
+
+    async def claim(connection: _Connection) -> int:
+        if await connection.ask(_STATUS_TOPIC) is None:
+            return lanes  # without answers a job needs a directory, whose guard has the number
+        if not (found := connection.seen):
+            await connection.publish(Rows(_DROPPED_TOPIC, [b""]), lanes)
+            await connection.persisted()
+        return found or lanes
+
+    found, _ = await _with_a_server(name, target, claim)
+    if found != lanes:
+        raise UsageError(
+            f"{name}: the job was published with {found} lanes, and is to have {lanes}: rows would "
+            f"be in the log twice. Set lanes={found}, or use another job_id"
+        )
 
 
 async def _check_topics(connection: _Connection, name: str, rows: Rows) -> None:

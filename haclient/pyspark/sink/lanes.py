@@ -79,6 +79,16 @@ def lane_name(prefix: str, owner: str, lane: int) -> str:
     return f"{prefix}-{owner}-{lane}"
 
 
+def job_name(prefix: str, job_id: str) -> str:
+    """The name of the client whose sequence is the number of lanes of a job.
+
+    Args:
+        prefix: The user's.
+        job_id: The id of the job.
+    """
+    return f"{prefix}-{job_id}-lanes"
+
+
 def sequence_before(batch_id: int) -> int:
     """The sequence below that of the first row of a batch.
 

@@ -47,6 +47,7 @@ from haclient.pyspark.sink.lane_publisher import (
     RefusedRow,
     Rows,
     RowsNotLogged,
+    claim_lanes,
     publish_at_least_once,
     publish_exactly_once,
 )
@@ -55,6 +56,7 @@ from haclient.pyspark.sink.lanes import (
     PUBLISHED,
     check_lane,
     digest_of,
+    job_name,
     lane_name,
     ordered,
 )
@@ -276,6 +278,17 @@ def check_checkpoint(settings: SinkSettings) -> None:
     """
     if settings.checkpoint and settings.exactly_once:
         check_guard(settings.checkpoint, settings.guard)
+
+
+def check_job(settings: SinkSettings) -> None:
+    """Before the tasks of a batch job that has an id: its number of lanes has not changed.
+
+    Raises:
+        HAClientError: It has, or the server cannot be asked.
+    """
+    if settings.job_id and settings.exactly_once:
+        name = job_name(settings.prefix, settings.job_id)
+        trio.run(claim_lanes, name, settings.lanes, settings.target)
 
 
 class StreamSink(DataSourceStreamArrowWriter):

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -18,6 +19,7 @@ from haclient.pyspark.sink.lane_publisher import (
     Rows,
     RowsNotLogged,
     Target,
+    claim_lanes,
     publish_at_least_once,
     publish_exactly_once,
 )
@@ -296,6 +298,34 @@ async def test_a_job_of_deletes_goes_on_where_the_log_has_each_of_them() -> None
         await again("some", 0, unknown, where)
         with pytest.raises(UsageError, match="set checkpointLocation to a directory"):
             await again("some", 0, unknown, where)
+
+
+@pytest.mark.row("SK4")
+async def test_the_number_of_lanes_of_a_job_stays_as_it_was_also_when_the_server_restarts(
+    tmp_path: Path,
+) -> None:
+    config = replace(CONFIG, data_dir=tmp_path)
+    for _ in range(2):
+        async with running_broker(config) as broker:
+            for _ in range(2):
+                await claim_lanes("job-lanes", 4, target(broker))
+            for other in (3, 5):
+                with pytest.raises(UsageError, match=f"with 4 lanes, and is to have {other}"):
+                    await claim_lanes("job-lanes", other, target(broker))
+            await claim_lanes("another-lanes", 5, target(broker))
+            assert not await logged(broker, ".*")
+
+
+async def test_the_lanes_of_a_job_are_not_recorded_at_a_server_that_answers_no_queries() -> None:
+    async with listening() as server:
+
+        async def answer() -> None:
+            peer = await server.accept()
+            await peer.log_on(seen=3)
+            await peer.refuse(await peer.expect("sow", topic="/HACLIENT/status"), "invalid topic")
+            await peer.expect_end()
+
+        await together(partial(claim_lanes, "job-lanes", 4, Target((server.uri,))), answer)
 
 
 async def test_each_server_that_does_not_take_the_connection_is_named() -> None:

@@ -53,6 +53,31 @@ def test_a_job_that_is_run_again_under_its_id_publishes_what_is_missing(
         save(frame(spark, 100), "nightly")
 
 
+@pytest.mark.row("SK4")
+def test_a_job_that_is_run_again_with_another_number_of_lanes_is_refused(
+    spark: SparkSession, broker: BrokerProcess, journal: Path
+) -> None:
+    from haclient.pyspark import publish_frame  # noqa: PLC0415  # needs the extra
+
+    def save(lanes: int) -> None:
+        publish_frame(
+            frame(spark, 3),
+            uri=broker.uri,
+            job_id="of lanes",
+            topic="of lanes",
+            key="id",
+            lanes=lanes,
+            order_by="id",
+        ).save()
+
+    save(4)
+    for other in (1, 8):
+        with pytest.raises(Exception, match=f"was published with 4 lanes, and is to have {other}"):
+            save(other)
+    save(4)
+    assert sorted(data_of(journal, "of lanes")) == [b"row 0", b"row 1", b"row 2"]
+
+
 @pytest.mark.row("SK1", "SK3")
 def test_without_lanes_a_batch_is_at_least_once_with_topics_of_its_rows(
     spark: SparkSession, broker: BrokerProcess, journal: Path

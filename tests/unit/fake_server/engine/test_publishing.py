@@ -354,12 +354,14 @@ def test_a_topic_is_recorded_by_any_of_the_topics_of_the_log_that_name_it() -> N
     assert whole.engine.next_position == 2
 
 
-def test_messages_to_devnull_are_accepted() -> None:
+def test_messages_to_devnull_are_accepted_and_not_kept() -> None:
     world = World()
     peer = world.client()
     peer.publish(1, t="/AMPS/devnull", cid="1", a="processed")
     (ack,) = peer.take()
     assert ack.status == "success"
+    peer.subscribe(t="/AMPS", bm="0")
+    assert not peer.bodies()
 
 
 @pytest.mark.row("AK5")
