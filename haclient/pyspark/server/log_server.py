@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import trio
@@ -53,6 +53,8 @@ class Counted:
         publishers: By publisher id, the sequence of the last one.
         begins: The position of the first one, the one after `position` without one.
         first: The bookmark of the first one; empty without one.
+        last: The bookmark of the last one; empty without one.
+        until: The last position that would have been counted without a limit.
         is_limited: Whether a limit of messages or bytes has ended the count.
     """
 
@@ -63,6 +65,8 @@ class Counted:
     publishers: dict[int, int] = field(default_factory=dict[int, int])
     begins: int = 0
     first: str = ""
+    last: str = ""
+    until: int = 0
     is_limited: bool = False
 
     @property
@@ -82,7 +86,23 @@ class Counted:
         self.publishers |= {int(each): seq for each, seq in answer["publishers"].items()}
         if not self.first:
             self.begins, self.first = int(answer["begins"]), str(answer.get("first", ""))
+        self.last = str(answer.get("last", self.last))
         self.is_limited = answer["ended_by"] in {"messages", "bytes"}
+
+    def joined(self, later: Counted) -> Counted:
+        """Both counts as one.
+
+        Args:
+            later: Counted after this one.
+        """
+        return replace(
+            later,
+            messages=self.messages + later.messages,
+            bytes=self.bytes + later.bytes,
+            publishers=self.publishers | later.publishers,
+            begins=self.begins,
+            first=self.first,
+        )
 
 
 @asynccontextmanager
@@ -299,7 +319,7 @@ async def count(  # noqa: PLR0913  # the parts of one question
             parameters["bytes"] = max(1, payload_bytes - total.bytes)
         answer = await ask(client, _POSITION, parameters)
         if questions == 1:
-            total.log = LogInfo.of_answer(answer)
+            total.log, total.until = LogInfo.of_answer(answer), int(answer["until"])
         total.add(answer)
         if answer["ended_by"] != "scanned" or questions == most_questions:
             break

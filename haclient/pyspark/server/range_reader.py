@@ -39,7 +39,6 @@ from haclient.pyspark.server.log_server import (
 )
 from haclient.pyspark.server.message_rows import RowBatcher, bookmark_numbers
 from haclient.pyspark.server.offsets import Membership, OffsetPlace
-from haclient_stores.bookmark import Bookmark, Timestamp
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +88,8 @@ class LogRange(InputPartition):
         covered: By publisher id, the sequence up to which messages come before the range.
         places: By instance, a place before which nothing of the range is.
         messages: How many they are, `None` where nobody has counted.
+        end: The place of the last one, `None` where it is not known.
+        last: Its bookmark there.
         is_pinned: Whether `covered` is incomplete, so that the range can be read only from the log
             of its only place.
     """
@@ -98,6 +99,8 @@ class LogRange(InputPartition):
     covered: Mapping[int, int] = field(default_factory=dict[int, int])
     places: Mapping[str, OffsetPlace] = field(default_factory=dict[str, OffsetPlace])
     messages: int | None = None
+    end: OffsetPlace | None = None
+    last: str = ""
     is_pinned: bool = False
 
 
@@ -210,18 +213,19 @@ class RangeReader:
             self._removed.append(removed)
             if removed >= self._members.missing.keys():
                 return
-        first = (await self._count(client, after, messages=1)).first
-        if not first:
+        found = await self._count(client, after, messages=1)
+        if not found.first:
             return
+        until, end = _LATER, self._part.end
+        if end is not None and log.has(end) and found.begins <= end.position:
+            until = self._part.last  # else the server goes on until it is told to stop
         patience_s = settings.timeout_s
         if len(settings.uris) > 1:
             patience_s = min(VISIT_S, patience_s)
-        begin = Bookmark.parse(first)
-        later = Timestamp.parse(_LATER)
         async with client.bookmark_stream(
             settings.topic,
             sub_id="range",
-            bookmark=f"[{begin}:{later}]",
+            bookmark=f"[{found.first}:{until}]",
             filter=self._part.filter,
             options=Options(timestamp=True, bookmark_not_found="fail"),
         ) as stream:

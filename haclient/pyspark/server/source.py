@@ -8,7 +8,7 @@ messages, or into one for each content filter of the option `splits`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, cast
@@ -39,6 +39,9 @@ from haclient.pyspark.server.settings import (
 from haclient_stores.bookmark import LAST_MICROSECOND, NOW, Timestamp
 
 _log = logging.getLogger(__name__)
+
+PIECE_MESSAGES: Final = 2**15
+"""Messages of a part of a range, at first."""
 
 _TO_THE_END: Final = f"{NOW}]"
 
@@ -140,7 +143,8 @@ class ServerLogReader(DataSourceReader):
     async def _plan(self, client: Client) -> list[LogRange]:
         common = self._settings.common
         await log_info(client, common.topics)
-        found = await self._count(client)
+        whole = common.parts == 1 and not common.splits
+        found = await self._count(client, messages=None if whole else 1)
         if not found.messages:
             return []
         start, covered = found.log.place(found.begins - 1), None
@@ -148,11 +152,11 @@ class ServerLogReader(DataSourceReader):
             # Whatever the filter is: nothing of the range comes before its first message.
             before = await count(client, topic=common.read.topic, until=start.position)
             covered = before.publishers
-        if common.parts == 1 and not common.splits:
+        if whole:
             return [_part(common.filter, found, start, covered)]
-        return await plan_parts(client, common, start=start, until=found.position, covered=covered)
+        return await plan_parts(client, common, start=start, until=found.until, covered=covered)
 
-    async def _count(self, client: Client) -> Counted:
+    async def _count(self, client: Client, *, messages: int | None) -> Counted:
         """Count the range; the bookmark of its start or end may not be in the log."""
         common = self._settings.common
         count_from = partial(
@@ -161,6 +165,7 @@ class ServerLogReader(DataSourceReader):
             topic=common.read.topic,
             filter=common.filter,
             fully_durable=common.fully_durable,
+            messages=messages,
         )
         try:
             return await count_from(bookmark=f"({common.begin}:{self._settings.end}")
@@ -221,18 +226,51 @@ async def plan_parts(
             found = await ask(filter=each, after=start.position)
             parts.append(_part(each, found, start, None))
         return [part for part in parts if part.ends]
-    most: int | None = None
-    if settings.parts > 1:
-        whole = await ask(filter=settings.filter, after=start.position)
-        most = max(1, -(-whole.messages // settings.parts))
+    ask = partial(ask, filter=settings.filter)
+    pieces = partial(_pieces, ask, most=2 * settings.parts, start=start, until=until)
+    found = await pieces(PIECE_MESSAGES if settings.parts > 1 else None)
+    total = sum(piece.messages for _, piece in found)
+    if len(found) < min(settings.parts, total):  # so little that it may be counted once more
+        found = await pieces(-(-total // settings.parts))
+    for place, piece in found:
+        parts.append(_part(settings.filter, piece, place, covered))
+        covered = None if covered is None else merged(covered, piece.publishers)
+    return parts
+
+
+async def _pieces(
+    ask: Callable[..., Awaitable[Counted]],
+    messages: int | None,
+    *,
+    most: int,
+    start: OffsetPlace,
+    until: int,
+) -> list[tuple[OffsetPlace, Counted]]:
+    """Cut a range into pieces of equal size, each with the place after which it begins.
+
+    The server reads the log once for all of them: each question goes on where the last one ended.
+    How many messages there are is not known before. So the pieces become twice as large each time
+    that there are too many.
+
+    Args:
+        ask: Counts messages after a position.
+        messages: The size of the pieces at first; `None` for one piece.
+        most: An even number; there are fewer pieces.
+        start: The range begins after it.
+        until: The last position of the range.
+    """
+    pieces: list[tuple[OffsetPlace, Counted]] = []
     place = start
     while place.position < until:
-        found = await ask(filter=settings.filter, after=place.position, messages=most)
+        found = await ask(after=place.position, messages=messages)
         if found.messages:
-            parts.append(_part(settings.filter, found, place, covered))
-            covered = None if covered is None else merged(covered, found.publishers)
+            pieces.append((place, found))
         place = found.place
-    return parts
+        if messages is not None and len(pieces) == most:
+            messages *= 2
+            pairs = zip(pieces[::2], pieces[1::2], strict=True)
+            pieces = [(begin, one.joined(two)) for (begin, one), (_, two) in pairs]
+    return pieces
 
 
 def _part(
@@ -244,6 +282,8 @@ def _part(
         covered={} if covered is None else covered,
         places={start.instance: start},
         messages=found.messages,
+        end=found.place,
+        last=found.last,
         is_pinned=covered is None,
     )
 

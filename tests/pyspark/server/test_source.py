@@ -15,6 +15,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, L
 from haclient.errors import HAClientError, UsageError
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
+from haclient.pyspark.server import source as source_module
 from haclient.pyspark.server.source import FilteringLogReader, ServerLogReader, read_batch
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
 from haclient_fake_server.config import BrokerConfig, LogTopic
@@ -110,6 +111,18 @@ def test_a_range_is_cut_into_equal_parts(broker: BrokerThread, mode: str) -> Non
     options = {"topicPattern": "^(orders|trades)", "minPartitions": "4", "offsetMode": mode}
     found = read(reader(broker, **options))
     assert [len(part) for part in found] == [38, 38, 38, 36]
+    assert list(chain.from_iterable(found)) == ROWS + ROWS[:50]
+
+
+@pytest.mark.row("SB7")
+@pytest.mark.parametrize("mode", ["position", "vector"])
+def test_a_large_range_is_cut_into_equal_parts_while_it_is_counted_once(
+    broker: BrokerThread, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "PIECE_MESSAGES", 4)
+    options = {"topicPattern": "^(orders|trades)", "minPartitions": "4", "offsetMode": mode}
+    found = read(reader(broker, **options))
+    assert [len(part) for part in found] == [32, 32, 32, 32, 22]
     assert list(chain.from_iterable(found)) == ROWS + ROWS[:50]
 
 
