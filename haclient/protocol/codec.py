@@ -189,10 +189,8 @@ def publish_heads(
             topic, command=command, expiration=expires_s, correlation_id=correlation_id
         )
 
-    # Messages of one topic, expiration and correlation id have one head, which is made once.
-    if correlation_ids and len(set(correlation_ids)) == 1:
-        head = partial(head, correlation_id=correlation_ids[0])
-    elif correlation_ids:
+    # Messages of one topic and expiration have one head, which is made once.
+    if correlation_ids:
         return _heads_with_ids(kinds, correlation_ids, partial(head, correlation_id="0"))
     cached = {kind: head(kind) for kind in set(kinds)}
     return [cached[kind] for kind in kinds]

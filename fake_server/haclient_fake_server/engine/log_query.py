@@ -317,7 +317,7 @@ def _strides_of(
 
 
 def find_last_message(
-    journal: JournalReader, publisher_id: int, *, end: int
+    journal: JournalReader, publisher_id: int, *, end: int, identified_from: int | None = None
 ) -> Steps[Record | None]:
     """Find the last message or delete of a publisher.
 
@@ -325,11 +325,14 @@ def find_last_message(
         journal: The log.
         publisher_id: The publisher.
         end: The first position that is not searched.
+        identified_from: Find the last one that has a correlation id, and this sequence or a higher
+            one.
 
     Returns:
         Its record; `None` when the log has none any more, or none within `MAX_SCANNED_BYTES` of
         records where the index says that there may be one.
     """
+    first = identified_from or 0
     scanned = entries = 0
     for number in sorted(journal.segments, reverse=True):
         segment = journal.segments[number]
@@ -337,11 +340,16 @@ def find_last_message(
             entries += 1
             if entries % STEP_ENTRIES == 0:
                 yield
-            if publisher_id not in segment.index.strides[at].publishers:
+            sequences = segment.index.strides[at].publishers.get(publisher_id)
+            if sequences is None:
                 continue
+            if sequences[1] < first:
+                return None
             found: Record | None = None
             for chunk in journal.read_stride(segment, at, STEP_BYTES):
-                found = _last_of(chunk, publisher_id, end) or found
+                for record in _records_of(chunk, publisher_id, end):
+                    if first <= record.sequence and (record.correlation_id or not first):
+                        found = record
                 scanned += len(chunk)
                 yield
             if found is not None or scanned >= MAX_SCANNED_BYTES:
@@ -349,11 +357,9 @@ def find_last_message(
     return None
 
 
-def _last_of(chunk: bytes, publisher_id: int, end: int) -> Record | None:
-    if publisher_id.to_bytes(8, "little") not in chunk:
-        return None
-    found: Record | None = None
-    for record in records_of(chunk):
-        if record.is_data and record.publisher_id == publisher_id and record.position < end:
-            found = record
-    return found
+def _records_of(chunk: bytes, publisher_id: int, end: int) -> Iterator[Record]:
+    """The messages and deletes of a publisher in some blocks."""
+    if publisher_id.to_bytes(8, "little") in chunk:
+        for record in records_of(chunk):
+            if record.is_data and record.publisher_id == publisher_id and record.position < end:
+                yield record

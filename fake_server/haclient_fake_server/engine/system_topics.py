@@ -102,12 +102,17 @@ class _StatusQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _PublisherQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which publisher, exactly one of the first two; and which of its sequences are counted."""
+    """Which publisher, exactly one of the first two; and which of its sequences are counted.
+
+    With `identified_from` the last message that has a correlation id is found, too, if its sequence
+    is not below that.
+    """
 
     id: str | int | None = None
     name: str | None = None
     first_counted: _Positive | None = None
     last_counted: _Positive | None = None
+    identified_from: _Positive | None = None
 
 
 class _PositionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -364,7 +369,15 @@ class SystemTopics:
         answer["last_sequence"] = publisher.seen
         answer["persisted"] = self._durability.confirmed_of(publisher)
         found = yield from find_last_message(self._log.journal, number, end=end)
-        return answer if found is None else {**answer, **self._describe(found)}
+        if found is not None:
+            answer |= self._describe(found)
+        if query.identified_from is not None:
+            found = yield from find_last_message(
+                self._log.journal, number, end=end, identified_from=query.identified_from
+            )
+            if found is not None:
+                answer["identified"] = self._describe(found)
+        return answer
 
     def _describe(self, record: Record) -> dict[str, object]:
         return {

@@ -1,36 +1,27 @@
 """Publishes the rows of one task: finds a server, continues where an earlier attempt got to.
 
 It runs in a worker of PySpark, in a trio of its own, with a plain `Client`: a connection that is
-lost, by an error or because another attempt has taken the name, ends the attempt, and PySpark
-starts another one. Nothing here connects twice.
+lost, also because another attempt has taken the name, ends the attempt, and PySpark starts another
+one. Nothing returns before the persisted ack of the last row. Each step has `Target.timeout_s`: to
+connect, to log on, to answer a query, to take the next piece of rows, to persist something more.
 
-Nothing returns before the persisted ack of the last row. No step waits for a server without a
-limit: to connect, to log on, to answer a query, to take the next `_PIECE_BYTES` of rows, and to
-persist something more, it has `Target.timeout_s` each. So there is no heartbeat, which could not be
-kept up while the thread waits for rows.
+**Refused rows.** The server has seen the sequence of a row that it refuses: no attempt can publish
+it again, and one that continues above it would end well. The attempt that is told fails with
+`RowsNotLogged`, also when its connection is lost later. One that continues asks the server which of
+the rows before are in its log. AMPS does not answer: there only the attempt that was told knows.
 
-**Refused rows.** The server has seen the sequence of a row that it refuses, so that no attempt can
-publish it again, and an attempt that continues above it would end well. The attempt that is told
-fails with `RowsNotLogged`, also when its connection is lost later. One that continues asks the
-server which of the rows before are in its log: it may not have been told. Topics under
-`/HACLIENT/` answer such questions; AMPS has none, and there a refusal is known only to the attempt
-that was told.
-
-The log also loses rows that it had: its oldest segments are removed. Sequences rise in a log, so
-that a removal leaves nothing of a publisher before what it takes. A missing row with an earlier one
-of its publisher in the log was therefore refused; any other one was refused or removed, and the
-server does not know which. Such a row is called neither refused nor published: the attempt fails
-as well, with both possibilities, and the user decides.
+The log also loses its oldest segments. Sequences rise in a log, so a missing row with an earlier
+one of its publisher in the log was refused; any other one was refused or removed, and the server
+does not know which. The attempt fails with both possibilities, and the user decides.
 
 **Resolved rows.** The user says which rows were dealt with. They are never published, at whichever
-server, and are not looked for in its log; every other row is published or looked for as before.
+server, and are not looked for in its log.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -148,21 +139,6 @@ class Rows:
             yield begin, end
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedRow:
-    """A row that the server has refused.
-
-    Attributes:
-        topic: Its topic.
-        data: Its body.
-        reason: The server's.
-    """
-
-    topic: str
-    data: bytes
-    reason: str
-
-
 class RowsNotLogged(PublishFailed):
     """Rows of a batch are not in the server's log, and no attempt can publish them again.
 
@@ -180,7 +156,7 @@ class RowsNotLogged(PublishFailed):
 class _Connection:
     """One attempt's client, with the refusals that it was told."""
 
-    def __init__(self, client: Client, target: Target, refusals: list[tuple[int, str]]) -> None:
+    def __init__(self, client: Client, target: Target, refusals: list[Message]) -> None:
         self.client = client
         self.target = target
         self.refusals = refusals
@@ -347,7 +323,7 @@ async def publish_exactly_once(
         batch_id: The batch.
         rows: All rows of it in this lane, in order.
         target: Where to.
-        digest: Of these rows, which every message carries; empty where it is not to be compared.
+        digest: Of these rows, which some messages carry; empty where it is not to be compared.
         keeps_refusals: Whether the caller keeps what `PublishFailed` says, and publishes nothing
             after it. Otherwise the server has to know, where there was an earlier attempt.
 
@@ -365,8 +341,6 @@ async def publish_exactly_once(
             asked, and `verifies` or `keeps_refusals` says that it has to be.
     """
     count, before = len(rows.bodies), sequence_before(batch_id)
-    if digest:
-        rows = replace(rows, correlation_ids=[digest] * count)
 
     async def publish(connection: _Connection) -> int:
         check_fence(name, batch_id, connection.seen)
@@ -379,14 +353,30 @@ async def publish_exactly_once(
             await _check_logged(connection, batch_id, wanted, keeps_refusals=keeps_refusals)
         for first, last in without_rows(done + 1, count, rows.resolved):
             for begin, end in rows.pieces(first - 1, last):
-                await connection.publish(rows.slice(begin, end), before + begin + 1)
+                if digest:
+                    # A delta without an id gets that of the record that it is merged into, and a
+                    # delete without a record is not in the log: then every row has the digest.
+                    marked = begin + 1 if target.command == "publish" else end
+                    some = rows.slice(begin, marked)
+                    ids = [digest] * len(some.bodies)
+                    await connection.publish(replace(some, correlation_ids=ids), before + begin + 1)
+                    begin = marked  # noqa: PLW2901  # the rest of the piece
+                if begin < end:
+                    await connection.publish(rows.slice(begin, end), before + begin + 1)
         if count:  # also when all was published: a logon ack may name what was only seen
             await connection.persisted()
         return done
 
     done, refusals = await _with_a_server(name, target, publish, fails_with_refusals=True)
     if refusals:
-        raise refused_error(name, rows, [(number - before, why) for number, why in refusals])
+        refused = sorted((each.sequence or 0) - before for each in refusals)
+        reasons = [f"row {(each.sequence or 0) - before}: {each.reason}" for each in refusals]
+        raise RowsNotLogged(
+            f"{name}: the server has refused {len(refused)} of {count} rows ({_some(reasons)})",
+            rows=joined_rows((each, each) for each in refused),
+            reason=refusals[0].reason,
+            sequence=refused[0],
+        )
     return done
 
 
@@ -434,10 +424,9 @@ async def _check_topics(connection: _Connection, name: str, rows: Rows) -> None:
         found = await connection.ask(_STATUS_TOPIC, topics=asked)
         unlogged = (found or {}).get("unlogged_topics")
         if isinstance(unlogged, list) and unlogged:
-            names = cast("list[str]", unlogged)
-            more = "" if len(names) <= _MAX_NAMED else f" and {len(names) - _MAX_NAMED} more"
+            names = _some(cast("list[str]", unlogged))
             raise UsageError(
-                f"{name}: {', '.join(names[:_MAX_NAMED])}{more} is not in the server's transaction "
+                f"{name}: {names} is not in the server's transaction "
                 "log: exactly-once needs topics that are recorded there. Nothing was published"
             )
         if found is None:
@@ -449,7 +438,8 @@ async def _verify(connection: _Connection, name: str, batch_id: int, digest: str
     verifies = connection.target.verifies
     if verifies is False or (not verifies and not rows_done(batch_id, connection.seen)):
         return
-    found = await connection.ask(_PUBLISHER_TOPIC, name=name)
+    first = sequence_before(batch_id) + 1
+    found = await connection.ask(_PUBLISHER_TOPIC, name=name, identified_from=first)
     if found is None:
         if verifies:
             raise UsageError(
@@ -457,9 +447,9 @@ async def _verify(connection: _Connection, name: str, batch_id: int, digest: str
                 f"{_PUBLISHER_TOPIC}, as the reference broker does: leave it out"
             )
         return
-    last = found.get("sequence")
-    if digest and isinstance(last, int):
-        check_resume(name, batch_id, digest, last=last, found=str(found.get("correlation_id")))
+    message = found.get("identified")
+    if digest and isinstance(message, dict):
+        check_resume(name, batch_id, digest, found=str(message["correlation_id"]))
 
 
 async def _check_logged(
@@ -497,9 +487,10 @@ async def _check_logged(
         # What is removed is older than what is left: see the docstring of the module.
         refused = await connection.has_logged_before(before + missing[0][0])
         number = sum(last - first + 1 for first, last in missing)
+        shown = [f"row {each}" if each == end else f"rows {each} to {end}" for each, end in missing]
         raise RowsNotLogged(
             f"{name}: {number} of the {count} rows of batch {batch_id} that an earlier attempt has "
-            f"published are not in the server's log ({_shown_rows(missing)}): it has refused them"
+            f"published are not in the server's log ({_some(shown)}): it has refused them"
             + ("" if refused else ", or has removed them with its oldest segments"),
             rows=missing,
             reason="not logged",
@@ -507,19 +498,15 @@ async def _check_logged(
         )
 
 
-def _shown_rows(rows: Sequence[RowRange]) -> str:
-    """Ranges as text, a few of them."""
-    shown = [
-        f"row {first}" if first == last else f"rows {first} to {last}"
-        for first, last in rows[:_MAX_NAMED]
-    ]
-    more = [] if len(rows) <= _MAX_NAMED else ["and more"]
-    return ", ".join([*shown, *more])
+def _some(texts: Sequence[str]) -> str:
+    """A few of some texts, and how many more there are."""
+    more = "" if len(texts) <= _MAX_NAMED else f" and {len(texts) - _MAX_NAMED} more"
+    return ", ".join(texts[:_MAX_NAMED]) + more
 
 
 async def publish_at_least_once(
     name: str, batches: Iterable[Rows], target: Target, *, keeps_refused: bool
-) -> tuple[int, list[RefusedRow]]:
+) -> tuple[int, list[Message]]:
     """Publish rows in the order of arrival, above everything that the publisher has sent before.
 
     Args:
@@ -529,16 +516,14 @@ async def publish_at_least_once(
         keeps_refused: Whether refused rows are returned instead of raised.
 
     Returns:
-        How many rows there were, and those that the server has refused.
+        How many rows there were, and those that the server has refused, with the reasons.
 
     Raises:
         PublishFailed: The server has refused a row, and they are not kept.
         DisconnectedError: No server takes the connection, or it was lost.
         TimedOut: The server has persisted nothing for too long.
     """
-    waiting: Iterator[Rows] = iter(batches)
-    unpersisted = _UnpersistedRows()
-    refused: list[RefusedRow] = []
+    waiting = iter(batches)  # the next server goes on where one has ended
     count = 0
 
     async def publish(connection: _Connection) -> int:
@@ -546,11 +531,7 @@ async def publish_at_least_once(
         first = connection.seen + 1
         for rows in waiting:
             for begin, end in rows.pieces():
-                piece = rows.slice(begin, end)
-                if keeps_refused:
-                    refused.extend(unpersisted.take_refused(connection.refusals))
-                    unpersisted.add(first + count, piece, connection.client.persisted_sequence)
-                await connection.publish(piece, first + count)
+                await connection.publish(rows.slice(begin, end), first + count)
                 count += end - begin
             if connection.refusals and not keeps_refused:
                 break
@@ -559,62 +540,13 @@ async def publish_at_least_once(
 
     _, refusals = await _with_a_server(name, target, publish)
     if refusals and not keeps_refused:
-        number, why = refusals[0]
+        first = refusals[0]
         raise PublishFailed(
-            f"{name}: the server has refused {len(refusals)} rows, the first one: {why}",
-            reason=why,
-            sequence=number,
+            f"{name}: the server has refused {len(refusals)} rows, the first one: {first.reason}",
+            reason=first.reason,
+            sequence=first.sequence or 0,
         )
-    return count, [*refused, *unpersisted.take_refused(refusals)]
-
-
-class _UnpersistedRows:
-    """The rows that the server may still refuse; the others are let go.
-
-    A refusal arrives before the ack that covers its row, and is reported by another task. So what
-    is persisted goes one piece later, when that task has run.
-    """
-
-    def __init__(self) -> None:
-        self._pieces: deque[tuple[int, Rows]] = deque()
-        self._persisted = 0
-
-    def add(self, first: int, rows: Rows, persisted: int | None) -> None:
-        """Add a piece that is to be published.
-
-        Args:
-            first: The sequence of its first row.
-            rows: Its rows.
-            persisted: The highest sequence that is persisted.
-        """
-        pieces = self._pieces
-        while pieces and pieces[0][0] + len(pieces[0][1].bodies) - 1 <= self._persisted:
-            pieces.popleft()
-        self._persisted = persisted or 0
-        pieces.append((first, rows))
-
-    def take_refused(self, refusals: list[tuple[int, str]]) -> list[RefusedRow]:
-        """The rows of refusals, whose list is empty then.
-
-        Args:
-            refusals: Sequence and reason of each.
-        """
-        rows = [self._row(number, reason) for number, reason in refusals]
-        refusals.clear()
-        return rows
-
-    def _row(self, number: int, reason: str) -> RefusedRow:
-        for first, rows in self._pieces:
-            if first <= number < first + len(rows.bodies):
-                index = number - first
-                topic = rows.topics if isinstance(rows.topics, str) else rows.topics[index]
-                return RefusedRow(topic, rows.bodies[index], reason)
-        raise PublishFailed(
-            f"the server has refused a row ({reason}) that it had acknowledged, or that was not "
-            "sent",
-            reason=reason,
-            sequence=number,
-        )
+    return count, refusals
 
 
 async def _with_a_server(
@@ -623,7 +555,7 @@ async def _with_a_server(
     work: Callable[[_Connection], Awaitable[int]],
     *,
     fails_with_refusals: bool = False,
-) -> tuple[int, list[tuple[int, str]]]:
+) -> tuple[int, list[Message]]:
     """Log on to the first server that takes this client, and work there.
 
     Args:
@@ -634,16 +566,16 @@ async def _with_a_server(
             nobody would hear of these again.
 
     Returns:
-        What the work has returned, and the sequences that the server has refused.
+        What the work has returned, and the rows that the server has refused.
 
     Raises:
         DisconnectedError: None takes it, or the connection was lost.
     """
     problems: list[str] = []
-    refusals: list[tuple[int, str]] = []
+    refusals: list[Message] = []
 
-    def refused(message: Message, reason: str) -> None:
-        refusals.append((message.sequence or 0, reason))
+    def refused(message: Message, _: str) -> None:
+        refusals.append(message)
 
     for uri in target.uris:
         result = 0
@@ -663,23 +595,3 @@ async def _with_a_server(
         # Outside of the block: every refusal was reported by then.
         return result, refusals
     raise DisconnectedError(f"no server takes {name}: {'; '.join(problems)}")
-
-
-def refused_error(name: str, rows: Rows, refusals: Sequence[tuple[int, str]]) -> RowsNotLogged:
-    """The error for rows that a server has refused.
-
-    Args:
-        name: The publisher.
-        rows: What was published.
-        refusals: Number of the row, counted from 1, and reason.
-    """
-    shown = ", ".join(f"row {number}: {why}" for number, why in refusals[:_MAX_NAMED])
-    first, reason = refusals[0]
-    more = "" if len(refusals) <= _MAX_NAMED else f" and {len(refusals) - _MAX_NAMED} more"
-    return RowsNotLogged(
-        f"{name}: the server has refused {len(refusals)} of {len(rows.bodies)} rows "
-        f"({shown}{more})",
-        rows=joined_rows(sorted((number, number) for number, _ in refusals)),
-        reason=reason,
-        sequence=first,
-    )

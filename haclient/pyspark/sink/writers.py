@@ -36,6 +36,7 @@ from pyspark.sql.datasource import (
 from typing_extensions import override
 
 from haclient.errors import PublishFailed, UsageError
+from haclient.protocol.messages import Message
 from haclient.pyspark.sink.checkpoint_files import (
     check_guard,
     check_unlogged,
@@ -44,7 +45,6 @@ from haclient.pyspark.sink.checkpoint_files import (
     resolved_rows,
 )
 from haclient.pyspark.sink.lane_publisher import (
-    RefusedRow,
     Rows,
     RowsNotLogged,
     claim_lanes,
@@ -244,7 +244,7 @@ def _write_in_order_of_arrival(
     return LaneDone(task.lane, trio.run(publish), 0)
 
 
-def _write_refused(path: str, task: Task, refused: Sequence[RefusedRow]) -> None:
+def _write_refused(path: str, task: Task, refused: Sequence[Message]) -> None:
     """Write refused rows to a Parquet file of their own."""
     import pyarrow.parquet as pq  # noqa: PLC0415  # only where it is needed
 

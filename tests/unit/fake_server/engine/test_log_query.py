@@ -230,6 +230,10 @@ def test_the_last_message_of_a_publisher_is_found(
         if record.publisher_id == publisher and record.is_data and record.position < end
     ]
     assert found == (all_of_it[-1] if all_of_it else None)
+    first = data.draw(st.integers(1, 40))
+    identified = result_of(find_last_message(journal, publisher, end=end, identified_from=first))
+    some = [each for each in all_of_it if each.correlation_id and each.sequence >= first]
+    assert identified == (some[-1] if some else None)
 
 
 @given(logs(), st.sampled_from(PUBLISHERS), st.data(), st.sampled_from([1, 500, 2**20]))

@@ -419,6 +419,18 @@ class TestPublisher:
         world.restart()
         assert ask(world.client("next"), "publisher", name="pubber") == expected
 
+    def test_it_has_the_last_message_with_a_correlation_id_from_a_sequence_on(self) -> None:
+        peer = World().client("pubber")
+        for number in range(1, 6):
+            peer.publish(number, **({"x": "YQ=="} if number in {1, 3} else {}))
+        peer.take()
+        for first, sequence in ((1, 3), (3, 3)):
+            found = ask(peer, "publisher", name="pubber", identified_from=first)
+            assert (found["sequence"], found["correlation_id"]) == (5, "")
+            expected = {"sequence": sequence, "correlation_id": "YQ==", "topic": "orders"}
+            assert expected.items() <= found["identified"].items()
+        assert "identified" not in ask(peer, "publisher", name="pubber", identified_from=4)
+
     def test_one_that_never_published_has_sequence_0(self) -> None:
         world = World()
         peer = world.client("pubber")
