@@ -521,6 +521,7 @@ async def test_at_least_once_lets_go_of_what_is_persisted(
             NAME, made(), target(broker), keeps_refused=keeps_refused
         )
         assert (count, len(refused)) == (60_000, 3 if keeps_refused else 0)
+        assert all(each.data == b"x" * 2000 for each in refused)
         assert most < 20_000
 
 
