@@ -208,6 +208,7 @@ class RangeReader:
             is_pinned=self._part.is_pinned,
             fails_on_loss=settings.fails_on_loss,
         )
+        removed: frozenset[int] = frozenset()
         if not settings.fails_on_loss:
             removed = await self._find_removed(client, after, log.oldest_position)
             self._removed.append(removed)
@@ -230,7 +231,8 @@ class RangeReader:
             options=Options(timestamp=True, bookmark_not_found="fail"),
         ) as stream:
             batches = stream.batches()
-            while not self._members.is_complete:
+            # What was removed does not come: whoever waits for it waits for the time-out.
+            while not (removed >= self._members.missing.keys()):
                 messages: list[Message] = []
                 with trio.move_on_after(patience_s):
                     messages = await anext(batches, list[Message]())
