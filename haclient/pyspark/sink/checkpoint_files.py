@@ -41,10 +41,7 @@ _METADATA_FILE: Final = "metadata"  # written by PySpark before the first batch
 
 
 def file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The file system of a location, and the path there.
-
-    Args:
-        location: A local path, or a URI.
+    """The file system of a location, which is a local path or a URI, and the path there.
 
     Raises:
         UsageError: pyarrow has no such file system.
@@ -66,11 +63,7 @@ def file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 
 def arrow_uri(location: str) -> str:
-    """What pyarrow takes for a URI that PySpark takes.
-
-    Args:
-        location: The URI; PySpark takes it as it is written, where pyarrow decodes it.
-    """
+    """What pyarrow takes for a URI that PySpark takes, which does not decode it."""
     return _S3_OF_HADOOP.sub("s3://", location).replace("%", "%25").replace(" ", "%20")
 
 
@@ -94,9 +87,6 @@ def write_file(files: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
 def query_id(checkpoint: str) -> str:
     """The id of the query that a checkpoint belongs to; it stays the same after a restart.
 
-    Args:
-        checkpoint: Its location.
-
     Raises:
         UsageError: There is no such id.
     """
@@ -113,11 +103,7 @@ def query_id(checkpoint: str) -> str:
 
 
 def check_guard(checkpoint: str, guard: LaneGuard) -> None:
-    """Check that nothing has changed since the checkpoint began.
-
-    Args:
-        checkpoint: Its location.
-        guard: What is so now; it is kept at the first time.
+    """Check that nothing has changed since the checkpoint began; keep it at the first time.
 
     Raises:
         UsageError: Lanes, key, order, prefix, topic or command are others.
@@ -134,8 +120,7 @@ def check_guard(checkpoint: str, guard: LaneGuard) -> None:
 def check_unlogged(checkpoint: str) -> None:
     """Check that every row of earlier attempts is in the server's log, or resolved by the user.
 
-    Args:
-        checkpoint: Its location; empty for a batch job, which has none.
+    A batch job without a checkpoint keeps none.
 
     Raises:
         UsageError: One is not.
@@ -157,15 +142,7 @@ def check_unlogged(checkpoint: str) -> None:
 def keep_unlogged(
     checkpoint: str, batch_id: int, lane: int, rows: Sequence[RowRange], why: str
 ) -> None:
-    """Keep which rows are not in the server's log, so that no attempt goes on.
-
-    Args:
-        checkpoint: Its location.
-        batch_id: The batch.
-        lane: The lane.
-        rows: The rows of the lane; none of them is resolved.
-        why: What is known of them.
-    """
+    """Keep which rows of a lane are not in the server's log, and why: no attempt goes on."""
     files, root = file_system(checkpoint)
     files.create_dir(f"{root}/{RESOLVED_DIRECTORY}", recursive=True)  # for the user
     # The rows are last, since they may be many: an error shows the beginning.
@@ -176,15 +153,7 @@ def keep_unlogged(
 
 
 def resolved_rows(checkpoint: str, batch_id: int, lane: int) -> list[RowRange]:
-    """The rows that were not in the server's log, and that the user has dealt with.
-
-    Args:
-        checkpoint: Its location; empty for a batch job, which has none.
-        batch_id: The batch.
-        lane: The lane.
-
-    Returns:
-        Their ranges in order.
+    """The rows that were not in the server's log, and that the user has dealt with, in order.
 
     Raises:
         UsageError: A file is damaged.

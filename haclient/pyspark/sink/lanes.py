@@ -68,23 +68,12 @@ class ChangedContent(HAClientError):
 
 
 def lane_name(prefix: str, owner: str, lane: int) -> str:
-    """The name of the client that publishes a lane.
-
-    Args:
-        prefix: The user's.
-        owner: The id of the query, or of the job.
-        lane: Its number.
-    """
+    """The name of the client that publishes a lane of a query or job, the owner."""
     return f"{prefix}-{owner}-{lane}"
 
 
 def job_name(prefix: str, job_id: str) -> str:
-    """The name of the client whose sequence is the number of lanes of a job.
-
-    Args:
-        prefix: The user's.
-        job_id: The id of the job.
-    """
+    """The name of the client whose sequence is the number of lanes of a job."""
     return f"{prefix}-{job_id}-lanes"
 
 
@@ -100,12 +89,7 @@ def sequence_before(batch_id: int) -> int:
 
 
 def check_fence(name: str, batch_id: int, seen: int) -> None:
-    """Check that the publisher of a lane is in no later batch.
-
-    Args:
-        name: The publisher.
-        batch_id: The batch that is to be published.
-        seen: The highest sequence that the server has seen of it.
+    """Check that a publisher, of which the server has seen a sequence, is in no later batch.
 
     Raises:
         Fenced: It is.
@@ -119,23 +103,12 @@ def check_fence(name: str, batch_id: int, seen: int) -> None:
 
 
 def rows_done(batch_id: int, sequence: int) -> int:
-    """How many rows of a batch lie at or below a sequence of their publisher.
-
-    Args:
-        batch_id: The batch.
-        sequence: The highest sequence that the server has, or has persisted.
-    """
+    """How many rows of a batch lie at or below a sequence of their publisher."""
     return max(sequence - sequence_before(batch_id), 0)
 
 
 def without_rows(first: int, last: int, left_out: Sequence[RowRange]) -> Iterator[RowRange]:
-    """A range of rows without some of them.
-
-    Args:
-        first: The first row.
-        last: The last one.
-        left_out: Ranges in order.
-    """
+    """The rows from the first to the last one without those of some ranges, all in order."""
     for begin, end in left_out:
         if first <= min(begin - 1, last):
             yield first, min(begin - 1, last)
@@ -145,11 +118,7 @@ def without_rows(first: int, last: int, left_out: Sequence[RowRange]) -> Iterato
 
 
 def joined_rows(ranges: Iterable[RowRange]) -> list[RowRange]:
-    """The same rows in as few ranges as possible.
-
-    Args:
-        ranges: Ranges in order.
-    """
+    """The rows of ranges, which are in order, in as few ranges as possible."""
     result: list[RowRange] = []
     for first, last in ranges:
         begin = result.pop()[0] if result and result[-1][1] == first - 1 else first
@@ -176,13 +145,7 @@ def check_resume(name: str, batch_id: int, digest: str, *, found: str) -> None:
 
 
 def check_count(name: str, batch_id: int, count: int, seen: int) -> None:
-    """Check that the server has no more rows of a batch than the batch has now.
-
-    Args:
-        name: The publisher.
-        batch_id: The batch.
-        count: Rows of the batch in this lane.
-        seen: The highest sequence that the server has seen of this publisher.
+    """Check that the server has seen no more rows of a lane's batch than there are now.
 
     Raises:
         ChangedContent: It has more.
@@ -221,11 +184,7 @@ def check_lane(table: pa.Table, lane: int) -> None:
 
 
 def ordered(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
-    """The rows in the order in which they are published.
-
-    Args:
-        table: The rows of one lane.
-        order_by: The columns that come first; then everything that is published counts.
+    """The rows in the order of some columns, and then of everything that is published.
 
     Raises:
         UsageError: Arrow cannot order a column.
@@ -248,12 +207,7 @@ def ordered(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
 
 
 def digest_of(topics: Sequence[str] | str, bodies: Sequence[bytes]) -> str:
-    """The digest of the rows of a lane's batch, as a correlation id.
-
-    Args:
-        topics: The topic of each row, or that of all.
-        bodies: What is published.
-    """
+    """The digest of the rows of a lane's batch, as a correlation id."""
     made = blake2b(digest_size=_DIGEST_BYTES)
     texts = [topics] if isinstance(topics, str) else topics
     # Lengths keep the rows apart. A few calls for many rows: one for each would cost more.
@@ -295,11 +249,7 @@ class LaneGuard:
         return json.dumps({"version": 1, **asdict(self)}, indent=1).encode()
 
     def check(self, content: bytes, path: str) -> None:
-        """Compare with what an earlier start has written.
-
-        Args:
-            content: Of the file.
-            path: Its path, for messages.
+        """Compare with what an earlier start has written; messages have the path of it.
 
         Raises:
             UsageError: Something is different, or it is no such file.

@@ -1,28 +1,26 @@
 """Publishes a stream exactly once whose rows are not the same each time they are computed.
 
-The rules of `haclient.pyspark.sink.lanes` hold for rows that are the same in each attempt. A query
-with `uuid()`, `rand()`, a clock or a lookup computes other rows when a batch is repeated. So each
-batch is computed once and frozen before its first row is published:
+A query with `uuid()`, `rand()`, a clock or a lookup computes other rows when a batch is repeated.
+So each batch is computed once and frozen before its first row is published:
 
 1. *Freeze.* One task for each lane sorts its rows and writes them to a Parquet file, whose name no
-   other attempt of it uses. The tasks report the names.
+   other attempt of it uses.
 2. *Seal.* The driver writes `_SUCCESS`: the files of the batch, its topic and its prefix. From here
    on this is the batch; what other attempts have written is not in it.
-3. *Publish.* One task for each file publishes its rows, in the order of the file, as in
-   `exactly-once`: publisher `{prefix}-{query id}-{lane}`, sequence `(batch id << 32) + row + 1`.
+3. *Publish.* One task for each file publishes its rows, in the order of the file, with publishers
+   and sequences as in `exactly-once`.
 4. *Remove.* When the next batch begins, PySpark has committed this one, and its files go.
 
 A crash before 2 freezes the batch again: nothing of it was published. A crash after it publishes
-the same files again, and the server drops, or the task skips, what it has. A lane is a part of what
-is frozen, so the number of lanes, key and order may change from one batch to the next.
+the same files again. Lanes are a part of what is frozen, so the number of lanes, key and order may
+change from one batch to the next.
 
-The files of a batch belong to one query: sequences continue those of its publishers. The staging
-location keeps the id of the query, which is that of the checkpoint, and another one is refused. It
-has to live, and to be rolled back, with the checkpoint; a later batch in it says that only one was.
+The staging location belongs to one query, whose id it keeps, and has to live, and to be rolled
+back, with the checkpoint: a later batch in it says that only one was.
 
-PySpark calls a function for each batch (`foreachBatch`) on the driver. It needs the checkpoint,
-which is an option of the writer and set after `publish_stream` has returned: so the writer is a
-`DataStreamWriter` that keeps its options, and gets its function when it is started.
+PySpark calls a function for each batch (`foreachBatch`) on the driver, which needs the checkpoint.
+That is set after `publish_stream` has returned: so the writer is a `DataStreamWriter` that keeps
+its options, and gets its function when it is started.
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.fs
@@ -71,23 +69,15 @@ _MAX_SHOWN: Final = 3  # entries of a directory in an error
 _REPORT: Final = "lane int, name string, rows bigint"
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenLane:
-    """The rows of one lane.
-
-    Attributes:
-        lane: Its number.
-        name: Of its file, in the directory of the batch.
-        rows: How many there are.
-    """
+class FrozenLane(NamedTuple):
+    """A lane: its number, its file in the directory of the batch, and the number of its rows."""
 
     lane: int
     name: str
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenBatch:
+class FrozenBatch(NamedTuple):
     """What is published for a batch, however often it is repeated.
 
     Attributes:
@@ -104,18 +94,15 @@ class FrozenBatch:
 
     def to_json(self) -> bytes:
         """The content of `_SUCCESS`."""
-        return json.dumps({"version": _VERSION, **asdict(self)}, indent=1).encode()
+        lanes = [each._asdict() for each in self.lanes]
+        return json.dumps({"version": _VERSION, **self._asdict(), "lanes": lanes}).encode()
 
 
 def read_frozen(content: bytes, path: str) -> FrozenBatch:
     """Read a `_SUCCESS`.
 
-    Args:
-        content: Of the file.
-        path: Its path, for messages.
-
     Raises:
-        UsageError: It is damaged, or of a newer version.
+        UsageError: It is damaged, or of a newer version; the message has the path.
     """
     try:
         found = json.loads(content)
@@ -145,10 +132,7 @@ class Staging:
         self._files, self._root = file_system(location)
 
     def claim(self, query: str) -> None:
-        """Check that it belongs to a query; the first one takes it.
-
-        Args:
-            query: The id of the query, from its checkpoint.
+        """Check that it belongs to the query with this id; the first one takes it.
 
         Raises:
             UsageError: It belongs to another one, or to somebody else.
@@ -233,18 +217,14 @@ def freeze_lane(
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of one lane to a file, in the order in which they are published.
 
-    Args:
-        batches: The rows of one partition, which is a lane.
-        settings: The options.
-        directory: Where to; a path or URI.
-
     Yields:
         A row that describes the file; none where the lane is empty.
 
     Raises:
         UsageError: A row is in the wrong lane, or has a value that cannot be published.
     """
-    lane = _partition()
+    context = TaskContext.get()
+    lane = context.partitionId() if context else 0
     table = lane_table(settings, lane, batches)
     if table is None:
         return
@@ -289,7 +269,7 @@ def publish_frozen(
             done = publish_lane(
                 settings, Task(query, lane.lane, frozen.batch_id), rows_of(settings, table)
             )
-            yield _report(replace(lane, rows=done.rows))
+            yield _report(lane._replace(rows=done.rows))
 
 
 def _read_lane(directory: str, lane: FrozenLane) -> pa.Table:
@@ -307,18 +287,9 @@ def _read_lane(directory: str, lane: FrozenLane) -> pa.Table:
     return table
 
 
-def _partition() -> int:
-    context = TaskContext.get()
-    return context.partitionId() if context else 0
-
-
 def _report(lane: FrozenLane) -> pa.RecordBatch:
-    columns = {
-        "lane": pa.array([lane.lane], pa.int32()),
-        "name": [lane.name],
-        "rows": pa.array([lane.rows], pa.int64()),
-    }
-    report: pa.RecordBatch = pa.record_batch(columns)
+    columns = {"lane": pa.array([lane.lane], pa.int32()), "name": [lane.name]}
+    report: pa.RecordBatch = pa.record_batch({**columns, "rows": pa.array([lane.rows], pa.int64())})
     return report
 
 
@@ -327,20 +298,12 @@ def _report(lane: FrozenLane) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class StagedSink:
-    """Publishes each batch of a query: what PySpark calls in `foreachBatch`.
-
-    Attributes:
-        settings: The options.
-    """
+    """Publishes each batch of a query: what PySpark calls in `foreachBatch`."""
 
     settings: SinkSettings
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Freeze a batch, unless an earlier attempt has, and publish it.
-
-        Args:
-            batch: Its rows, with their lanes.
-            batch_id: Its number.
 
         Raises:
             HAClientError: It could not be published. PySpark repeats it when the query is started
@@ -352,34 +315,26 @@ class StagedSink:
         staging = Staging(self.settings.staging)
         staging.claim(query)
         staging.start_batch(batch_id)
-        frozen = staging.read(batch_id)
-        if frozen is None:
-            frozen = self._freeze(staging, batch, batch_id)
-        self._publish(batch, query, frozen)
+        directory = f"{self.settings.staging.rstrip('/')}/{batch_id}"
+        frozen = staging.read(batch_id) or self._freeze(staging, batch, batch_id, directory)
+        self._publish(batch, query, frozen, directory)
 
-    def _directory(self, batch_id: int) -> str:
-        return f"{self.settings.staging.rstrip('/')}/{batch_id}"
-
-    def _freeze(self, staging: Staging, batch: DataFrame, batch_id: int) -> FrozenBatch:
+    def _freeze(
+        self, staging: Staging, batch: DataFrame, batch_id: int, directory: str
+    ) -> FrozenBatch:
         from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the custom of PySpark
 
         staging.clear(batch_id)
-        work = partial(freeze_lane, settings=self.settings, directory=self._directory(batch_id))
+        work = partial(freeze_lane, settings=self.settings, directory=directory)
         parts = batch.repartitionById(self.settings.lanes, F.col(LANE_COLUMN))
         reports = cast("list[tuple[int, str, int]]", parts.mapInArrow(work, _REPORT).collect())
-        lanes = [FrozenLane(lane, name, rows) for lane, name, rows in reports]
-        frozen = FrozenBatch(
-            batch_id,
-            self.settings.prefix,
-            self.settings.topic,
-            tuple(sorted(lanes, key=lambda each: each.lane)),
-        )
+        lanes = tuple(sorted(FrozenLane(*each) for each in reports))
+        frozen = FrozenBatch(batch_id, self.settings.prefix, self.settings.topic, lanes)
         staging.seal(frozen)
         return frozen
 
-    def _publish(self, batch: DataFrame, query: str, frozen: FrozenBatch) -> None:
-        count = len(frozen.lanes)
-        if not count:
+    def _publish(self, batch: DataFrame, query: str, frozen: FrozenBatch, directory: str) -> None:
+        if not (count := len(frozen.lanes)):
             return
         work = partial(
             publish_frozen,
@@ -387,7 +342,7 @@ class StagedSink:
             settings=replace(self.settings, prefix=frozen.prefix, topic=frozen.topic),
             query=query,
             frozen=frozen,
-            directory=self._directory(frozen.batch_id),
+            directory=directory,
         )
         tasks = batch.sparkSession.range(0, count, 1, count)
         done = tasks.mapInArrow(work, _REPORT).collect()
@@ -402,12 +357,7 @@ class _StagedWriter(_Writer):
     _schema: StructType
 
     def configure(self, schema: StructType, options: dict[str, str]) -> _Writer:
-        """Take the place of a constructor: PySpark has made this object as one of its own class.
-
-        Args:
-            schema: Of the rows.
-            options: Those of the sink, so far.
-        """
+        """Take the place of a constructor: PySpark has made this object as one of its own class."""
         self._given = {}
         self._schema = schema
         return self.options(**options)

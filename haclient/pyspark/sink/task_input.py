@@ -32,13 +32,7 @@ _ENDED: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLER
 
 
 def all_rows(batches: Iterable[T]) -> Iterator[T]:
-    """The batches of a task; raises if they end too early.
-
-    Args:
-        batches: The iterator that PySpark passes to a writer, not yet started.
-
-    Yields:
-        Each batch.
+    """The batches of a task, from the iterator that PySpark passes to a writer, not yet started.
 
     Raises:
         DisconnectedError: Spark has ended the rows early; the next attempt gets all of them.
@@ -49,8 +43,7 @@ def all_rows(batches: Iterable[T]) -> Iterator[T]:
     if _ended(open_at_start):
         raise DisconnectedError(
             "Spark stopped sending the rows of this task early: an executor that has some of them "
-            "was lost, or the plan failed. None of the rows is published; the next attempt of the "
-            "task gets all"
+            "was lost, or the plan failed. None of the rows is published; the next attempt gets all"
         )
 
 
@@ -60,9 +53,7 @@ def _sockets() -> set[int]:
     for number in [int(each.name) for each in _OPEN_FILES.iterdir()]:
         try:
             is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
-        except (
-            OSError
-        ):  # closed meanwhile: the descriptor of the listing itself, or one of another thread
+        except OSError:  # closed meanwhile: that of the listing itself, or of another thread
             continue
         if is_socket:
             found.add(number)

@@ -121,12 +121,7 @@ def write_task(settings: SinkSettings, task: Task, batches: Iterator[pa.RecordBa
 
 
 def publish_lane(settings: SinkSettings, task: Task, rows: Rows) -> LaneDone:
-    """Publish the rows of one lane that no earlier attempt has published.
-
-    Args:
-        settings: The options.
-        task: Who it publishes as.
-        rows: All rows of the lane in this batch, in order.
+    """Publish the rows of a lane, all of its batch in order, that no attempt has published.
 
     Raises:
         HAClientError: They could not be published; another attempt may succeed.
@@ -292,11 +287,7 @@ def check_job(settings: SinkSettings) -> None:
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """Writes the batches of a stream.
-
-    Args:
-        settings: Its options.
-    """
+    """Writes the batches of a stream."""
 
     def __init__(self, settings: SinkSettings) -> None:
         _refuse_staging(settings)
@@ -327,11 +318,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 class BatchSink(DataSourceArrowWriter):
-    """Writes a DataFrame once. The instance travels to every task, and so does the id of the job.
-
-    Args:
-        settings: Its options.
-    """
+    """Writes a DataFrame once. The instance, and so the id of the job, travels to every task."""
 
     def __init__(self, settings: SinkSettings) -> None:
         _refuse_staging(settings)
@@ -356,11 +343,11 @@ def check_lanes(settings: SinkSettings, messages: Sequence[WriterCommitMessage |
         PublishFailed: The server has refused rows.
         UsageError: The tasks are not the lanes.
     """
-    if failures := _failures(messages):
+    done = [each for each in messages if isinstance(each, LaneDone)]
+    if failures := [each.failure for each in done if each.failure][:_MAX_REPORTED]:
         raise PublishFailed(f"amps: {'; '.join(failures)}", reason=failures[0], sequence=0)
     if not settings.exactly_once:
         return
-    done = [each for each in messages if isinstance(each, LaneDone)]
     lanes = sorted(each.lane for each in done)
     # PySpark makes a single task of a frame that it knows to be empty.
     is_empty = bool(done) and not any(each.rows for each in done)
@@ -369,8 +356,3 @@ def check_lanes(settings: SinkSettings, messages: Sequence[WriterCommitMessage |
             f"amps: {settings.lanes} lanes need a task each, found the tasks {lanes}: write what "
             "publish_stream or publish_frame returns, without another repartition"
         )
-
-
-def _failures(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
-    done = [each for each in messages if isinstance(each, LaneDone)]
-    return [each.failure for each in done if each.failure][:_MAX_REPORTED]
