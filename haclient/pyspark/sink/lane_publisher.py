@@ -389,6 +389,7 @@ async def claim_lanes(name: str, lanes: int, target: Target) -> None:
             await connection.persisted()
         return found or lanes
 
+    target = replace(target, command="publish", expiration=None)
     found, _ = await _with_a_server(name, target, claim)
     if found != lanes:
         raise UsageError(

@@ -308,7 +308,8 @@ async def test_the_number_of_lanes_of_a_job_stays_as_it_was_also_when_the_server
     for _ in range(2):
         async with running_broker(config) as broker:
             for _ in range(2):
-                await claim_lanes("job-lanes", 4, target(broker))
+                where = replace(target(broker), command="sow_delete", expiration=5)
+                await claim_lanes("job-lanes", 4, where)
             for other in (3, 5):
                 with pytest.raises(UsageError, match=f"with 4 lanes, and is to have {other}"):
                     await claim_lanes("job-lanes", other, target(broker))
