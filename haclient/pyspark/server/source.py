@@ -40,7 +40,7 @@ from haclient_stores.bookmark import LAST_MICROSECOND, NOW, Timestamp
 
 _log = logging.getLogger(__name__)
 
-PIECE_MESSAGES: Final = 2**15
+PIECE_MESSAGES: Final = 2**13
 """Messages of a part of a range, at first."""
 
 _TO_THE_END: Final = f"{NOW}]"
@@ -227,12 +227,12 @@ async def plan_parts(
             parts.append(_part(each, found, start, None))
         return [part for part in parts if part.ends]
     ask = partial(ask, filter=settings.filter)
-    pieces = partial(_pieces, ask, most=2 * settings.parts, start=start, until=until)
-    found = await pieces(PIECE_MESSAGES if settings.parts > 1 else None)
-    total = sum(piece.messages for _, piece in found)
-    if len(found) < min(settings.parts, total):  # so little that it may be counted once more
-        found = await pieces(-(-total // settings.parts))
-    for place, piece in found:
+    cut = partial(_pieces, ask, most=2 * settings.parts, start=start, until=until)
+    pieces = await cut(PIECE_MESSAGES if settings.parts > 1 else None)
+    total = sum(piece.messages for _, piece in pieces)
+    if len(pieces) < min(settings.parts, total):  # so little that it may be counted once more
+        pieces = await cut(-(-total // settings.parts))
+    for place, piece in pieces:
         parts.append(_part(settings.filter, piece, place, covered))
         covered = None if covered is None else merged(covered, piece.publishers)
     return parts
