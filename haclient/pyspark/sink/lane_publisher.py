@@ -122,6 +122,11 @@ class Rows:
             self.expirations[begin:end],
         )
 
+    def with_digest(self, digest: str) -> Rows:
+        """The rows with a digest in all of them, if it is not empty."""
+        ids = [digest] * len(self.bodies)
+        return replace(self, correlation_ids=ids) if digest else self
+
     def pieces(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
         """Bounds of parts that a server takes within the timeout.
 
@@ -343,9 +348,7 @@ async def publish_exactly_once(
                 # A delta without an id gets that of the record that it is merged into, and a delete
                 # without a record is not in the log: then every row has the digest.
                 marked = begin + 1 if target.command == "publish" else end
-                some = rows.slice(begin, marked)
-                if digest:
-                    some = replace(some, correlation_ids=[digest] * len(some.bodies))
+                some = rows.slice(begin, marked).with_digest(digest)
                 await connection.publish(some, before + begin + 1)
                 await connection.publish(rows.slice(marked, end), before + marked + 1)
         if count:  # also when all was published: a logon ack may name what was only seen
@@ -354,15 +357,21 @@ async def publish_exactly_once(
 
     done, refusals = await _with_a_server(name, target, publish, fails_with_refusals=True)
     if refusals:
-        refused = sorted((each.sequence or 0) - before for each in refusals)
-        reasons = [f"row {(each.sequence or 0) - before}: {each.reason}" for each in refusals]
-        raise RowsNotLogged(
-            f"{name}: the server has refused {len(refused)} of {count} rows ({_some(reasons)})",
-            rows=joined_rows((each, each) for each in refused),
-            reason=refusals[0].reason,
-            sequence=refused[0],
-        )
+        raise _refused_error(name, batch_id, count, refusals)
     return done
+
+
+def _refused_error(
+    name: str, batch_id: int, count: int, refusals: Sequence[Message]
+) -> RowsNotLogged:
+    numbers = [rows_done(batch_id, each.sequence or 0) for each in refusals]
+    reasons = [f"row {row}: {each.reason}" for row, each in zip(numbers, refusals, strict=True)]
+    return RowsNotLogged(
+        f"{name}: the server has refused {len(numbers)} of {count} rows ({_some(reasons)})",
+        rows=joined_rows((row, row) for row in sorted(numbers)),
+        reason=refusals[0].reason,
+        sequence=numbers[0],
+    )
 
 
 async def claim_lanes(name: str, lanes: int, target: Target) -> None:
