@@ -50,7 +50,7 @@ from haclient.transport.commands import Commands, Fields, Flusher, log_on
 from haclient.transport.connection import Connection
 from haclient.transport.links.dial import Dialler
 from haclient.transport.links.link import log_state
-from haclient.transport.message_queue import ActiveConsumers, release_queues
+from haclient.transport.message_queue import ActiveConsumers, ShuttingDown, release_queues
 from haclient.transport.publisher import AuditedPublisher, Publisher
 from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
@@ -185,8 +185,7 @@ class Core:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        reason = DisconnectedError("the client was left")
-        self.stop(reason)
+        self.stop(DisconnectedError("the client was left"))
         self._dialler.stop()  # of a `connect` by a task outside of the block
         nursery, self._nursery = self._nursery, None
         self.reporter.closing(_LAST_CALLS_S)
@@ -195,7 +194,7 @@ class Core:
             self.connection.close()
         for subscription in self.kept:  # first: a handler in a thread may wait for their consumers
             if subscription not in self.session.router:  # else they end with their connection
-                subscription.end(reason)
+                subscription.end(ShuttingDown("the client was left"))
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:

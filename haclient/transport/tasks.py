@@ -375,11 +375,11 @@ def _caused_by(error: BaseException, errors: list[BaseException]) -> bool:
     return False
 
 
-def is_only(error: Exception, kind: type[Exception]) -> bool:
-    """Whether an error is one of this kind, or a group of such errors, as a nursery raises it."""
+def is_only(error: Exception, kinds: type[Exception] | tuple[type[Exception], ...]) -> bool:
+    """Whether an error is of these kinds, or a group of such errors, as a nursery raises it."""
     if isinstance(error, ExceptionGroup):
-        return cast("ExceptionGroup[Exception]", error).split(kind)[1] is None
-    return isinstance(error, kind)
+        return cast("ExceptionGroup[Exception]", error).split(kinds)[1] is None
+    return isinstance(error, kinds)
 
 
 @asynccontextmanager

@@ -274,7 +274,8 @@ class MessageRunner:
         except Exception as raised:  # by the handler, or by the function that is the policy
             if not self._is_caused_by_end(raised):
                 raise
-            self._log.warning(  # the message is redelivered
+            _give_back(message, 0)  # where the client goes on; else its lease ends with the link
+            self._log.warning(
                 "the handler of subscription %s was cut short, and its message is not finished: %s",
                 message.sub_id,
                 raised,
@@ -321,7 +322,8 @@ class MessageRunner:
         reason = status.stop_reason
         if reason is None and (status.reconnects or has_same):
             return is_only(error, ShuttingDown)
-        return error is reason or is_only(error, DisconnectedError)
+        kinds = DisconnectedError if reason is None else (DisconnectedError, type(reason))
+        return is_only(error, kinds)
 
     async def _send_letter(
         self, letters: DeadLetters, copy: tuple[str, bytes, str], message: Message, failures: int

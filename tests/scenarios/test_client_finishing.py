@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.client import Client
-from haclient.errors import StoreFull
+from haclient.client import Client, HAClient
+from haclient.errors import NotEntitled, StoreFull
 from haclient.protocol.messages import Message
 from haclient.stores import LoggedBookmarkStore, PrunePolicy, UndiscardedWatch
 from haclient.transport import store_maintenance
@@ -21,6 +22,7 @@ from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.disk.files import PAGE_BYTES
 from support.clock import in_virtual_time
 from support.peer import Server, answering, close_link, together
+from support.recovery import drop, entered, live
 
 LIMIT_S = 300.0
 
@@ -264,6 +266,50 @@ async def test_a_handler_that_raises_when_its_client_has_connected_again_has_not
         may_raise.set()
         await wait_all_tasks_blocked()
         assert (store.subscription("s").undiscarded_count, asked) == (1, [])
+
+
+@in_virtual_time
+@pytest.mark.parametrize("has_nursery", [False, True])
+async def test_a_handler_that_waits_while_its_client_gives_up_has_not_failed(
+    server: Server, *, has_nursery: bool
+) -> None:
+    """The reason is a refusal, and a nursery puts it into a group."""
+    store, began, lost = MemoryBookmarkStore(), trio.Event(), trio.Event()
+
+    async def flush(_: Message) -> None:
+        began.set()
+        await lost.wait()
+        if not has_nursery:
+            await client.flush()
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.flush)
+
+    client = HAClient(
+        "sub",
+        servers=[server.uri],
+        bookmark_store=store,
+        on_handler_error="discard",
+        heartbeat=None,
+        exit_timeout=0,
+    )
+
+    async def lose_for_good() -> None:
+        async with entered(client, partial(live, server)) as peer:
+            async with answering(peer):
+                await client.bookmark_subscribe("orders", sub_id="s", handler=flush)
+            await peer.publish("s", b"a", bm="7|1|")
+            await began.wait()
+            await drop(peer)
+            lost.set()
+            for _ in range(2):
+                again = await live(server)
+                await again.refuse(await again.expect("subscribe"), "not entitled")
+            await trio.sleep_forever()
+
+    with pytest.raises(NotEntitled):
+        await lose_for_good()
+    assert store.subscription("s").undiscarded_count == 1
 
 
 @in_virtual_time

@@ -24,7 +24,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
-from haclient.transport.message_queue import HandlerErrorPolicy
+from haclient.transport.message_queue import HandlerErrorPolicy, ShuttingDown
 from haclient.transport.tasks import open_nursery
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -500,6 +500,20 @@ async def test_a_failed_message_is_given_back_later_and_later(
         began = trio.current_time()
         await peer.ack(await peer.expect("sow_delete", bookmark="7|1|", options="cancel"))
         assert trio.current_time() - began == pytest.approx(delay)
+
+
+@pytest.mark.row("QC11")
+async def test_the_message_of_a_handler_that_was_cut_short_is_given_back(
+    client: Client, peer: Peer
+) -> None:
+    """The application has cancelled the handler's task; the client and its leases go on."""
+
+    def cut_short(_: Message) -> None:
+        raise ShuttingDown("the task of the callback was cancelled")
+
+    await subscribed(client, peer, cut_short, "max_backlog=1", on_handler_error="expire")
+    await leased(peer, 1, lp="1h")
+    await peer.ack(await peer.expect("sow_delete", bookmark="7|1|", options="cancel"))
 
 
 @pytest.mark.row("QC11")

@@ -20,6 +20,7 @@ from haclient.errors import (
 )
 from haclient.live_records import JsonRecord, LiveRecords, RecordChange
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionState
 from haclient.transport.links.memory_network import network
 from support.clock import in_virtual_time
 from support.instances import Instance, durable, instances
@@ -201,6 +202,27 @@ async def test_records_that_a_handler_reads_never_seem_complete_too_early(tmp_pa
                 await trio.testing.wait_all_tasks_blocked()
         await trio.testing.wait_all_tasks_blocked()
         assert len(errors) == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_records_of_a_client_that_is_left_end_without_an_error(
+    tmp_path: Path, *, is_lost: bool
+) -> None:
+    async def follow(client: HAClient, *, task_status: trio.TaskStatus[None]) -> None:
+        async with client.records("prices", key=by_id) as prices:
+            task_status.started()
+            assert [change async for change in prices] == []
+
+    async with (
+        trio.open_nursery() as nursery,
+        serving(tmp_path) as (east, _),
+        HAClient("sub", servers=[east.uri], exit_timeout=0) as client,
+    ):
+        await nursery.start(follow, client)
+        if is_lost:
+            await east.stop()
+            await trio.testing.wait_all_tasks_blocked()
+            assert client.state is ConnectionState.RECONNECTING
 
 
 async def test_records_that_a_leave_cuts_off_are_not_complete(tmp_path: Path) -> None:
