@@ -101,6 +101,41 @@ async def test_a_row_that_has_changed_is_noticed_wherever_it_is(changed: int) ->
         assert await logged(broker) == rows(40).bodies
 
 
+@pytest.mark.row("SK4")
+async def test_a_digest_is_on_the_first_message_of_each_thousand_and_is_found_behind_others() -> (
+    None
+):
+    async with running_broker(CONFIG) as broker:
+        made = rows(3000)
+        await publish_some(broker, made, 2000)
+        async with Client("reader") as client:
+            await client.connect(f"{broker.uris[0]}/amps/json")
+            await client.logon()
+            async with client.bookmark_stream("orders", sub_id="r", bookmark=EPOCH) as stream:
+                found = [(await anext(stream)).correlation_id for _ in range(2000)]
+        assert [number for number, each in enumerate(found) if each] == [0, 1024]
+        again = rows(3000, changed=1500)
+        with pytest.raises(ChangedContent):
+            await publish_exactly_once(NAME, 0, again, target(broker), digest=digest(again))
+        assert (
+            await publish_exactly_once(NAME, 0, made, target(broker), digest=digest(made)) == 2000
+        )
+
+
+@pytest.mark.row("SK4")
+async def test_a_delta_has_no_digest_of_the_record_that_it_is_merged_into() -> None:
+    async with running_broker(SOW_CONFIG) as broker:
+        where = replace(target(broker), command="delta_publish")
+        made = Rows("orders", [b'{"id":1,"n":%d}' % number for number in range(10)])
+        for batch, done in ((0, 0), (1, 5)):
+            if done:
+                part = made.slice(0, done)
+                await publish_exactly_once(NAME, batch, part, where, digest=digest(made))
+            found = await publish_exactly_once(NAME, batch, made, where, digest=digest(made))
+            assert found == done
+            made = Rows("orders", [b'{"id":1,"m":%d}' % number for number in range(10)])
+
+
 async def test_without_digests_only_the_number_of_rows_is_compared() -> None:
     async with running_broker(CONFIG) as broker:
         where = target(broker, verifies=False)
