@@ -75,6 +75,7 @@ class SubscriptionChanges:
         self._max_unanswered = max_unanswered
         self._answers = trio.lowlevel.ParkingLot()  # tasks that wait for any answer
         self._replace_count = 0
+        self._replacing: set[str] = set()  # ids of subscriptions whose replace is unanswered
         self._unanswered: dict[str, None] = {}  # ids of commands whose callers have given up
         self.cannot_pause: set[tuple[str, str]] = set()
 
@@ -148,8 +149,22 @@ class SubscriptionChanges:
                 request = request.paused(is_paused=False)
             await self._replace(active, request.changed(fields), on_replaced, timeout=timeout)
 
+        async def one_at_a_time() -> None:
+            # Each continues from what the one before it has made of the subscription.
+            with trio.move_on_after(timeout) as limit:
+                while sub_id in self._replacing:
+                    await self._answers.park()
+            if limit.cancelled_caught:
+                raise TimedOut(f"{late} within {timeout:g} s: another replace has no answer yet")
+            self._replacing.add(sub_id)
+            try:
+                await command()
+            finally:
+                self._replacing.remove(sub_id)
+                self._answers.unpark_all()
+
         late = f"replace of {sub_id}: no server accepted it"
-        await self._commands.until_answered(command, late, timeout)
+        await self._commands.until_answered(one_at_a_time, late, timeout)
 
     async def replace_with(
         self,

@@ -174,6 +174,24 @@ async def test_the_option_live_excludes_a_pause_whichever_comes_first(server: Se
 
 
 @virtual
+@pytest.mark.row("CC22")
+async def test_a_replace_that_follows_another_one_at_once_keeps_what_that_has_changed(
+    server: Server,
+) -> None:
+    async with with_subscriptions(server, "s") as (client, peer, _), open_nursery() as nursery:
+        nursery.start_soon(partial(client.replace, "s", filter="/x = 1"))
+        first = await peer.expect("subscribe")
+        nursery.start_soon(partial(client.replace, "s", options="timestamp"))
+        await wait_all_tasks_blocked()
+        with pytest.raises(TimedOut, match="another replace has no answer yet"):
+            await client.replace("s", filter="/x = 2", timeout=0.1)
+        await peer.ack(first)
+        second = await peer.expect("subscribe")
+        assert (second.filter, second.options) == ("/x = 1", "replace,timestamp")
+        await peer.ack(second)
+
+
+@virtual
 @pytest.mark.row("CC22", "CC23")
 async def test_a_pause_on_the_way_with_the_option_live_is_in_force(server: Server) -> None:
     async with with_subscriptions(server, "s") as (client, peer, _), open_nursery() as nursery:
