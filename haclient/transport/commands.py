@@ -83,6 +83,17 @@ class Commands:
         assert self.connection is not None  # noqa: S101  # as the status says
         return self.connection
 
+    def check_connection_follows(self) -> None:
+        """Check that there is a connection or will be one: without, no subscription is active.
+
+        Raises:
+            HAClientError: There is none, and none will follow; this says why.
+        """
+        if self.status.stop_reason is not None:
+            raise self.status.stop_reason
+        if not self.status.reconnects:
+            self.connected()
+
     # -- one command --------------------------------------------------------
 
     async def send(  # noqa: PLR0913  # one frame and how to wait for its answer

@@ -96,6 +96,7 @@ class SubscriptionChanges:
         word = "pause" if paused else "resume"
         self._thread.check(word)
         ids = check_texts("sub_ids", sub_ids)
+        self._commands.check_connection_follows()
         chosen = self._kept.with_bookmarks(ids, word)
 
         async def command() -> None:
@@ -140,6 +141,7 @@ class SubscriptionChanges:
         """
         self._thread.check("replace")
         check_utf8("sub_id", sub_id)
+        self._commands.check_connection_follows()
         active = self._kept.to_replace(sub_id, fields)
 
         async def command() -> None:

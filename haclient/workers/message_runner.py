@@ -269,23 +269,32 @@ class MessageRunner:
         Raises:
             Exception: `error`, if the policy is `raise`; what a policy raised.
         """
-        try:
-            await self._apply_policy(message, error)
-        except Exception as raised:  # by the handler, or by the function that is the policy
-            if not self._is_caused_by_end(raised):
-                raise
-            _give_back(message, 0)  # where the client goes on; else its lease ends with the link
-            self._log.warning(
-                "the handler of subscription %s was cut short, and its message is not finished: %s",
-                message.sub_id,
-                raised,
-                extra={"sub_id": message.sub_id},
-            )
+        # No policy finishes what the end of the connection may have made fail, in whatever way. An
+        # error that leaves the client's block does so, unless a call of the client has raised it.
+        leaves = self._policy == "raise" or isinstance(error, NeverCalled)
+        is_cut_short = is_only(error, ShuttingDown) or (self._has_ended and not leaves)
+        if not (leaves or is_cut_short):
+            try:
+                await self._apply_policy(message, error)
+            except Exception as raised:  # by the function that is the policy
+                error = raised
+            else:
+                return
+        if not (is_cut_short or self._is_caused_by_end(error)):
+            raise error
+        self._cut_short(message, error)
+
+    def _cut_short(self, message: Message, error: Exception) -> None:
+        _give_back(message, 0)  # where the client goes on; else its lease ends with the link
+        self._log.warning(
+            "the handler of subscription %s was cut short, and its message is not finished: %s",
+            message.sub_id,
+            failure_text(error),
+            extra={"sub_id": message.sub_id},
+        )
 
     async def _apply_policy(self, message: Message, error: Exception) -> None:
         policy = self._policy
-        if policy == "raise" or isinstance(error, NeverCalled) or self._is_caused_by_end(error):
-            raise error  # what leaves the client's block is reported there
         if self._reporter is not None:
             self._reporter.exception(error)
         lease = message.lease
@@ -310,18 +319,23 @@ class MessageRunner:
         else:
             _give_back(message, failures)
 
-    def _is_caused_by_end(self, error: Exception) -> bool:
-        """Whether a call of the client has failed since no connection will follow by itself.
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the connection of the messages is lost, and none will follow by itself.
 
         The application may have connected a `Client` again, which continues no subscription.
         """
         status = self._queue.status
-        if status is None:
+        if status is None or status.reconnects:
+            return status is not None and status.stop_reason is not None
+        return not 0 < self._connection == status.connection
+
+    def _is_caused_by_end(self, error: Exception) -> bool:
+        """Whether a call of the client has failed since it ends or has ended."""
+        status = self._queue.status
+        if status is None or not self._has_ended:
             return is_only(error, ShuttingDown)
-        has_same = 0 < self._connection == status.connection
         reason = status.stop_reason
-        if reason is None and (status.reconnects or has_same):
-            return is_only(error, ShuttingDown)
         kinds = DisconnectedError if reason is None else (DisconnectedError, type(reason))
         return is_only(error, kinds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client, HAClient
-from haclient.errors import NotEntitled, StoreFull
+from haclient.errors import DisconnectedError, NotEntitled, StoreFull
 from haclient.protocol.messages import Message
 from haclient.stores import LoggedBookmarkStore, PrunePolicy, UndiscardedWatch
 from haclient.transport import store_maintenance
@@ -266,6 +267,50 @@ async def test_a_handler_that_raises_when_its_client_has_connected_again_has_not
         may_raise.set()
         await wait_all_tasks_blocked()
         assert (store.subscription("s").undiscarded_count, asked) == (1, [])
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.pause("s"),
+        lambda client: client.resume("s"),
+        lambda client: client.replace("s", filter="/id > 1"),
+    ],
+    ids=["pause", "resume", "replace"],
+)
+async def test_a_change_of_a_subscription_that_ended_with_the_connection_says_so(
+    server: Server, call: Callable[[Client], Awaitable[None]]
+) -> None:
+    async with Client("sub", bookmark_store=MemoryBookmarkStore()) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=print)
+        await client.disconnect()
+        with pytest.raises(DisconnectedError):
+            await call(client)
+
+
+@in_virtual_time
+async def test_no_policy_finishes_what_fails_when_the_connection_is_lost(server: Server) -> None:
+    """In whatever way: what the handler uses may depend on the connection."""
+    store, began, may_fail = MemoryBookmarkStore(), trio.Event(), trio.Event()
+
+    async def fail(_: Message) -> None:
+        began.set()
+        await may_fail.wait()
+        raise ZeroDivisionError
+
+    async with Client("sub", bookmark_store=store, on_handler_error="discard") as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=fail)
+        await peer.publish("s", b"a", bm="7|1|")
+        await began.wait()
+        await close_link(client, peer)
+        may_fail.set()
+        await wait_all_tasks_blocked()
+        assert store.subscription("s").undiscarded_count == 1
 
 
 @in_virtual_time
