@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from haclient.errors import UsageError
 
@@ -75,6 +75,8 @@ def register(spark: SparkSession, *, probe_workers: bool | None = None) -> None:
     """
     check_packages()
     _check_version("Apache Spark", spark.version, MINIMUM_PYSPARK, "use a newer cluster")
+    if _context_of(spark) is not None:  # elsewhere, the directory of the server counts
+        check_imported(Path.cwd())
     is_driver_like = _choose_interpreter(spark)
     if probe_workers or (probe_workers is None and not is_driver_like):
         probe(spark)
@@ -112,6 +114,25 @@ def check_packages() -> None:
         if not found:
             raise UsageError(f"{name} is missing in {sys.executable}: {INSTALL}")
         _check_version(name, found, minimum, INSTALL)
+
+
+def check_imported(folder: Path) -> None:
+    """Check that PySpark does not import a program of the user when it looks for data sources.
+
+    It imports each module on the path whose name begins with `pyspark_`, in a worker that begins in
+    the working directory, again for each look-up. A program without a guard starts a session there.
+
+    Args:
+        folder: The working directory.
+
+    Raises:
+        UsageError: It has such a file.
+    """
+    for path in sorted(folder.glob("pyspark_*.py")):
+        raise UsageError(
+            f"{path} is imported by PySpark each time that it looks for a data source, since its "
+            "name begins with pyspark_: rename it, or run in another directory"
+        )
 
 
 def java_problem(environ: Mapping[str, str]) -> str:
@@ -241,8 +262,7 @@ def _worker_report() -> Callable[[object], str]:
 
 def _choose_interpreter(spark: SparkSession) -> bool:
     """Give workers on this machine our interpreter; whether they run with it now."""
-    # It is absent in Apache Spark Connect, where the server has chosen.
-    context = getattr(spark, "_sc", None)
+    context = _context_of(spark)
     if context is None or not str(context.master).startswith("local"):
         return False
     if not os.environ.get(_PYTHON_VARIABLE):
@@ -251,6 +271,11 @@ def _choose_interpreter(spark: SparkSession) -> bool:
         context.pythonExec = sys.executable
     found = shutil.which(str(context.pythonExec))
     return found is not None and Path(found).absolute() == Path(sys.executable).absolute()
+
+
+def _context_of(spark: SparkSession) -> Any:  # noqa: ANN401 - what it has is not typed
+    """The context of a session; absent in Apache Spark Connect, where the server has chosen."""
+    return getattr(spark, "_sc", None)
 
 
 def _wanted_interpreter() -> str:

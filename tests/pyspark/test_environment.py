@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import haclient.pyspark
 from haclient.errors import UsageError
 from haclient.pyspark.environment import (
+    check_imported,
     check_installation,
     check_worker,
     java_problem,
@@ -21,6 +22,7 @@ from haclient.pyspark.environment import (
 from support.warm_python import WARM_PYTHON
 
 THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WORKER = {
     "python": THIS_PYTHON,
     "executable": "/opt/python3",
@@ -37,6 +39,19 @@ def fake_java(folder: Path, script: str) -> dict[str, str]:
     java.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     java.chmod(0o755)
     return {"JAVA_HOME": str(folder)}
+
+
+def test_a_program_that_pyspark_would_import_is_refused_by_its_name(tmp_path: Path) -> None:
+    for name in ("pyspark.py", "my_pyspark_job.py", "pyspark_notes.txt"):
+        (tmp_path / name).touch()
+    check_imported(tmp_path)
+    (tmp_path / "pyspark_job.py").touch()
+    with pytest.raises(UsageError, match=r"pyspark_job.py is imported by PySpark .*: rename it"):
+        check_imported(tmp_path)
+
+
+def test_no_program_of_ours_has_a_name_that_pyspark_imports() -> None:
+    check_imported(EXAMPLES)
 
 
 @pytest.mark.usefixtures("java")

@@ -16,7 +16,7 @@ import pytest
 from support.process import python_environment
 from support.streams import STARTS, TOO_LATE
 
-SCRIPT = Path(__file__).parents[2] / "examples/pyspark_pipeline.py"
+SCRIPT = Path(__file__).parents[2] / "examples/spark_pipeline.py"
 COUNT = 500
 
 
@@ -45,7 +45,7 @@ def test_the_pipeline_brings_every_row_back_once_and_audits_it(
 ) -> None:
     done, folder = run_example(tmp_path, java)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^ *\d+\.\d s audit the journal$", done.stderr, flags=re.MULTILINE)
+    assert re.search(r"^ *\d+\.\d s 6/6 audit the journal$", done.stderr, flags=re.MULTILINE)
     verdict = json.loads(done.stdout)
     assert (verdict["orders"], verdict["copies"], verdict["differing"]) == (COUNT, COUNT, 0)
     looked_for = {"duplicate", "order break", "hole", "lost", "undelivered", "received twice"}
@@ -68,7 +68,7 @@ def test_the_verdict_of_the_example_is_bad_where_something_is_wrong(
 def test_the_example_refuses_a_directory_that_exists_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["pyspark_pipeline.py", "--directory", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["spark_pipeline.py", "--directory", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(SCRIPT))["main"]()
     assert ended.value.code == 2

@@ -1,6 +1,6 @@
 """Stream from a broker into Parquet and back through Apache Spark, and audit what happened.
 
-    python examples/pyspark_pipeline.py [--messages COUNT] [--directory DIRECTORY] [--json]
+    python examples/spark_pipeline.py [--messages COUNT] [--directory DIRECTORY] [--json]
 
 It needs `pip install '.[pyspark]'` in the checkout and Java 17, and starts all the rest itself: a
 broker, and a session of PySpark with two threads.
@@ -191,22 +191,23 @@ def start_session() -> SparkSession:
 
 
 def run_pipeline(folder: Path, count: int) -> Verdict:
-    """Run all five steps in a directory; each is announced on standard error."""
+    """Run all steps in a directory; each is announced on standard error."""
     with ExitStack() as stack:
-        report_step("start a broker, and publish", f"{count} orders")
+        report_step("six steps, in one to two minutes on two quiet processors")
+        report_step("1/6 start a broker, and publish", f"{count} orders")
         broker = stack.enter_context(BrokerProcess(data_dir=folder / "broker"))
         trio.run(publish_orders, broker.uri, count, folder)
-        report_step("start Apache Spark")
+        report_step("2/6 start Apache Spark")
         spark = start_session()
         stack.callback(spark.stop)
         register(spark)
-        report_step("stream the orders from the journal into Parquet")
+        report_step("3/6 stream the orders from the journal into Parquet")
         write_parquet(spark, folder)
-        report_step("stream the Parquet to the topic copies, each row exactly once")
+        report_step("4/6 stream the Parquet to the topic copies, each row exactly once")
         publish_copies(spark, broker.uri, folder)
-        report_step("receive the copies")
+        report_step("5/6 receive the copies")
         trio.run(receive_copies, broker.uri, count, folder)
-        report_step("audit the journal")
+        report_step("6/6 audit the journal")
         return judge(spark, folder)
 
 
